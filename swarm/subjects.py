@@ -233,11 +233,6 @@ class Subjects:
         name = self._named(node) if node != "*" else "*.*" if self.by_user else "*"
         return f"{self.root}.guards.{token(model, 'model name')}.{name}"
 
-    @property
-    def aborts_all(self) -> str:
-        """Rollouts that were ended by a node, republished from KV: model and plan."""
-        return f"{self.root}.config.abort.*.*"
-
     def submit(self, site: str, agent: str, model: str) -> str:
         """Where a site stores requests of an agent that can wait."""
         return (

@@ -61,7 +61,7 @@ def _show(path: Path, keys: MeshKeys, following: str, as_json: bool) -> None:
     doc: dict[str, Any] = {
         "file": str(path),
         "marks": key_id(keys.marks),
-        "takes": [key_id(key) for key in keys.taken],
+        "takes": [key_id(key) for key in keys.accepted],
         "step": keys.step,
     }
     if as_json:
@@ -69,6 +69,6 @@ def _show(path: Path, keys: MeshKeys, following: str, as_json: bool) -> None:
         return
     out.print(f"marks  {doc['marks']}", highlight=False)
     for taken in doc["takes"][1:]:
-        out.print(f"takes  {taken}  {keys.word}", highlight=False)
+        out.print(f"takes  {taken}  {keys.phase}", highlight=False)
     if following:
         err.print(f"next: {following}", soft_wrap=True, highlight=False, markup=False)

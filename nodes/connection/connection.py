@@ -44,7 +44,7 @@ class Connection:
         self.id = own_id(config)
         self.identity = identity_of(config)
         self._mesh_key = MeshKeyFile(config.mesh_key)
-        self.peers = Peers(self.id, config.gossip_config, self._mesh_key.taken)
+        self.peers = Peers(self.id, config.gossip_config, self._mesh_key.accepted)
         self.router = Router(self.peers.view)
         self.mesh = Mesh(
             config.link,

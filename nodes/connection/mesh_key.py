@@ -26,9 +26,9 @@ class MeshKeyFile:
         self._faulty = False
 
     @property
-    def taken(self) -> MeshKey:
+    def accepted(self) -> MeshKey:
         """The present keys, the one that marks first; None without a file."""
-        return None if self._keys is None else self._keys.taken
+        return None if self._keys is None else self._keys.accepted
 
     async def follow(self, use: Callable[[MeshKey], None]) -> None:
         """Call `use` with the keys of a file that has changed, until cancelled. A file that cannot
@@ -47,7 +47,7 @@ class MeshKeyFile:
             self._stamp, self._faulty = stamp, False
             if keys != self._keys:
                 self._keys = keys
-                use(keys.taken)
+                use(keys.accepted)
                 log.info("%s", described(keys))
 
 

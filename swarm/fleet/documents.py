@@ -132,7 +132,7 @@ def anything(value: object, where: str, faults: Faults, depth: int = 0) -> Any:
     return reader(value, where, faults)
 
 
-def _nullable(reader: Reader) -> Reader:
+def nullable(reader: Reader) -> Reader:
     return lambda value, where, faults: None if value is None else reader(value, where, faults)
 
 

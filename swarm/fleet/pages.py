@@ -23,6 +23,7 @@ from swarm.fleet.documents import (
     Reader,
     form,
     name,
+    nullable,
     number,
     parse,
     rows,
@@ -162,7 +163,7 @@ _PAGE = form(
         "by": name,
         "total": COUNT,
         "nodes": rows(_ENTRY, MOST_NODES),
-        "next": lambda value, where, faults: None if value is None else name(value, where, faults),
+        "next": nullable(name),
     },
     ("v", "nodes", "next"),
 )

@@ -350,9 +350,9 @@ class Gossip:
             return None
         if pending.node in self._seeds:
             self._seeds[pending.node] -= 1
-            left = self._seeds.pop(pending.node)
-            if left > 0 or self._table.alive == 1:  # who knows nobody else never gives up
-                self._seeds[pending.node] = left  # at the end: the next one has its turn
+            attempts = self._seeds.pop(pending.node)
+            if attempts > 0 or self._table.alive == 1:  # who knows nobody else never gives up
+                self._seeds[pending.node] = attempts  # at the end: the next one has its turn
             else:
                 self.counters["seeds_lost"] += 1
         return pending

@@ -41,7 +41,7 @@ from swarm.gossip.table import Table
 from swarm.gossip.wire import Frame, Message, Refused, Window, read_value
 
 Validator = Callable[[str, object], bool]
-_UNHEARD = -1  # the base of a node that a peer has never heard of
+_UNKNOWN = -1  # the base of a node that a peer has never heard of
 _MOST_NESTED = 3  # lists and maps, one in the other
 
 
@@ -111,20 +111,20 @@ class Exchange:
         if window:
             self._add_window(frame)
         if news:
-            self._rumours.tell(frame, table.nodes, (peer, table.me), frame.left // 2)
+            self._rumours.tell(frame, table.nodes, (peer, table.me), frame.space // 2)
         return frame.encode()
 
     def _add_window(self, frame: Frame) -> None:
         size = max(self._window_size, least_window(self._config, self._table.alive))
         chosen, high = self._table.window(self._window_after, size)
-        room = frame.left // 2
+        space = frame.space // 2
         entries: list[bytes] = []
         for node in chosen:
             entry = self._table.nodes[node].entry
-            if len(entry) + 160 > room:  # 160: two ids and headers
+            if len(entry) + 160 > space:  # 160: two ids and headers
                 high = chosen[len(entries) - 1]
                 break
-            room -= len(entry)
+            space -= len(entry)
             entries.append(entry)
         low, self._window_after = self._window_after, high
         if not high:  # a pass around all ids is complete
@@ -148,7 +148,7 @@ class Exchange:
                 break
         if news:
             table = self._table
-            self._rumours.tell(frame, table.nodes, known | {table.me}, frame.left // 2)
+            self._rumours.tell(frame, table.nodes, known | {table.me}, frame.space // 2)
         payload = frame.encode()
         self.answered_bytes += len(payload)
         return payload
@@ -164,7 +164,7 @@ class Exchange:
             news = node == self._table.me or node in self._rumours
             if not frame.add("x" if news else "f", nodes[node].delta(max(base, 0))):
                 self._counters["deltas_deferred"] += 1
-                if frame.left < 64:
+                if frame.space < 64:
                     break
 
     # -- reading ---------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Exchange:
         nodes = self._table.nodes
         for node in self._table.between(low, high, self._config.window_max * 4):
             if node not in listed and not nodes[node].final:
-                heard.give.setdefault(node, _UNHEARD)
+                heard.give.setdefault(node, _UNKNOWN)
 
     def _hear(
         self, entry: Entry, heard: Heard, strong: str | None, now: float, reply: bool

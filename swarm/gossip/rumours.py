@@ -21,32 +21,32 @@ class Rumours:
 
     def __init__(self, retransmit: int) -> None:
         self._retransmit = retransmit
-        self._left: OrderedDict[str, int] = OrderedDict()
+        self._remaining: OrderedDict[str, int] = OrderedDict()
 
     def __contains__(self, node: str) -> bool:
-        return node in self._left
+        return node in self._remaining
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._remaining)
 
     def heat(self, node: str, fleet: int) -> None:
         """`node` has changed, in a fleet of `fleet` nodes: tell it."""
-        self._left[node] = self._retransmit * math.ceil(math.log10(fleet + 1))
-        self._left.move_to_end(node, last=False)
-        if len(self._left) > _MOST_RUMOURS:
-            self._left.popitem()
+        self._remaining[node] = self._retransmit * math.ceil(math.log10(fleet + 1))
+        self._remaining.move_to_end(node, last=False)
+        if len(self._remaining) > _MOST_RUMOURS:
+            self._remaining.popitem()
 
     def drop(self, node: str) -> None:
         """`node` is forgotten."""
-        self._left.pop(node, None)
+        self._remaining.pop(node, None)
 
     def tell(
         self, frame: Frame, nodes: Mapping[str, NodeState], known: Container[str], spare: int
     ) -> None:
         """Add entries to the frame's digest, leaving `spare` bytes; `known` ones are skipped."""
-        left = self._left
-        told, gone = [], []
-        for node in left:
+        remaining = self._remaining
+        sent, gone = [], []
+        for node in remaining:
             if node in known:
                 continue
             state = nodes.get(node)
@@ -54,14 +54,14 @@ class Rumours:
                 gone.append(node)  # the table was full
                 continue
             entry = state.entry
-            if len(entry) + spare > frame.left or not frame.add("d", entry):
+            if len(entry) + spare > frame.space or not frame.add("d", entry):
                 break
-            told.append(node)
+            sent.append(node)
         for node in gone:
-            del left[node]
-        for node in told:
-            left[node] -= 1
-            if left[node] <= 0:
-                del left[node]
+            del remaining[node]
+        for node in sent:
+            remaining[node] -= 1
+            if remaining[node] <= 0:
+                del remaining[node]
             else:
-                left.move_to_end(node)
+                remaining.move_to_end(node)

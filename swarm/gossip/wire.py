@@ -100,30 +100,30 @@ class Frame:
         self._lists: dict[str, list[bytes]] = {}
         self._extra: list[bytes] = []
         self._key = key
-        self._left = budget - len(self._head) - 1 - (MAC_BYTES if key else 0)
+        self._space = budget - len(self._head) - 1 - (MAC_BYTES if key else 0)
 
     @property
-    def left(self) -> int:
+    def space(self) -> int:
         """Bytes that can still be added."""
-        return self._left
+        return self._space
 
     def add(self, section: str, packed: bytes) -> bool:
         """Append one packed element to section d, x, f or n; False when there is no room."""
         parts = self._lists.get(section)
         cost = len(packed) if parts else len(packed) + _LIST_BYTES
-        if cost > self._left or (parts and len(parts) >= LONGEST_LIST):
+        if cost > self._space or (parts and len(parts) >= LONGEST_LIST):
             return False
         if parts is None:
             self._lists[section] = [packed]
         else:
             parts.append(packed)
-        self._left -= cost
+        self._space -= cost
         return True
 
     def extra(self, field: str, packed: bytes) -> None:
         """Set a one-off field (w or p). The caller has checked that it fits in `left`."""
         self._extra.append(msgpack.packb(field) + packed)
-        self._left -= len(packed) + 2
+        self._space -= len(packed) + 2
 
     def encode(self) -> bytes:
         """The finished message."""
@@ -211,7 +211,7 @@ def _each(raw: dict[str, Any], section: str, read: Callable[[Any], Any]) -> tupl
     return tuple(map(read, elements))
 
 
-def _count(number: Any) -> int:
+def _count(number: object) -> int:
     if type(number) is int and 0 <= number <= _LARGEST_NUMBER:
         return number
     raise ValueError("not a number from 0 to 2^63 - 1")

@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import numpy as np
@@ -292,7 +292,7 @@ class Exchange:
         for callback in self._callbacks:
             callback(event)
 
-    def _own(self, work: Any) -> None:
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="learning")
         self._tasks.add(task)
         task.add_done_callback(self._done)

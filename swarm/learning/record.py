@@ -369,13 +369,13 @@ def _tensors(docs: Any) -> dict[str, TensorOf]:
     return tensors
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     if not isinstance(value, str) or _DIGEST.fullmatch(value) is None:
         raise DecodeError(f"{value!r:.80} is no SHA-256 in lower-case hexadecimal")
     return value
 
 
-def _whole(value: Any, least: int = 0) -> int:
+def _whole(value: object, least: int = 0) -> int:
     if type(value) is not int or not least <= value <= LARGEST_WHOLE:
         raise DecodeError(f"{value!r:.80} is no whole number from {least} on")
     return value
@@ -388,13 +388,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > 128:
         raise DecodeError(f"{value!r:.80} is no text of at most 128 characters")
     return value
 
 
-def _few(value: Any, most: int) -> list[Any]:
+def _few(value: object, most: int) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
         raise DecodeError(f"a list of at most {most} is expected")
     return value

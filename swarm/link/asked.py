@@ -28,12 +28,12 @@ class Asked:
     def fail(self, error: SwarmError, subject: str | None = None) -> bool:
         """Requests to `subject`, or all of them with None, get no answer; whether there were any,
         whose callers are told by the error."""
-        told = False
+        found = False
         for asked, answer in self._answers.values():
             if subject in (None, asked, without_domain(asked)) and not answer.done():
                 answer.set_exception(error)
-                told = True
-        return told
+                found = True
+        return found
 
 
 def answered(answer: asyncio.Future[LinkMessage], message: LinkMessage) -> None:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("swarm.link")
 
-LOOKS, LOOK_AGAIN = 5, 1.0  # looks for a better server than one that stays; seconds between them
+# Of looking for a better server than one that stays; seconds between them.
+ATTEMPTS, RETRY_AFTER = 5, 1.0
 GREET_TIMEOUT = 0.5  # seconds in which a server that can be used greets
 
 
-async def look_at_given(servers: ServerList, options: LinkOptions) -> None:
+async def check_given(servers: ServerList, options: LinkOptions) -> None:
     """Tell of given servers that do not answer while others do. Raises `SeveralClusters`: what one
     of them stores another one would never see."""
     found = await greet_all(servers.given, options, GREET_TIMEOUT)
@@ -47,12 +48,12 @@ async def wait_for_better(
     """The server to move to from the present one (`better_server`), as soon as there is one; None
     where the present one stays, and after some looks none was better. home(): of the present one.
     """
-    looks = 0
-    while home().leaves or looks < LOOKS:
-        looks += 1
+    attempts = 0
+    while home().leaves or attempts < ATTEMPTS:
+        attempts += 1
         found = await greet_all(servers.others(), options, GREET_TIMEOUT)
         greetings = {server: Greeting.of(info) for server, info in found.items() if info}
         if (better := better_server(home(), greetings)) is not None:
             return better
-        await asyncio.sleep(LOOK_AGAIN)
+        await asyncio.sleep(RETRY_AFTER)
     return None

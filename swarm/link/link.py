@@ -37,7 +37,7 @@ from swarm.link.asked import Asked, answered
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
-from swarm.link.greetings import check_cluster, look_at_given, wait_for_better
+from swarm.link.greetings import check_cluster, check_given, wait_for_better
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
 from swarm.link.revisions import Revisions
@@ -122,7 +122,7 @@ class Link(asyncio.BufferedProtocol):
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
         self._closing = False
-        self._settled = asyncio.Event()  # connected, or refused for who connects
+        self._decided = asyncio.Event()  # connected, or refused for who connects
         self._moving: asyncio.Task[None] | None = None  # looks for a better server
         self._next = ""  # the server to move to
         self._denials = DenialLog()
@@ -170,7 +170,7 @@ class Link(asyncio.BufferedProtocol):
                 server = servers[attempt % len(servers)]
                 try:
                     if not looked:
-                        await look_at_given(self.servers, self.options)
+                        await check_given(self.servers, self.options)
                         looked = True
                     await self._connect(server)
                 except (OSError, TimeoutError, ValueError, ProtocolError, SwarmError) as error:
@@ -182,7 +182,7 @@ class Link(asyncio.BufferedProtocol):
                     whole_round = attempt % len(servers) == 0
                     self._vain += whole_round
                     if whole_round or (self.refusal is not None and attempt > len(servers)):
-                        self._settled.set()
+                        self._decided.set()
                     if whole_round:
                         await asyncio.sleep(backoff.next())
                     continue
@@ -199,7 +199,7 @@ class Link(asyncio.BufferedProtocol):
             self._closing = True
             self._abort()
             self._went_down()
-            self._settled.set()
+            self._decided.set()
 
     async def ready(self, timeout: float | None = None, rounds: float = inf) -> None:
         """Wait for a connection.
@@ -211,11 +211,11 @@ class Link(asyncio.BufferedProtocol):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not (self._up.is_set() or self._closing) and self._vain < rounds:
-                    await self._settled.wait()
+                    await self._decided.wait()
                     if self.refusal is not None:
                         # Else each of who waits would make its traceback longer.
                         raise self.refusal.with_traceback(None)
-                    self._settled.clear()
+                    self._decided.clear()
         if self._closing:
             raise NotConnected("this connection was closed")
         if not self._up.is_set():
@@ -314,7 +314,7 @@ class Link(asyncio.BufferedProtocol):
 
     async def _serve(self) -> None:
         self._up.set()
-        self._settled.set()
+        self._decided.set()
         log.debug("connected to %s", endpoint(self.url))
         self._notify(self.on_up)
         while not self._lost.is_set() and not self._closing:

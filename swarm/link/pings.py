@@ -30,14 +30,14 @@ class Pings:
         self._waiting.append(pong)
         return pong
 
-    def then(self, told: Callable[[], None]) -> None:
-        """A PING is sent now; `told` is called at its PONG, which may never come."""
-        self._waiting.append(told)
+    def then(self, callback: Callable[[], None]) -> None:
+        """A PING is sent now; `callback` is called at its PONG, which may never come."""
+        self._waiting.append(callback)
 
-    def keep_alive(self, told: Callable[[], None] = lambda: None) -> None:
+    def keep_alive(self, callback: Callable[[], None] = lambda: None) -> None:
         """A PING is sent now that has to be answered in time; as `then`."""
         self.unanswered += 1
-        self.then(told)
+        self.then(callback)
 
     def answered(self) -> None:
         """A PONG came; a server may send one that nobody has asked for."""

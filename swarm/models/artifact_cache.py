@@ -160,13 +160,13 @@ class ArtifactCache:
             _new_file(part).close()
         known = self._known({piece.digest for piece in recipe.pieces})
         missing: list[Piece] = []
-        room = shutil.disk_usage(self._parts).free
+        free = shutil.disk_usage(self._parts).free
         with part.open("r+b") as sink:
             needed = recipe.size - _allocated(sink)
-            if needed > room:
+            if needed > free:
                 raise OSError(
                     errno.ENOSPC,
-                    f"{needed / 1e6:.1f} MB are needed, and {room / 1e6:.1f} MB are free in "
+                    f"{needed / 1e6:.1f} MB are needed, and {free / 1e6:.1f} MB are free in "
                     f"{self.folder}: make room, or name another folder by --cache",
                 )
             sink.truncate(recipe.size)
@@ -200,9 +200,9 @@ class ArtifactCache:
 
     def _finish(self, part: Path, digest: str, recipe: Recipe) -> None:
         """Check the whole, and let it appear. Blocking. Raises `WrongBytes`."""
-        came = _digest(part)
-        if came != digest:
-            raise WrongBytes(f"SHA-256 {came} came instead of {digest}")
+        found = _digest(part)
+        if found != digest:
+            raise WrongBytes(f"SHA-256 {found} came instead of {digest}")
         new = part.with_name(f"{digest}.recipe")
         new.write_bytes(recipe.to_json())
         os.replace(part, self._artifacts / digest)
@@ -275,10 +275,10 @@ class ArtifactCache:
         with suppress(FileNotFoundError):  # another process may have removed it just now
             os.utime(path, (now, now))
         entries = [e for e in self._entries() if e[2] != path]
-        left = self.limit - _size(path)
+        remaining = self.limit - _size(path)
         for used, size, entry in sorted(entries, reverse=True):
-            left -= size
-            if left < 0 and now - used >= self._loading_for:
+            remaining -= size
+            if remaining < 0 and now - used >= self._loading_for:
                 _remove(entry)
                 _remove(self._recipes / entry.name)
 
@@ -366,14 +366,14 @@ async def _fill(part: Path, missing: list[Piece], part_of: PartOf) -> int:
     with part.open("r+b") as sink:
         for begin, end in spans(missing):
             sink.seek(begin)
-            left = end - begin
+            remaining = end - begin
             async for chunk in part_of(begin, end):
-                left -= len(chunk)
-                if left < 0:
+                remaining -= len(chunk)
+                if remaining < 0:
                     raise WrongBytes(f"more than {end - begin} bytes came for a part of a file")
                 fetched += sink.write(chunk)
-            if left:
-                raise WrongBytes(f"{left} bytes of a part of a file did not come")
+            if remaining:
+                raise WrongBytes(f"{remaining} bytes of a part of a file did not come")
     return fetched
 
 

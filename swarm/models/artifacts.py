@@ -272,13 +272,13 @@ class ObjectStore:
         about = await self._about(name)
         if about is None or about.deleted:
             raise NotFound(f"this mesh has no artifact {name!r}")
-        left, sequence = about.size, 1
+        remaining, sequence = about.size, 1
         subject = f"$O.{self.bucket}.C.{about.nuid}"
-        while left > 0:
+        while remaining > 0:
             received = await self._batch({"seq": sequence, "batch": BATCH, "next_by_subj": subject})
             for message in received:
                 sequence = _sequence_of(message) + 1
-                left -= len(message.data)
+                remaining -= len(message.data)
                 yield message.data
             if not received:
                 raise Unavailable(f"the object store holds a part of {name!r} only: push it again")
@@ -512,20 +512,20 @@ class _PieceHashes:
     def __init__(self, lengths: Sequence[int]) -> None:
         self.found: list[tuple[str, int]] = []
         self._lengths = iter(lengths)
-        self._hash, self._length, self._left = hashlib.sha256(), 0, 0
+        self._hash, self._length, self._remaining = hashlib.sha256(), 0, 0
 
     def update(self, chunk: bytes) -> None:
         view = memoryview(chunk)
         while view:
-            if not self._left:
-                self._length = self._left = next(self._lengths, 0)
+            if not self._remaining:
+                self._length = self._remaining = next(self._lengths, 0)
                 self._hash = hashlib.sha256()
-            if not self._left:
+            if not self._remaining:
                 raise ValueError("the pieces are fewer bytes than the artifact")
-            self._hash.update(view[: self._left])
-            taken = min(self._left, len(view))
-            view, self._left = view[taken:], self._left - taken
-            if not self._left:
+            self._hash.update(view[: self._remaining])
+            size = min(self._remaining, len(view))
+            view, self._remaining = view[size:], self._remaining - size
+            if not self._remaining:
                 self.found.append((self._hash.hexdigest(), self._length))
 
 

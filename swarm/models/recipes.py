@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from swarm.errors import InvalidArgument
 
@@ -138,7 +137,7 @@ def runs(sequences: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _positive(value: Any) -> int:
+def _positive(value: object) -> int:
     if type(value) is not int or value <= 0:
         raise ValueError(f"{value!r:.40} is no number above 0")
     return value

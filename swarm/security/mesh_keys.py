@@ -31,28 +31,28 @@ _LINE = re.compile(rb"([!-~]{16,64})(?:[ \t]+(next|before))?")
 
 @dataclass(frozen=True)
 class MeshKeys:
-    """marks: the key of what is sent. also: another key that is taken, b"" for none. word: what
+    """marks: the key of what is sent. also: another key that is taken, b"" for none. phase: what
     `also` is, `next` or `before`."""
 
     marks: bytes
     also: bytes = b""
-    word: str = ""
+    phase: str = ""
 
     @property
-    def taken(self) -> tuple[bytes, ...]:
+    def accepted(self) -> tuple[bytes, ...]:
         """All keys that are taken; the first marks."""
         return (self.marks, self.also) if self.also else (self.marks,)
 
     @property
     def step(self) -> int:
         """Of a change: 1 or 2; 0 where none is under way."""
-        return {NEXT: 1, BEFORE: 2}.get(self.word, 0)
+        return {NEXT: 1, BEFORE: 2}.get(self.phase, 0)
 
     def advanced(self, fresh: bytes) -> MeshKeys:
         """The keys of the next step. fresh: the new key, if a change begins with it."""
-        if self.word == NEXT:
+        if self.phase == NEXT:
             return MeshKeys(self.also, self.marks, BEFORE)
-        if self.word == BEFORE:
+        if self.phase == BEFORE:
             return MeshKeys(self.marks)
         return MeshKeys(self.marks, fresh, NEXT)
 
@@ -60,7 +60,7 @@ class MeshKeys:
         """As a file holds them."""
         if not self.also:
             return self.marks + b"\n"
-        return self.marks + b"\n" + self.also + b"  " + self.word.encode() + b"\n"
+        return self.marks + b"\n" + self.also + b"  " + self.phase.encode() + b"\n"
 
 
 def new_key() -> bytes:

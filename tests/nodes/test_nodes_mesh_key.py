@@ -21,17 +21,17 @@ async def test_each_step_reaches_a_node_that_runs_and_a_bad_file_changes_nothing
     path = tmp_path / "mesh.key"
     make_mesh_key(path)
     file, used = MeshKeyFile(str(path)), asyncio.Queue[MeshKey]()
-    assert file.taken == read_mesh_keys(path).taken
+    assert file.accepted == read_mesh_keys(path).accepted
     following = asyncio.create_task(file.follow(used.put_nowait))
     try:
         rotate_mesh_key(path)
-        assert await asyncio.wait_for(used.get(), GENEROUS) == read_mesh_keys(path).taken
+        assert await asyncio.wait_for(used.get(), GENEROUS) == read_mesh_keys(path).accepted
         path.chmod(0o644)
         await eventually(lambda: "others may read it" in caplog.text)
         path.chmod(0o600)
         rotate_mesh_key(path)
         taken = await asyncio.wait_for(used.get(), GENEROUS)
-        assert taken == read_mesh_keys(path).taken == file.taken
+        assert taken == read_mesh_keys(path).accepted == file.accepted
         assert not any(key.decode() in caplog.text for key in taken)
     finally:
         following.cancel()

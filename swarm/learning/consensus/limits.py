@@ -30,13 +30,13 @@ def clip_radius(pulls: Mapping[str, tuple[float, float]], hostile: float) -> flo
     """
     total = sum(weight for weight, _ in pulls.values())
     lying = hostile * total
-    left = total - lying
+    honest = total - lying
     squares, largest = 0.0, 0.0
     for weight, length in sorted(pulls.values(), key=lambda pull: pull[1]):
-        counted = min(weight, left)
+        counted = min(weight, honest)
         if counted <= 1e-12:
             break
-        left -= counted
+        honest -= counted
         squares += counted * length * length
         largest = length
     return min(largest, math.sqrt(squares / lying)) if lying > 0 else math.inf

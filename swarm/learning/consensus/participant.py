@@ -147,7 +147,7 @@ class Participant:
         self._peers: dict[str, _Peer] = {}
         self._weights: dict[str, float] = {}
         self._blocked: set[str] = set()
-        self._told: dict[tuple[str, Reason], float] = {}
+        self._reported: dict[tuple[str, Reason], float] = {}
         self._doubted: frozenset[str] = frozenset()
         self._mixed = True
         self.sent_bytes = 0
@@ -237,7 +237,7 @@ class Participant:
     def _forget(self, node: str) -> None:
         self._peers.pop(node, None)
         self._weights.pop(node, None)
-        self._told = {key: at for key, at in self._told.items() if key[0] != node}
+        self._reported = {key: at for key, at in self._reported.items() if key[0] != node}
         self._choco.forget(node)
 
     def block(self, node: str) -> bool:
@@ -504,15 +504,15 @@ class Participant:
     def _message(self, kind: str, tensors: Mapping[str, Any] | None, nonce: bytes = b"") -> Publish:
         run, sequence = self.position
         message = Message(
-            self._identity.public,
-            kind,
-            self.scope,
-            self.node,
-            run,
-            sequence,
-            self.step_size,
-            nonce,
-            tensors,
+            key=self._identity.public,
+            kind=kind,
+            scope=self.scope,
+            node=self.node,
+            run=run,
+            sequence=sequence,
+            step=self.step_size,
+            nonce=nonce,
+            tensors=tensors,
         )
         if tensors is not None:
             reference, data = store_form(tensors)
@@ -531,9 +531,9 @@ class Participant:
         if refusal.reason is Reason.GAP:
             effects += self._ask(node, now)
         if refusal.reason not in HARMLESS:
-            told = self._told.get((node, refusal.reason))
-            if told is None or now - told >= TELL_EVERY:
-                self._told[node, refusal.reason] = now
+            reported = self._reported.get((node, refusal.reason))
+            if reported is None or now - reported >= TELL_EVERY:
+                self._reported[node, refusal.reason] = now
                 effects.append(Event("refused", node, str(refusal)))
         return effects
 

@@ -46,7 +46,7 @@ KINDS = frozenset(("delta", "mean", "ask", "snapshot"))
 NONCE_BYTES = 16
 BASE_BYTES = 32
 INLINE_BYTES = 256 * 1024  # tensors above this travel by the object store
-ENVELOPE_ROOM = 2048  # bytes of a message beside its tensors
+ENVELOPE_BYTES = 2048  # bytes of a message beside its tensors
 ALL, LIST, BITS = 0, 1, 2
 _LARGEST_NUMBER = 2**62
 
@@ -153,10 +153,10 @@ def store_form(tensors: Mapping[str, Any]) -> tuple[Reference, bytes]:
 def most_entries(layout: Layout, budget: int, *, half: bool) -> int:
     """Entries of a delta of which a message takes at most `budget` bytes, by the shorter of both
     encodings of their indices; 1 at least."""
-    room = budget - ENVELOPE_ROOM // 4 - sum(len(name) + 32 for name in layout.shapes)
+    space = budget - ENVELOPE_BYTES // 4 - sum(len(name) + 32 for name in layout.shapes)
     width = 2 if half else 4
-    by_list = room // (width + 4)
-    by_bits = (room - (layout.size + 7) // 8) // width
+    by_list = space // (width + 4)
+    by_bits = (space - (layout.size + 7) // 8) // width
     return int(max(1, min(layout.size, max(by_list, by_bits))))
 
 
@@ -172,7 +172,7 @@ def most_bytes(layout: Layout) -> int:
 def decode(payload: bytes | memoryview, layout: Layout) -> Message:
     """A message whose signature holds. Raises `Refused`: `TOO_LARGE` by its size alone,
     `MALFORMED`, `FORGED`."""
-    most = ENVELOPE_ROOM + min(most_bytes(layout), INLINE_BYTES)
+    most = ENVELOPE_BYTES + min(most_bytes(layout), INLINE_BYTES)
     if len(payload) > most:
         raise Refused(Reason.TOO_LARGE, f"{len(payload)} bytes, at most {most}")
     envelope = _map(payload, most)

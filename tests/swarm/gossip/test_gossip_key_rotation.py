@@ -27,7 +27,7 @@ def test_while_each_node_takes_each_step_at_its_own_time_all_understand_each_oth
     world.run(5)
     for step, keys in enumerate(STEPS[1:], 1):
         for name in data.draw(st.permutations(sorted(world.nodes))):
-            world.nodes[name].gossip.use_keys(keys.taken)
+            world.nodes[name].gossip.use_keys(keys.accepted)
             world.set(name, "step", step)
             world.run(data.draw(st.integers(0, 3)))
         assert world.rounds_until(world.agree, 100) is not None
@@ -43,8 +43,8 @@ def test_while_each_node_takes_each_step_at_its_own_time_all_understand_each_oth
 @pytest.mark.parametrize(("first", "second"), [(0, 2), (1, 3), (0, 3)])
 def test_who_is_two_steps_behind_is_not_understood(first: int, second: int) -> None:
     """So a step begins when all have the file of the last one."""
-    speaks = Gossip("speaks", 1, Random(1), mesh_key=STEPS[second].taken)
-    hears = Gossip("hears", 1, Random(2), mesh_key=STEPS[first].taken)
+    speaks = Gossip("speaks", 1, Random(1), mesh_key=STEPS[second].accepted)
+    hears = Gossip("hears", 1, Random(2), mesh_key=STEPS[first].accepted)
     answers = []
     for one, other in ((speaks, hears), (hears, speaks)):
         one.add_peer(other.node)

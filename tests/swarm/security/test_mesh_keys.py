@@ -25,7 +25,7 @@ def test_three_steps_lead_from_one_key_to_the_next(tmp_path: Path) -> None:
     steps = []
     for _ in range(3):
         assert rotate_mesh_key(path) == read_mesh_keys(path)
-        steps.append(read_mesh_keys(path).taken)
+        steps.append(read_mesh_keys(path).accepted)
     new = steps[2][0]
     assert steps == [(old, new), (new, old), (new,)]
     assert new != old
@@ -42,7 +42,7 @@ def test_a_key_is_not_overwritten_by_a_new_one(tmp_path: Path) -> None:
 
 def test_a_key_of_any_bytes_is_a_key(tmp_path: Path) -> None:
     for data in (b"a phrase that all know", bytes(range(1, 60)) + b"\n", b"0123456789abcdef\n"):
-        assert read_mesh_keys(written(tmp_path / "k", data)).taken == (data.strip(),)
+        assert read_mesh_keys(written(tmp_path / "k", data)).accepted == (data.strip(),)
 
 
 @pytest.mark.parametrize(
