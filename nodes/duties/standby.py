@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nodes.connection.connection import Connection
-from nodes.versions.serving import Serving
+from nodes.versions.serving import Serving, by_stage
 from swarm.fleet.advertised import Where, of_load
 from swarm.fleet.priorities import PRIMARY, RESERVE, STANDBY
 from swarm.fleet.warm_pool import Lacking, assign, standbys_of, states_of
@@ -64,11 +64,7 @@ class Standby:
 
     def _decide(self, now: float) -> None:
         """Take the stage that is this node's to take, or give it back. now: `time.monotonic()`."""
-        servers = {
-            (server.info.model, server.info.version, server.stage): server
-            for serving in self._servings()
-            for server in serving.servers
-        }
+        servers = by_stage(self._servings())
         peers, me = self._peers.alive(), self._peers.node
         if any(peer.node == me and peer.values.get("draining") is True for peer in peers):
             return  # it leaves, and has said so

@@ -81,7 +81,7 @@ class KeptResults:
         self._is_asking = True
         until = self._next
 
-        def done(answer: asyncio.Future[None]) -> None:
+        def answered(answer: asyncio.Future[None]) -> None:
             self._is_asking = False
             if answer.cancelled() or answer.exception() is not None:
                 return
@@ -89,7 +89,7 @@ class KeptResults:
                 self._forget_first()
             self._publish()
 
-        read.add_done_callback(done)
+        read.add_done_callback(answered)
 
     def _forget_first(self) -> None:
         self._kept.popleft()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Set
 
 from nodes.connection.connection import Connection
 from nodes.stage.server import StageServer
-from nodes.versions.serving import Serving, link_rate
+from nodes.versions.serving import Serving, by_stage, link_rate
 from shards.runtimes.memory import free_bytes
 from swarm.fleet.advertised import (
     AUDITS,
@@ -23,7 +23,7 @@ from swarm.periodic import BEAT, beat
 from swarm.security.attestation import GOSSIP_KEY, attest
 from swarm.wire.tensors import known_codecs
 
-LOAD_EVERY = 3 * BEAT  # seconds between looks at the load
+LOAD_EVERY = 3 * BEAT  # seconds
 # A load is gossiped again when one of its numbers moves by a quarter, and by more than this noise.
 NOISE_REQUESTS, NOISE_US = 2, 200
 REQUEST_COUNTS = 2  # the first numbers of a load count requests, the others are microseconds
@@ -49,8 +49,7 @@ class OwnEntry:
         self._announced: Set[Where] = set()  # without the versions that still load
         self._gossiped_load: dict[Where, list[int]] = {}
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
-        self._gossiped_link_rate = 0.0
-        self._gossiped_link_wait = 0  # milliseconds, 0 for one that need not be gossiped
+        self._gossiped_link: dict[str, int] = {}  # by key, 0 for what need not be gossiped
         self._load_fits = False  # whether the gossip had room for all loads
 
     async def run(self) -> None:
@@ -93,8 +92,7 @@ class OwnEntry:
         for where, server in self._served().items():
             numbers, gossiped = load_of(server, now), self._gossiped_load.get(where)
             loads[where] = numbers if gossiped is None or moved(gossiped, numbers) else gossiped
-        self._write_link_wait()
-        self._write_link_rate()
+        self._write_link()
         if loads != self._gossiped_load:
             self._gossiped_load = loads
             if (free := free_bytes()) is not None:
@@ -103,37 +101,24 @@ class OwnEntry:
             return
         self._write()
 
-    def _write_link_wait(self) -> None:
-        """Tell how long an `ack_wait` this node's link needs, where it is longer than the least."""
+    def _write_link(self) -> None:
+        """Tell how long an `ack_wait` this node's link needs, where that is longer than the least,
+        and what the link brings, where it is slow."""
         servers = self._served().values()
         wait = max([server.source.link_wait for server in servers], default=0.0)
         needed = min(int(wait * 1e3), MAX_LINK_WAIT_MS) if wait > FLOOR_S else 0
-        gossiped = self._gossiped_link_wait
-        if needed == gossiped or (needed and abs(needed - gossiped) <= gossiped // 4):
-            return
-        self._gossiped_link_wait = needed
-        if needed:
-            self._members.set("link_wait", needed)
-        else:
-            self._members.delete("link_wait")
-
-    def _write_link_rate(self) -> None:
-        """Tell what this node's link brings, where it is slow."""
-        rate, gossiped = link_rate(self._served().values()), self._gossiped_link_rate
-        if rate == gossiped or (rate and abs(rate - gossiped) <= gossiped / 4):
-            return
-        self._gossiped_link_rate = rate
-        if rate:
-            self._members.set("link_rate", int(rate))
-        else:
-            self._members.delete("link_rate")
+        for key, value in (("link_wait", needed), ("link_rate", int(link_rate(servers)))):
+            before = self._gossiped_link.get(key, 0)
+            if value == before or (value and abs(value - before) <= before / 4):
+                continue
+            self._gossiped_link[key] = value
+            if value:
+                self._members.set(key, value)
+            else:
+                self._members.delete(key)
 
     def _served(self) -> dict[Where, StageServer]:
-        return {
-            (server.info.model, server.info.version, server.stage): server
-            for serving in self._servings()
-            for server in serving.servers
-        }
+        return by_stage(self._servings())
 
     def _write(self) -> None:
         """Gossip the announced stages and their loads; delete the keys of all others."""

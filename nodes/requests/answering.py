@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -50,6 +51,16 @@ HUNG_AFTER = 1.0  # seconds of one run, from which on its thread is given up
 MOST_GIVEN_UP = 4  # threads; a runtime that hangs each time must not fill the process with them
 
 Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version) -> its runtimes
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A request, and the runtimes of the version that answers it. deadline: in the loop's time."""
+
+    loaded: Loaded
+    request: Request
+    deadline: float
+    sequence: int
 
 
 class InferAnswerer:
@@ -99,18 +110,16 @@ class InferAnswerer:
             async with asyncio.timeout_at(deadline):
                 loaded = await self._loaded(model, request, deadline)
             loaded.info.check(request.inputs)
+            question = _Question(loaded, request, deadline, sequence)
             if self._mesh.rollouts.followed and not request.shadow:
-                result = await self._ask_under_rollout(loaded, request, deadline, sequence)
+                result = await self._ask_under_rollout(question)
             else:
-                result = await self._ask(loaded, request, deadline, sequence)
+                result = await self._ask(question)
         except TimeoutError:
-            result = self._failed(
-                request, model, DeadlineExceeded("the budget ended before it was sent")
-            )
-        except SwarmError as error:
+            error = DeadlineExceeded("the budget ended before it was sent")
             result = self._failed(request, model, error)
-        except ShardsError as error:
-            result = self._failed(request, model, Internal(f"stage 0: {error}"))
+        except (SwarmError, ShardsError) as error:
+            result = self._failed(request, model, error)
         except BaseException as error:
             if trace is not None:
                 trace.give_up(error)
@@ -131,11 +140,9 @@ class InferAnswerer:
         version = request.version or self._pinned or await self._desired(model, request, deadline)
         return await self._lookup(model, version)
 
-    async def _ask_under_rollout(
-        self, loaded: Loaded, request: Request, deadline: float, sequence: int
-    ) -> Result:
+    async def _ask_under_rollout(self, question: _Question) -> Result:
         """Ask, and observe. What the version under rollout fails, the one that serves is asked."""
-        mesh, info = self._mesh, loaded.info
+        mesh, info, request = self._mesh, question.loaded.info, question.request
 
         async def copy(inputs: dict[str, np.ndarray]) -> Result:
             followed = mesh.rollouts.of(info.model)
@@ -145,33 +152,29 @@ class InferAnswerer:
 
         started = time.perf_counter()
         compare = mesh.shadows.begin(info.model, info.version, request.inputs, copy)
-        asked = self._ask_or_fail(loaded, request, deadline, sequence)
-        result = await answered(asked, compare)
+        result = await answered(self._ask_or_fail(question), compare)
         status = Status.UNAVAILABLE if result.degraded else result.status
         took = time.perf_counter() - started
         base = mesh.rollouts.answered(info.model, info.version, took, status)
         pinned = request.version or self._pinned
-        if not base or pinned or result.degraded or deadline <= asyncio.get_running_loop().time():
+        late = question.deadline <= asyncio.get_running_loop().time()
+        if not base or pinned or result.degraded or late:
             return result
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(question.deadline):
                 loaded = await self._lookup(info.model, base)
             loaded.info.check(request.inputs)
         except (SwarmError, TimeoutError):
             return result
         mesh.catalog.left(info.model, request.agent, request.session, base)
-        return await self._ask(loaded, request, deadline, sequence)
+        return await self._ask(replace(question, loaded=loaded))
 
-    async def _ask_or_fail(
-        self, loaded: Loaded, request: Request, deadline: float, sequence: int
-    ) -> Result:
+    async def _ask_or_fail(self, question: _Question) -> Result:
         """As `_ask`; what stage 0 fails is a result too, by which its version is judged."""
         try:
-            return await self._ask(loaded, request, deadline, sequence)
-        except SwarmError as error:
-            return self._failed(request, loaded.info.model, error)
-        except ShardsError as error:
-            return self._failed(request, loaded.info.model, Internal(f"stage 0: {error}"))
+            return await self._ask(question)
+        except (SwarmError, ShardsError) as error:
+            return self._failed(question.request, question.loaded.info.model, error)
 
     async def _desired(self, model: str, request: Request, deadline: float) -> str:
         """The version that the mesh desires; behind a cut link, one that is served here."""
@@ -186,44 +189,37 @@ class InferAnswerer:
                 return version
             raise
 
-    async def _ask(
-        self, loaded: Loaded, request: Request, deadline: float, sequence: int
-    ) -> Result:
+    async def _ask(self, question: _Question) -> Result:
         """Ask the mesh; the lighter model, if there is one, answers in its place where it fails."""
-        reserve = 0.0
-        if loaded.lighter is not None:
-            reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
+        loaded = question.loaded
+        if loaded.lighter is None:
+            return await self._ask_mesh(question, question.deadline, inf)
+        now = asyncio.get_running_loop().time()
+        tried_until = now + (question.deadline - now) * IN_VAIN_SHARE
+        reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
         try:
-            result = await self._ask_mesh(loaded, request, deadline - reserve, sequence)
+            result = await self._ask_mesh(question, question.deadline - reserve, tried_until)
         except (Unavailable, DeadlineExceeded) as error:  # of stage 0
-            if loaded.lighter is None:
-                raise
-            result = self._failed(request, loaded.info.model, error)
-        if loaded.lighter is not None and result.status in LIGHTER_ANSWERS:
-            return await self._lighter(loaded, request, result, deadline)
-        return result
+            result = self._failed(question.request, loaded.info.model, error)
+        return await self._lighter(question, result) if result.status in LIGHTER_ANSWERS else result
 
-    async def _ask_mesh(
-        self, loaded: Loaded, request: Request, deadline: float, sequence: int
-    ) -> Result:
-        """Raises `Unavailable`, `DeadlineExceeded` and `ShardsError` for stage 0."""
-        tried_until = inf
-        if loaded.lighter is not None:
-            now = asyncio.get_running_loop().time()
-            tried_until = now + (deadline - now) * IN_VAIN_SHARE
-        info, tensors = loaded.info, request.inputs
+    async def _ask_mesh(self, question: _Question, deadline: float, tried_until: float) -> Result:
+        """tried_until: as of `Ask`. Raises `Unavailable`, `DeadlineExceeded` and `ShardsError` for
+        stage 0."""
+        loaded, request = question.loaded, question.request
+        tensors = request.inputs
         hops: list[Hop] = []
-        if info.edge is not None:
+        if loaded.info.edge is not None:
             await self._until_weights(loaded, request.weights, deadline)
             tensors, hops = await self._edge_layers(loaded, request.inputs, deadline)
         return await self._mesh.requester.infer(
             Ask(
-                info,
+                loaded.info,
                 tensors,
                 deadline,
                 agent=request.agent,
                 session=request.session,
-                sequence=sequence,
+                sequence=question.sequence,
                 hops=[hop.as_doc() for hop in hops],
                 weights=request.weights,
                 traceparent=request.traceparent,
@@ -232,18 +228,17 @@ class InferAnswerer:
             )
         )
 
-    async def _lighter(
-        self, loaded: Loaded, request: Request, failed: Result, deadline: float
-    ) -> Result:
+    async def _lighter(self, question: _Question, failed: Result) -> Result:
         """The degraded answer, flagged as such; `message` names the failure that it replaces.
         Raises `DeadlineExceeded`."""
+        loaded, inputs = question.loaded, question.request.inputs
         lighter = loaded.lighter
         assert lighter is not None
         started = time.perf_counter()
         if loaded.lighter_seconds < INLINE_BELOW:
-            outputs = lighter.run(request.inputs)
+            outputs = lighter.run(inputs)
         else:
-            outputs = await self._in_thread(lambda: lighter.run(request.inputs), deadline)
+            outputs = await self._in_thread(lambda: lighter.run(inputs), question.deadline)
         spent = int((time.perf_counter() - started) * 1e6)
         return Result(
             failed.id,
@@ -338,7 +333,9 @@ class InferAnswerer:
             self._given_up += 1
             self._worker = None
 
-    def _failed(self, request: Request, model: str, error: SwarmError) -> Result:
+    def _failed(self, request: Request, model: str, error: SwarmError | ShardsError) -> Result:
+        if isinstance(error, ShardsError):
+            error = Internal(f"stage 0: {error}")
         return Result(
             request.id,
             model,

@@ -6,26 +6,34 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
-from nodes.config import NodeConfig
+from nodes.connection.connection import Connection
 from nodes.limits import check_payload, credit_of, lane_options
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.selftest import Known
-from nodes.stage.server import LanePicker, StageAudit, StageServer
+from nodes.stage.server import StageAudit, StageServer
 from nodes.versions.loaded import Loaded
 from shards.runtimes.load import StageRuntime
 from swarm.clock import ServerClock
 from swarm.errors import SwarmError
+from swarm.fleet.advertised import Where
 from swarm.link import LinkMessage
-from swarm.mesh import Mesh
 from swarm.transport.source import SourceOptions
 
 log = logging.getLogger("swarm.node")
 
-OnBehind = Callable[[str, str, int], None]
-
 FAST_LINK = 100e6  # bytes a second, from which nobody needs to know it
+
+
+def by_stage(servings: Iterable[Serving]) -> dict[Where, StageServer]:
+    """The stages of these versions."""
+    return {
+        (server.info.model, server.info.version, server.stage): server
+        for serving in servings
+        for server in serving.servers
+    }
 
 
 def link_rate(servers: Iterable[StageServer]) -> float:
@@ -34,35 +42,30 @@ def link_rate(servers: Iterable[StageServer]) -> float:
     return min(rates, default=0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the stages of a node share. on_behind(model, version, n): a request asks for weight
+    version n, which is not here yet. is_crowded: as for `StageServer`."""
+
+    connection: Connection
+    clock: ServerClock
+    on_behind: Callable[[str, str, int], None]
+    audit: StageAudit | None
+    is_crowded: Callable[[], bool]
+
+
 class Serving:
     """One version's stages on this node. `run()` owns their sources until `drain()`."""
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        config: NodeConfig,
-        loaded: Loaded,
-        node: str,
-        clock: ServerClock,
-        lanes: LanePicker,
-        on_behind: OnBehind = lambda model, version, n: None,
-        audit: StageAudit | None = None,
-        is_crowded: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """on_behind(model, version, n): a request asks for a weight version that is not here yet.
-        is_crowded: as for `StageServer`.
-
-        Raises `ResourceExhausted` where a cut does not fit into the server's messages."""
+    def __init__(self, shared: Shared, loaded: Loaded) -> None:
+        """Raises `ResourceExhausted` where a cut does not fit into the server's messages."""
+        mesh = shared.connection.mesh
         check_payload(loaded.info, mesh.link)
         self.info = loaded.info
         self.loaded = loaded
         self._mesh = mesh
         self._drained = asyncio.Event()
-        behind = partial(on_behind, loaded.info.model, loaded.info.version)
-        self.servers = [
-            _server(mesh, config, loaded, stage, node, clock, lanes, behind, audit, is_crowded)
-            for stage in loaded.stages
-        ]
+        self.servers = [_server(shared, loaded, stage) for stage in loaded.stages]
         loaded.on_replaced.append(self._replaced)
         self._cancel_sid = 0
         if self.servers:  # an edge has none, and needs no right to hear of other requests
@@ -118,26 +121,16 @@ class Serving:
         self.loaded.close()
 
 
-def _server(
-    mesh: Mesh,
-    config: NodeConfig,
-    loaded: Loaded,
-    stage: int,
-    node: str,
-    clock: ServerClock,
-    lanes: LanePicker,
-    on_behind: Callable[[int], None],
-    audit: StageAudit | None,
-    is_crowded: Callable[[], bool],
-) -> StageServer:
-    info, runtime = loaded.info, loaded.stages[stage]
+def _server(shared: Shared, loaded: Loaded, stage: int) -> StageServer:
+    connection, info, runtime = shared.connection, loaded.info, loaded.stages[stage]
+    config = connection.config
     credit, most_credit = credit_of(config.credit, runtime.compute_ms / 1e3)
     source = SourceOptions(
         priority=config.priority,
         credit=credit,
         most_credit=most_credit,
         lanes=lane_options(info, config),
-        clock=clock,
+        clock=shared.clock,
     )
     # Several stages on one loop would wait for each other.
     alone = len(loaded.stages) == 1
@@ -148,16 +141,16 @@ def _server(
         inline_alone_below=INLINE_ALONE_BELOW if alone else 0.0,
     )
     return StageServer(
-        mesh.routes_for(info),
+        connection.mesh.routes_for(info),
         info,
         stage,
-        node,
+        connection.id,
         runtime,
         source,
         options,
-        lanes,
-        loaded.known.get(stage),
-        on_behind,
-        audit,
-        is_crowded,
+        lanes=connection.router,
+        known=loaded.known.get(stage),
+        on_behind=partial(shared.on_behind, info.model, info.version),
+        audit=shared.audit,
+        is_crowded=shared.is_crowded,
     )

@@ -16,7 +16,7 @@ from nodes.versions.kept_times import KeptTimes
 from nodes.versions.loaded import Loaded
 from nodes.versions.loader import Loader
 from nodes.versions.refused_versions import RefusedVersions
-from nodes.versions.serving import Serving
+from nodes.versions.serving import Serving, Shared
 from shards.errors import ShardsError
 from swarm.clock import ServerClock
 from swarm.errors import ApiError, NotFound, SwarmError, Unavailable
@@ -75,12 +75,12 @@ class Versions:
         self._mesh = connection.mesh
         self._config = connection.config
         self._node = connection.id
-        self._lanes = connection.router
         self._on_desired = on_desired
         self._times = times
-        self._audit = audit
         self._policy = policy
-        self._clock = ServerClock()
+        self._shared = Shared(
+            connection, ServerClock(), self.loader.follower.behind, audit, self._is_crowded
+        )
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._waiting: set[str] = set()  # versions of which some lane has not pulled yet
         self._refused = RefusedVersions()
@@ -267,7 +267,7 @@ class Versions:
             )
             try:
                 check_one_domain(await others, mesh.link.domain, f"{info.model}@{version}")
-                serving = self._new_serving(loaded)
+                serving = Serving(self._shared, loaded)
             except BaseException:  # nobody else closes what has just been loaded
                 self.loader.free(loaded)
                 raise
@@ -300,19 +300,6 @@ class Versions:
             return None
         stages = self._config.stages_of(info)
         return [int(stage) for stage in rendezvous(self._node, map(str, stages))]
-
-    def _new_serving(self, loaded: Loaded) -> Serving:
-        return Serving(
-            self._mesh,
-            self._config,
-            loaded,
-            self._node,
-            self._clock,
-            self._lanes,
-            on_behind=self.loader.follower.behind,
-            audit=self._audit,
-            is_crowded=self._is_crowded,
-        )
 
     def _is_crowded(self) -> bool:
         return sum(server.queued for server in self.servers()) > 1

@@ -124,16 +124,13 @@ async def test_without_a_lighter_model_the_failure_is_the_answer() -> None:
     assert (result.status, result.degraded, result.id) == (Status.UNAVAILABLE, False, "mine")
 
 
+@pytest.mark.simulated
 async def test_the_lighter_models_time_is_kept_free_inside_the_budget() -> None:
-    scene = Scene(loaded(Model(10), seconds=0.1))
-    began = asyncio.get_running_loop().time()
-    await scene.answer(budget=2.0)
-    assert scene.asks[0].deadline == pytest.approx(began + 2.0 - 0.2 - LIGHTER_ROOM, abs=0.2)
-    plain = Scene(loaded())
-    began = asyncio.get_running_loop().time()
-    await plain.answer(budget=2.0)
-    assert plain.asks[0].deadline == pytest.approx(began + 2.0, abs=0.1)
-    scene.answerer.close()
+    ends = asyncio.get_running_loop().time() + 2.0
+    for lighter, deadline in ((Model(10), ends - 0.2 - LIGHTER_ROOM), (None, ends)):
+        scene = Scene(loaded(lighter, seconds=0.1))
+        await scene.answer(budget=2.0)
+        assert scene.asks[0].deadline == pytest.approx(deadline)
 
 
 async def test_a_lighter_model_that_fails_is_an_internal_error_and_no_crash() -> None:
@@ -181,10 +178,10 @@ async def test_wrong_inputs_go_no_further_and_get_no_degraded_answer(
     assert (scene.asks, lighter.runs) == ([], 0)
 
 
+@pytest.mark.simulated
 async def test_a_lookup_that_takes_too_long_ends_with_the_budget() -> None:
     scene = Scene(loaded())
-    async with asyncio.timeout(GENEROUS):
-        result = await scene.answer(budget=0.1, version="slow")
+    result = await scene.answer(budget=5.0, version="slow")
     assert result.status is Status.DEADLINE_EXCEEDED
     assert (await scene.answer(version="absent")).status is Status.NOT_FOUND
 
@@ -230,9 +227,10 @@ async def test_the_edges_layers_wait_for_the_weights_that_the_request_asks_for()
     assert scene.asks[0].hops[0]["weights"] == 2
 
 
+@pytest.mark.simulated
 async def test_weights_that_the_edges_layers_do_not_get_are_an_error() -> None:
     scene = Scene(loaded(edge=Model(10)))
-    result = await scene.answer(weights=2, budget=0.05)
+    result = await scene.answer(weights=2, budget=5.0)
     assert result.status is Status.UNAVAILABLE
     assert "weight version 0" in result.message
     assert not scene.asks
@@ -244,9 +242,10 @@ class Hanging(Model):
     def __init__(self) -> None:
         super().__init__(1)
         self.compute_ms = 50.0
-        self.released = threading.Event()
+        self.began, self.released = threading.Event(), threading.Event()
 
     def run(self, tensors: Any) -> dict[str, np.ndarray]:
+        self.began.set()
         self.released.wait(5.0)
         return super().run(tensors)
 
@@ -255,9 +254,9 @@ async def test_first_layers_that_hang_end_with_the_budget() -> None:
     edge = Hanging()
     scene = Scene(loaded(edge=edge))
     result = await scene.answer(budget=0.05)
+    assert edge.runs == 0, "the run still hangs"
     edge.released.set()
     assert result.status is Status.DEADLINE_EXCEEDED
-    assert result.latency < 1.0
     assert scene.asks == []
     scene.answerer.close()
 
@@ -274,16 +273,20 @@ async def test_a_lighter_model_that_hangs_ends_with_the_budget() -> None:
 async def test_a_run_that_nobody_waits_for_any_more_is_not_made() -> None:
     edge = Hanging()
     scene = Scene(loaded(edge=edge))
-    await asyncio.gather(*(scene.answer(budget=0.05) for _ in range(3)))
+    first = asyncio.create_task(scene.answer(budget=GENEROUS))
+    await eventually(edge.began.is_set, "the first run")
+    await asyncio.gather(*(scene.answer(budget=0.01) for _ in range(2)))
     edge.released.set()
-    await scene.answer(budget=5.0)
-    assert edge.runs == 2  # the first of the three, and the last
+    await first
+    await scene.answer(budget=GENEROUS)
+    assert edge.runs == 2  # the first, and the last
     scene.answerer.close()
 
 
+@pytest.mark.simulated
 async def test_what_waits_in_vain_for_weights_a_lighter_model_answers() -> None:
     scene = Scene(loaded(Model(10), edge=Model(1)))
-    result = await scene.answer(3.0, weights=7, budget=0.2)
+    result = await scene.answer(3.0, weights=7, budget=5.0)
     assert (result.status, result.degraded) == (Status.OK, True)
     assert result.outputs["x"][0, 0] == 30
     assert "weight version" in result.message
