@@ -12,6 +12,7 @@ from shared_server import SharedServer
 from support.simulated_time import Loops, loops_of
 
 from nodes.up.embedded_server import EmbeddedServer
+from swarm.link import Link
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -66,3 +67,8 @@ async def links() -> AsyncIterator[Links]:
     opened = Links()
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def link(server: EmbeddedServer, links: Links) -> Link:
+    return await links.connect(server.url)

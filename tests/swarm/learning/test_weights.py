@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from real_server import Links, cut
+from real_server import cut
 from support.waiting import eventually
 
-from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import (
     BadSignature,
     DecodeError,
@@ -34,11 +33,6 @@ BASE = "ab" * 32
 
 def head(value: float, size: int = 10) -> dict[str, np.ndarray]:
     return {"weight": np.full((size, 4), value, np.float32), "bias": np.zeros(size, np.float32)}
-
-
-@pytest.fixture
-async def link(server: EmbeddedServer, links: Links) -> Link:
-    return await links.connect(server.url)
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from manifests import manifest
 from real_server import Links
 
 from nodes.up.embedded_server import EmbeddedServer
@@ -19,23 +19,7 @@ from swarm.security.trusted_keys import TrustedKeys, trust
 from swarm.subjects import Subjects
 
 SUBJECTS = Subjects("default")
-MANIFEST = json.dumps(
-    {
-        "model": "m",
-        "version": "1",
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
-        "outputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
-        "batchable": False,
-        "shards": [
-            {
-                "stage": 1,
-                "receives": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
-                "sends": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
-                "compute_ms": 1.0,
-            }
-        ],
-    }
-).encode()
+MANIFEST = manifest("1")
 
 
 def test_an_entry_is_what_was_saved_last(tmp_path: Path) -> None:

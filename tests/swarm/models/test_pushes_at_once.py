@@ -7,11 +7,11 @@ either is such a step, so all that happens is in an order which the test has cho
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from manifests import manifest
 from real_server import Links
 
 from nodes.up.embedded_server import EmbeddedServer
@@ -25,13 +25,6 @@ SUBJECTS = Subjects("test")
 TIMEOUT = 60.0
 OURS = {"a": b"a of ours", "b": b"b of ours"}
 THEIRS = {"b": b"b of theirs", "a": b"a of theirs", "c": b"c of theirs"}
-
-
-def manifest(model: str, note: str) -> bytes:
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1]}
-    shard = {"stage": 1, "receives": [tensor], "sends": [tensor], "compute_ms": 1.0}
-    doc = {"model": model, "version": "1", "inputs": [tensor], "outputs": [tensor]}
-    return json.dumps(doc | {"shards": [shard], "note": note}).encode()
 
 
 class Pusher:
@@ -65,7 +58,7 @@ class Pusher:
 
     async def _push(self, model: str) -> str:
         try:
-            await self.registry.push(manifest(model, self.note), self.files)
+            await self.registry.push(manifest("1", model, note=self.note), self.files)
         except SwarmError as error:
             return str(error)
         finally:
@@ -91,7 +84,7 @@ async def check(model: str, ours: str, theirs: str, registry: Registry, step: ob
     assert f"{model}@1" in lost, step
     assert "another --version" in lost, step
     files, note = (OURS, "ours") if not ours else (THEIRS, "theirs")
-    assert await registry.manifest(model, "1") == manifest(model, note), step
+    assert await registry.manifest(model, "1") == manifest("1", model, note=note), step
     assert await registry.fetch(model, "1", list(files)) == files, step
     assert await registry.serving(model) == "1", step
 

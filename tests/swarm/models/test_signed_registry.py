@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from manifests import manifest
 from real_server import Links
-from test_swarm_registry import manifest
 
-from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
 from swarm.models.config_entries import EntryCopies
@@ -33,11 +32,6 @@ def signature_of(headers: bytes) -> dict[str, str]:
     signature = signature_in(headers)
     assert signature is not None
     return {HEADER: signature.text()}
-
-
-@pytest.fixture
-async def link(server: EmbeddedServer, links: Links) -> Link:
-    return await links.connect(server.url)
 
 
 @pytest.fixture

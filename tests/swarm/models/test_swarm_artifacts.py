@@ -10,7 +10,6 @@ from pathlib import Path
 
 import nats
 import pytest
-from real_server import Links
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotFound, Unavailable
@@ -20,11 +19,6 @@ from swarm.subjects import api
 
 pytestmark = pytest.mark.integration
 LARGE = random.Random(1).randbytes(2 * BATCH * CHUNK + 17)
-
-
-@pytest.fixture
-async def link(server: EmbeddedServer, links: Links) -> Link:
-    return await links.connect(server.url)
 
 
 @pytest.fixture

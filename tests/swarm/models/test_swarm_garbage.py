@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from real_server import Links
-from test_swarm_registry import manifest
+from manifests import manifest
 
-from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotFound
 from swarm.link import Link, jetstream
 from swarm.models.artifacts import ObjectStore
@@ -19,11 +17,6 @@ from swarm.transport.lane import LaneOptions, lane_streams, make_lanes
 
 SUBJECTS = Subjects("test")
 DATA = bytes(range(256)) * 2000
-
-
-@pytest.fixture
-async def link(server: EmbeddedServer, links: Links) -> Link:
-    return await links.connect(server.url)
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any
 
 import pytest
-from real_server import Inbox, Links
+from manifests import manifest
+from real_server import Inbox
 from support.waiting import eventually
 
 from nodes.up.embedded_server import EmbeddedServer
@@ -24,24 +24,6 @@ from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration
 SUBJECTS = Subjects("test")
-
-
-def manifest(version: str, model: str = "m", **extra: Any) -> bytes:
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1]}
-    shard = {"stage": 1, "receives": [tensor], "sends": [tensor], "compute_ms": 1.0}
-    doc = {
-        "model": model,
-        "version": version,
-        "inputs": [tensor],
-        "outputs": [tensor],
-        "shards": [shard],
-    }
-    return json.dumps(doc | extra).encode()
-
-
-@pytest.fixture
-async def link(server: EmbeddedServer, links: Links) -> Link:
-    return await links.connect(server.url)
 
 
 @pytest.fixture

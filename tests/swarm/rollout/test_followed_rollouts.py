@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from manifests import manifest
 from real_server import Links
 from support.waiting import eventually
 
@@ -24,13 +25,6 @@ from swarm.subjects import Subjects
 pytestmark = pytest.mark.integration
 SUBJECTS = Subjects("test")
 NONE = (Seen(), Seen())
-
-
-def manifest(version: str) -> bytes:
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1]}
-    shard = {"stage": 1, "receives": [tensor], "sends": [tensor], "compute_ms": 1.0}
-    doc = {"model": "m", "version": version, "inputs": [tensor], "outputs": [tensor]}
-    return json.dumps(doc | {"shards": [shard]}).encode()
 
 
 def plan(id: str = "p1", version: str = "2", **more: Any) -> Plan:
