@@ -32,10 +32,7 @@ async def test_a_subscriber_gets_what_is_published_in_order(
     assert inbox[0].headers is None
 
 
-async def test_parts_headers_and_the_reply_subject_arrive_whole(
-    server: EmbeddedServer, links: Links
-) -> None:
-    link = await links.connect(server.url)
+async def test_parts_headers_and_the_reply_subject_arrive_whole(link: Link) -> None:
     inbox = Inbox()
     link.subscribe("a", inbox)
     head = b"NATS/1.0\r\nNats-Msg-Id: x\r\n\r\n"
@@ -45,10 +42,7 @@ async def test_parts_headers_and_the_reply_subject_arrive_whole(
     assert inbox[0].status == b""
 
 
-async def test_a_flush_is_cancelled_even_where_its_answer_comes_at_that_moment(
-    server: EmbeddedServer, links: Links
-) -> None:
-    link = await links.connect(server.url)
+async def test_a_flush_is_cancelled_even_where_its_answer_comes_at_that_moment(link: Link) -> None:
     ended = asyncio.Event()
 
     async def flush_for_ever() -> None:
@@ -69,10 +63,7 @@ async def test_a_flush_is_cancelled_even_where_its_answer_comes_at_that_moment(
         assert task.cancelled() or task.cancelling()
 
 
-async def test_a_queue_group_gives_each_message_to_one_member(
-    server: EmbeddedServer, links: Links
-) -> None:
-    link = await links.connect(server.url)
+async def test_a_queue_group_gives_each_message_to_one_member(link: Link) -> None:
     first, second = Inbox(), Inbox()
     link.subscribe("work", first, queue="group")
     link.subscribe("work", second, queue="group")
@@ -96,25 +87,20 @@ async def test_a_request_gets_its_own_reply_among_concurrent_ones(
     assert client.open_replies == 0  # no reply subject is left behind
 
 
-async def test_a_request_to_nobody_fails_at_once(server: EmbeddedServer, links: Links) -> None:
-    link = await links.connect(server.url)
+async def test_a_request_to_nobody_fails_at_once(link: Link) -> None:
     with pytest.raises(NoResponders, match="nobody listens on nowhere"):
         await link.request("nowhere", b"", timeout=GENEROUS)
     assert link.open_replies == 0
 
 
-async def test_a_request_that_nobody_answers_ends_by_its_timeout(
-    server: EmbeddedServer, links: Links
-) -> None:
-    link = await links.connect(server.url)
+async def test_a_request_that_nobody_answers_ends_by_its_timeout(link: Link) -> None:
     link.subscribe("silent", Inbox())
     with pytest.raises(TimeoutError):
         await link.request("silent", b"", timeout=0.05)
     assert link.open_replies == 0
 
 
-async def test_a_payload_of_8_mb_arrives_intact(server: EmbeddedServer, links: Links) -> None:
-    link = await links.connect(server.url)
+async def test_a_payload_of_8_mb_arrives_intact(link: Link) -> None:
     inbox = Inbox()
     link.subscribe("big", inbox)
     block = bytes(range(256)) * 4096
@@ -142,10 +128,7 @@ async def test_a_message_above_the_servers_limit_is_refused_here_and_the_link_su
     assert link.reconnects == 0
 
 
-async def test_a_callback_that_raises_is_counted_and_ends_nothing(
-    server: EmbeddedServer, links: Links
-) -> None:
-    link = await links.connect(server.url)
+async def test_a_callback_that_raises_is_counted_and_ends_nothing(link: Link) -> None:
     inbox = Inbox()
 
     def fail(message: LinkMessage) -> None:
@@ -162,10 +145,7 @@ async def test_a_callback_that_raises_is_counted_and_ends_nothing(
     assert link.reconnects == 0
 
 
-async def test_nothing_is_delivered_after_unsubscribing(
-    server: EmbeddedServer, links: Links
-) -> None:
-    link = await links.connect(server.url)
+async def test_nothing_is_delivered_after_unsubscribing(link: Link) -> None:
     inbox = Inbox()
     sid = link.subscribe("a", inbox)
     link.publish("a", b"1")
@@ -194,10 +174,7 @@ async def test_draining_a_subscription_delivers_what_was_sent_before(
     assert len(inbox) == 200
 
 
-async def test_flush_waits_for_its_own_pong_and_not_for_an_earlier_one(
-    server: EmbeddedServer, links: Links
-) -> None:
-    link = await links.connect(server.url)
+async def test_flush_waits_for_its_own_pong_and_not_for_an_earlier_one(link: Link) -> None:
     for number in range(100):
         inbox = Inbox()
         sid = link.subscribe(f"f.{number}", inbox)
