@@ -30,8 +30,8 @@ from swarm.models.config_entries import EntryCopies
 from swarm.models.followed_rollouts import Rollouts
 from swarm.models.registry import Registry
 from swarm.periodic import BEAT, beat
-from swarm.requests.by_service import ServiceRequester, refused
-from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker
+from swarm.requests.by_service import ServiceRequester
+from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker, refused
 from swarm.requests.requester import Requester
 from swarm.requests.shadows import BUDGET as SHADOW_BUDGET
 from swarm.requests.shadows import Shadows, answered
@@ -304,7 +304,7 @@ class Mesh:
     ) -> Result:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
-            return refused(request, model, error)
+            return refused(request.id, model, error)
         if self._service_only(model):
             return await self._by_service.ask(model, request, budget)
         deadline = asyncio.get_running_loop().time() + budget
@@ -324,7 +324,7 @@ class Mesh:
             remaining = deadline - asyncio.get_running_loop().time()
             return await self._by_service.ask(model, request, remaining)
         except (SwarmError, TimeoutError) as error:
-            return refused(request, model, error)
+            return refused(request.id, model, error)
         if info.edge is not None:
             # Who answers observes a rollout, and decides by it.
             decided = "@" in model or not self.rollouts.followed
@@ -412,7 +412,7 @@ class Mesh:
             if info.edge is not None:
                 raise Unavailable("its first layers are an edge's, which copies its own requests")
         except (SwarmError, TimeoutError) as error:
-            return refused(Request(inputs, ulid()), model, error)
+            return refused("", model, error)
         delivery = DURABLE if self._stored else FAST
         return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
 

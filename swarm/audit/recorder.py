@@ -22,14 +22,36 @@ from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.audit")
 
-MOST_WAITING = 1024  # records
-MOST_WAITING_BYTES = 64 << 20  # of the tensors that are still to be hashed
-HASHED_AT_ONCE = 16 << 10  # bytes; more of them are hashed in a thread
-STORE_TIMEOUT = 2.0  # seconds
-PAUSE, PAUSE_MOST = 0.05, 2.0  # seconds between attempts, doubled
-CLOSE_TIMEOUT = 2.0  # seconds
-
 Digests = Mapping[str, Mapping[str, np.ndarray] | str]  # by field: tensors, or their hash
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderConfig:
+    """How one recorder works. All times are seconds."""
+
+    records: int = 1024
+    """Records that may wait for the stream; more are lost, and counted."""
+
+    tensor_bytes: int = 64 << 20
+    """Bytes of tensors that may wait to be hashed, beyond one record's."""
+
+    hashed_at_once: int = 16 << 10
+    """Bytes up to which tensors are hashed in the event loop; more of them in a thread."""
+
+    store_timeout: float = 2.0
+    """Time within which the stream has to answer."""
+
+    pause: float = 0.05
+    """First pause between two attempts to store; each is twice as long as the last one."""
+
+    longest_pause: float = 2.0
+    """Longest pause between two attempts to store."""
+
+    close_timeout: float = 2.0
+    """Time for the rest of the records when the recorder closes."""
+
+
+DEFAULTS = RecorderConfig()
 
 
 @dataclass(slots=True)
@@ -58,7 +80,12 @@ class Recorder:
     """
 
     def __init__(
-        self, link: Link, subjects: Subjects, name: str, tell: Callable[[str], None]
+        self,
+        link: Link,
+        subjects: Subjects,
+        name: str,
+        tell: Callable[[str], None],
+        config: RecorderConfig = DEFAULTS,
     ) -> None:
         self.name = name
         self.counters = Counters()
@@ -66,6 +93,7 @@ class Recorder:
         self._link = link
         self._subjects = subjects
         self._tell = tell
+        self._config = config
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
         self._unsaid = 0  # lost records that no record has told of
@@ -85,8 +113,8 @@ class Recorder:
     def offer(self, entry: Entry, digests: Digests | None = None) -> None:
         """Record this, unless too much waits. digests: fields whose hash the record has."""
         nbytes = sum(_nbytes(value) for value in (digests or {}).values())
-        if len(self._waiting) >= MOST_WAITING or (
-            self._waiting and self._bytes + nbytes > MOST_WAITING_BYTES
+        if len(self._waiting) >= self._config.records or (
+            self._waiting and self._bytes + nbytes > self._config.tensor_bytes
         ):
             self.counters.lost += 1
             self._unsaid += 1
@@ -109,7 +137,7 @@ class Recorder:
             self._offered.clear()
             while self._waiting:
                 first = self._waiting[0]
-                await self._write(await _hashed(first))
+                await self._write(await _hashed(first, self._config.hashed_at_once))
                 self._waiting.popleft()
                 self._bytes -= first.nbytes
                 if self._losing and not self._waiting:
@@ -118,10 +146,10 @@ class Recorder:
             self._idle.set()
 
     async def close(self, entry: Entry) -> None:
-        """Offer the chain's last record, and wait until all are stored, within `CLOSE_TIMEOUT`."""
+        """Offer the chain's last record, and wait until all are stored, for a while."""
         self.offer(entry)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT):
+            async with asyncio.timeout(self._config.close_timeout):
                 await self._idle.wait()
         if self._waiting:
             log.warning("%d records of the audit were not stored", len(self._waiting))
@@ -140,7 +168,7 @@ class Recorder:
         asked = f"{entry.request}/{str(entry.fields.get('input', ''))[:16]}"
         message_id = asked if entry.request else f"{self.name}/{self.sequence + 1}"
         headers = f"NATS/1.0\r\nNats-Msg-Id: {message_id}\r\n\r\n".encode()
-        pauses, doubtful = Backoff(PAUSE, PAUSE_MOST), False
+        pauses, doubtful = Backoff(self._config.pause, self._config.longest_pause), False
         while True:
             try:
                 stored = await self._store(subject, data, headers)
@@ -172,7 +200,9 @@ class Recorder:
     async def _store(self, subject: str, data: bytes, headers: bytes) -> bool:
         """Whether it was stored now; False where the stream had a record of that id. Raises
         `TimeoutError`, `SwarmError`."""
-        answer = await self._link.request(subject, data, STORE_TIMEOUT, headers, from_server=True)
+        answer = await self._link.request(
+            subject, data, self._config.store_timeout, headers, from_server=True
+        )
         return not jetstream.parse(answer.data).get("duplicate")
 
     def _say(self, text: str) -> None:
@@ -180,8 +210,8 @@ class Recorder:
         self._tell(text)
 
 
-async def _hashed(waiting: _Waiting) -> Entry:
-    """The entry with its hashes."""
+async def _hashed(waiting: _Waiting, at_once: int) -> Entry:
+    """The entry with its hashes. at_once: bytes that are hashed in the event loop."""
     if not waiting.digests:
         return waiting.entry
 
@@ -191,7 +221,7 @@ async def _hashed(waiting: _Waiting) -> Entry:
             for name, value in waiting.digests.items()
         }
 
-    small = waiting.nbytes <= HASHED_AT_ONCE
+    small = waiting.nbytes <= at_once
     found = hashes() if small else await asyncio.to_thread(hashes)
     return replace(waiting.entry, fields={**waiting.entry.fields, **found})
 

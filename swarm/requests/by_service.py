@@ -16,6 +16,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.link import Link, LinkMessage
+from swarm.requests.request import refused
 from swarm.requests.sessions import SeenWeights
 from swarm.subjects import Subjects
 from swarm.wire.messages import Request, Result
@@ -53,9 +54,9 @@ class ServiceRequester:
             result = Result.decode(message.data)
             from_node = True
         except NoResponders:
-            result = refused(request, name, Unavailable(f"no node serves {name!r} at present"))
+            result = refused(request.id, name, Unavailable(f"no node serves {name!r} at present"))
         except (SwarmError, TimeoutError) as failure:
-            result = refused(request, name, failure)
+            result = refused(request.id, name, failure)
         result.latency = time.perf_counter() - started
         if request.session and result.status is Status.OK:
             self._seen.saw(session, result.weights)
@@ -71,11 +72,3 @@ class ServiceRequester:
             with contextlib.suppress(NotConnected):
                 subject = self._subjects.infer(model)
                 return await self._link.request(subject, request.parts(), budget)
-
-
-def refused(request: Request, model: str, error: BaseException) -> Result:
-    """The result of a request that this error ends before a node has it."""
-    status, text = Status.DEADLINE_EXCEEDED, "the budget ended before the mesh answered"
-    if isinstance(error, SwarmError):
-        status, text = error.status, str(error)
-    return Result(request.id, model.partition("@")[0], status=status, message=text)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Awaitable, Callable
 
 from swarm.errors import Internal, ResourceExhausted, Status, SwarmError
-from swarm.ids import ulid
 from swarm.link import Link, LinkMessage
 from swarm.requests.micro_service import Endpoint, MicroService
+from swarm.requests.request import refused
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
 from swarm.wire.tensors import Part
@@ -74,7 +74,7 @@ class InferService:
         if len(self._tasks) >= MAX_IN_FLIGHT:
             self.refused += 1
             error = ResourceExhausted(f"{MAX_IN_FLIGHT} requests are in flight on this node")
-            self._respond(message, _failure("", message.subject, error))
+            self._respond(message, refused("", message.subject, error))
             return
         task = asyncio.create_task(self._serve(endpoint, message))
         self._tasks.add(task)
@@ -89,7 +89,7 @@ class InferService:
                 ask.traceparent = ask.traceparent or _traceparent(message)
                 result = await self._answer(model, ask)
             except SwarmError as error:
-                result = _failure("", model, error)
+                result = refused("", model, error)
             endpoint.done(time.perf_counter() - began, result.message)
             try:
                 self._respond(message, result)
@@ -104,7 +104,7 @@ class InferService:
         """Else the client would wait until its budget ends."""
         model = message.subject.rsplit(".", 1)[1]
         with contextlib.suppress(SwarmError):  # without a connection nobody can be told
-            self._respond(message, _failure(request_id, model, error))
+            self._respond(message, refused(request_id, model, error))
 
     async def stop(self) -> None:
         """Take no more requests; those in flight end within `FINISH_TIMEOUT` or are cancelled."""
@@ -134,7 +134,3 @@ def _traceparent(message: LinkMessage) -> str:
     """The header `traceparent` of a message, "" for none."""
     found = _TRACEPARENT.search(message.headers or b"")
     return "" if found is None else found[1].decode("ascii", "replace")
-
-
-def _failure(request_id: str, model: str, error: SwarmError) -> Result:
-    return Result(request_id or ulid(), model, status=error.status, message=str(error))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from swarm.errors import ResourceExhausted, SwarmError
+from swarm.errors import ResourceExhausted, Status, SwarmError
 from swarm.ids import ulid
 from swarm.model import ModelInfo
 from swarm.wire.messages import Result
@@ -70,3 +70,12 @@ class Picker(Protocol):
     def ended(self, ask: Ask, ok: bool) -> None:
         """The request ended."""
         ...
+
+
+def refused(request_id: str, model: str, error: BaseException) -> Result:
+    """The result of a request that this error ends before a node has it. model: `NAME` or
+    `NAME@VERSION`."""
+    status, text = Status.DEADLINE_EXCEEDED, "the budget ended before the mesh answered"
+    if isinstance(error, SwarmError):
+        status, text = error.status, str(error)
+    return Result(request_id or ulid(), model.partition("@")[0], status=status, message=text)

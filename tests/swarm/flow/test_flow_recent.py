@@ -8,16 +8,6 @@ from hypothesis import strategies as st
 from swarm.flow.recent import MOST_REMEMBERED, REMEMBERED_FOR, RecentIds
 
 
-def test_an_id_is_remembered_for_a_while_and_then_forgotten() -> None:
-    cancelled = RecentIds()
-    assert "a" not in cancelled
-    cancelled.add("a", 100.0)
-    cancelled.add("b", 100.0 + REMEMBERED_FOR / 2)
-    assert "a" in cancelled
-    cancelled.add("c", 100.1 + REMEMBERED_FOR)
-    assert ("a" in cancelled, "b" in cancelled, "c" in cancelled) == (False, True, True)
-
-
 @given(st.lists(st.tuples(st.integers(0, 20), st.floats(0, 2)), min_size=1, max_size=60))
 def test_ids_that_were_added_lately_are_known_and_no_others(
     named: list[tuple[int, float]],

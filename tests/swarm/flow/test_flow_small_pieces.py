@@ -1,4 +1,4 @@
-"""Starting in time, backoff, ack_wait, hedge, sliding count."""
+"""Backoff, usual durations, ack_wait, sliding count."""
 
 from random import Random
 
@@ -10,7 +10,6 @@ from swarm.flow.ack_wait import ack_wait_for
 from swarm.flow.backoff import Backoff
 from swarm.flow.latency import Usual
 from swarm.flow.window import SlidingCount
-from swarm.requests.hedge import Hedger
 
 
 def test_pauses_double_up_to_the_longest_one() -> None:
@@ -86,25 +85,6 @@ def test_ack_wait_refuses_nonsense() -> None:
         ack_wait_for(float("nan"))
     with pytest.raises(ValueError, match="floor"):
         ack_wait_for(0.1, floor=2.0, ceiling=1.0)
-
-
-def test_a_hedge_waits_for_the_percentile_and_for_enough_samples() -> None:
-    hedger = Hedger(min_samples=20)
-    assert hedger.delay_s(0.020, 100, remaining_s=0.1, p50_s=0.005) == 0.020
-    assert hedger.delay_s(0.020, 19, remaining_s=0.1, p50_s=0.005) is None
-    assert hedger.delay_s(1e-6, 100, remaining_s=0.1, p50_s=0.005) == 0.001
-
-
-def test_a_hedge_that_could_not_answer_in_time_is_not_sent() -> None:
-    assert Hedger().delay_s(0.090, 100, remaining_s=0.1, p50_s=0.020) is None
-
-
-def test_hedges_stay_within_their_fraction_even_when_everything_is_slow() -> None:
-    hedger, hedged = Hedger(fraction=0.05), 0
-    for tick in range(1000):
-        hedger.on_request(tick / 1000)
-        hedged += hedger.try_hedge(tick / 1000)
-    assert 45 <= hedged <= 50
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 5)), max_size=60))

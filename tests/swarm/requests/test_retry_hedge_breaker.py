@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.requests.breaker import Breaker, BreakerState
+from swarm.requests.hedge import Hedger
 from swarm.requests.retry import RetryBudget
 
 CLOSED, OPEN, HALF = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
@@ -197,3 +198,22 @@ def test_a_probe_that_succeeds_late_closes_the_breaker_and_an_older_call_does_no
     assert breaker.state is BreakerState.OPEN, "a call of before it opened"
     breaker.record(True, 12.7, 11.0)
     assert breaker.state is BreakerState.CLOSED
+
+
+def test_a_hedge_waits_for_the_percentile_and_for_enough_samples() -> None:
+    hedger = Hedger(min_samples=20)
+    assert hedger.delay_s(0.020, 100, remaining_s=0.1, p50_s=0.005) == 0.020
+    assert hedger.delay_s(0.020, 19, remaining_s=0.1, p50_s=0.005) is None
+    assert hedger.delay_s(1e-6, 100, remaining_s=0.1, p50_s=0.005) == 0.001
+
+
+def test_a_hedge_that_could_not_answer_in_time_is_not_sent() -> None:
+    assert Hedger().delay_s(0.090, 100, remaining_s=0.1, p50_s=0.020) is None
+
+
+def test_hedges_stay_within_their_fraction_even_when_everything_is_slow() -> None:
+    hedger, hedged = Hedger(fraction=0.05), 0
+    for tick in range(1000):
+        hedger.on_request(tick / 1000)
+        hedged += hedger.try_hedge(tick / 1000)
+    assert 45 <= hedged <= 50
