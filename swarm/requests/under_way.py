@@ -500,6 +500,7 @@ class UnderWay:
             if ok:
                 hops = result.hops[len(self.ask.hops) :]
                 self._sending.answered(hops)
+                self._sending = None
                 if hops:
                     self.way.slowest.add(max([hop.compute_us for hop in hops]) / 1e6)
             else:
