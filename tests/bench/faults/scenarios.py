@@ -58,11 +58,12 @@ class Scenario:
     unavailable: Callable[[], str] = lambda: ""
 
 
-KILL_TARGETS = Targets(gap=60, slowest=150, by_ack_wait=True)
-HANG_TARGETS = Targets(gap=100, slowest=250, by_ack_wait=True, returns=True)
-SLOW_TARGETS = Targets(by_ack_wait=True, returns=True)
-ORDERLY_TARGETS = Targets(times_usual=3.0)
-ANSWERED_TARGETS = Targets(slowest=REQUEST_BUDGET * 1e3)
+KILLED = Targets(gap=60, slowest=150, by_ack_wait=True)
+HUNG = Targets(gap=100, slowest=250, by_ack_wait=True, returns=True)
+HUNG_ONCE = replace(HUNG, doubles=0)
+SLOWED = Targets(by_ack_wait=True, returns=True)
+ORDERLY = Targets(times_usual=3.0)
+ANSWERED = Targets(slowest=REQUEST_BUDGET * 1e3)
 
 
 def kill(*roles: str, count: int = 1) -> Step:
@@ -76,7 +77,7 @@ def kill(*roles: str, count: int = 1) -> Step:
     return inflict
 
 
-def stop_and_continue(role: str) -> Step:
+def stop(role: str) -> Step:
     """SIGSTOP for 10 s (quick: 2 s), then SIGCONT: the node wakes with old work in hand."""
 
     async def inflict(rig: Rig) -> None:
@@ -159,108 +160,80 @@ async def kill_last_of_stage_2(rig: Rig) -> None:
     await asyncio.sleep(WINDOW_TAIL)
 
 
-def _all_scenarios() -> list[Scenario]:
-    plain = [
-        Scenario(f"kill-shard-{k}", f"SIGKILL of shard-{k}", kill(f"shard-{k}"), KILL_TARGETS)
-        for k in (1, 2, 3)
-    ]
-    redundant = Layout(extra=("shard-2",), fallbacks=2)
-    return [
-        *plain,
-        Scenario(
-            "kill-fallback-idle", "SIGKILL of the fallback, idle", kill("fallback"), KILL_TARGETS
-        ),
-        Scenario(
-            "kill-two",
-            "SIGKILL of shard-2 and shard-3 at once",
-            kill("shard-2", "shard-3"),
-            KILL_TARGETS,
-        ),
+TWO_FALLBACKS = Layout(extra=("shard-2",), fallbacks=2)
+WATCHED = Layout(watched=True)
+HUNG_LONG = signal_server(signal.SIGSTOP, SERVER_HUNG + 2 * WINDOW_TAIL)
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("kill-shard-1", "SIGKILL of shard-1", kill("shard-1"), KILLED),
+        Scenario("kill-shard-2", "SIGKILL of shard-2", kill("shard-2"), KILLED),
+        Scenario("kill-shard-3", "SIGKILL of shard-3", kill("shard-3"), KILLED),
+        Scenario("kill-fallback-idle", "SIGKILL of the idle fallback", kill("fallback"), KILLED),
+        Scenario("kill-two", "SIGKILL of shard-2 and shard-3", kill("shard-2", "shard-3"), KILLED),
         Scenario(
             "kill-fallback",
             "SIGKILL of the fallback that serves stage 2, nobody left",
             kill_last_of_stage_2,
-            ANSWERED_TARGETS,
+            ANSWERED,
             prepare=without("shard-2"),
         ),
-        Scenario(
-            "stop-shard-2",
-            "SIGSTOP of shard-2, then SIGCONT",
-            stop_and_continue("shard-2"),
-            replace(HANG_TARGETS, doubles=0),
-        ),
-        Scenario(
-            "stop-shard-3",
-            "SIGSTOP of shard-3, then SIGCONT",
-            stop_and_continue("shard-3"),
-            HANG_TARGETS,
-        ),
-        Scenario("slow-shard-2", "shard-2 gets 3 % of a core", starve_shard_2, SLOW_TARGETS),
-        Scenario("drain-shard-2", "SIGTERM of shard-2", drain_shard_2, ORDERLY_TARGETS),
-        Scenario(
-            "rolling-fallback",
-            "rolling restart, one node a shard + fallback",
-            restart_each,
-            ORDERLY_TARGETS,
-        ),
+        Scenario("stop-shard-2", "SIGSTOP of shard-2, then SIGCONT", stop("shard-2"), HUNG_ONCE),
+        Scenario("stop-shard-3", "SIGSTOP of shard-3, then SIGCONT", stop("shard-3"), HUNG),
+        Scenario("slow-shard-2", "shard-2 gets 3 % of a core", starve_shard_2, SLOWED),
+        Scenario("drain-shard-2", "SIGTERM of shard-2", drain_shard_2, ORDERLY),
+        Scenario("rolling-fallback", "rolling restart with a fallback", restart_each, ORDERLY),
         Scenario(
             "kill-fallback-of-two",
             "SIGKILL of a fallback that serves stage 2 with another",
             kill("fallback"),
-            KILL_TARGETS,
-            redundant,
+            KILLED,
+            TWO_FALLBACKS,
             prepare=without("shard-2", count=2),
         ),
         Scenario(
             "kill-replicas",
             "SIGKILL of both replicas of shard-2 at once",
             kill("shard-2", count=2),
-            KILL_TARGETS,
-            redundant,
+            KILLED,
+            TWO_FALLBACKS,
         ),
         Scenario(
             "rolling-replicas",
             "rolling restart, two nodes a shard, no fallback",
             restart_each,
-            ORDERLY_TARGETS,
+            ORDERLY,
             Layout(replicas=2, fallbacks=0),
         ),
-        Scenario(
-            "server-memory", "server restart, lanes in memory", restart_server, ANSWERED_TARGETS
-        ),
+        Scenario("server-memory", "server restart, lanes in memory", restart_server, ANSWERED),
         Scenario(
             "server-file",
             "server restart, lanes in files",
             restart_server,
-            ANSWERED_TARGETS,
+            ANSWERED,
             Layout(storage="file"),
         ),
         Scenario(
             "up-server-killed",
             "SIGKILL of the server under `swarm up`",
             signal_server(signal.SIGKILL, WINDOW_TAIL),
-            ANSWERED_TARGETS,
-            Layout(watched=True),
+            ANSWERED,
+            WATCHED,
         ),
         Scenario(
-            "up-server-hung",
-            "SIGSTOP of the server under `swarm up`",
-            signal_server(signal.SIGSTOP, SERVER_HUNG + 2 * WINDOW_TAIL),
-            ANSWERED_TARGETS,
-            Layout(watched=True),
+            "up-server-hung", "SIGSTOP of the server under `swarm up`", HUNG_LONG, ANSWERED, WATCHED
         ),
         Scenario(
             "cut-shard-2",
             "the link of shard-2 is cut, and healed",
             cut_and_heal,
-            HANG_TARGETS,
+            HUNG,
             Layout(remote="shard-2"),
             unavailable=cut_link.why_not,
         ),
-    ]
-
-
-SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _all_scenarios()}
+    )
+}
 
 
 # --- a cluster of three servers, with both kinds of lanes: nothing may be lost or wrong ---------

@@ -32,7 +32,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class Received:
     """An answer that was read. right: it is the whole model's."""
 
     number: int
@@ -42,14 +42,14 @@ class Came:
 
 def site_figures(
     submitted: Sequence[Submitted],
-    came: Mapping[str, Sequence[Came]],
+    received: Mapping[str, Sequence[Received]],
     cut_at: float,
     healed_at: float,
 ) -> dict[str, Any]:
-    """came: by agent. Times are seconds of one clock."""
+    """received: by agent. Times are seconds of one clock."""
     wanted = {each.number for each in submitted}
-    times = Counter(each.number for answers in came.values() for each in answers)
-    answers = [each for each_agent in came.values() for each in each_agent]
+    times = Counter(each.number for answers in received.values() for each in answers)
+    answers = [each for each_agent in received.values() for each in each_agent]
     before = {each.number for each in submitted if each.at <= healed_at}
     behind = [each.at - healed_at for each in answers if each.at > healed_at]
     late = [each.at - healed_at for each in answers if each.number in before]
@@ -61,7 +61,7 @@ def site_figures(
         "lost": len(wanted - times.keys()),
         "twice": sum(count - 1 for count in times.values()),
         "wrong": sum(not each.right for each in answers),
-        "out_of_order": sum(_disorder([each.number for each in a]) for a in came.values()),
+        "out_of_order": sum(_disorder([each.number for each in a]) for a in received.values()),
         "answered_while_cut": sum(cut_at + 1 < each.at < healed_at for each in answers),
         "first_answer_after_s": round(min(behind, default=-1.0), 3),
         "caught_up_after_s": round(max(late, default=-1.0), 3),
@@ -75,7 +75,7 @@ def _disorder(numbers: Sequence[int]) -> int:
     return sum(later <= earlier for earlier, later in pairwise(numbers))
 
 
-def failures(doc: Mapping[str, Any]) -> list[str]:
+def misses(doc: Mapping[str, Any]) -> list[str]:
     """Why a run has not passed, for people."""
     return [
         f"{doc[name]} {name.replace('_', ' ')}"
@@ -115,25 +115,25 @@ async def play(plan: SitePlan, progress: Callable[[str], None]) -> dict[str, Any
             local.start("gateway", "", "--site", SITE)
         await local.ready()
         progress(f"{plan.requests} requests, a cut of {plan.cut:g} s …")
-        submitted, came, cut_at, healed_at = await _story(plan, servers)
+        submitted, received, cut_at, healed_at = await _story(plan, servers)
     return {
         "cut_s": plan.cut,
         "link": "flapping" if plan.flap else "silent" if plan.silent else "cut",
         "agents": plan.agents,
-        **site_figures(submitted, came, cut_at, healed_at),
+        **site_figures(submitted, received, cut_at, healed_at),
     }
 
 
 async def _story(
     plan: SitePlan, servers: LinkedServers
-) -> tuple[list[Submitted], dict[str, list[Came]], float, float]:
+) -> tuple[list[Submitted], dict[str, list[Received]], float, float]:
     images, logits = digits()
     agents = [f"robot-{number}" for number in range(plan.agents)]
     during = int(plan.requests * SHARE_CUT)
     around = plan.requests - during
     submitted: list[Submitted] = []
     indices: dict[int, int] = {}  # which image, by number
-    came: dict[str, list[Came]] = {agent: [] for agent in agents}
+    received: dict[str, list[Received]] = {agent: [] for agent in agents}
     async with swarm.connect(servers.site.url) as site:
         await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
 
@@ -152,7 +152,7 @@ async def _story(
                 expected = logits[indices.get(answer.number, -1) % len(logits)][None]
                 given = answer.result.outputs.get("logits")
                 right = given is not None and close(given, expected)
-                came[agent].append(Came(answer.number, time.monotonic(), right))
+                received[agent].append(Received(answer.number, time.monotonic(), right))
 
         readers = [asyncio.create_task(read(agent)) for agent in agents]
         try:
@@ -162,12 +162,12 @@ async def _story(
             await submit(during, during / plan.cut)
             healed_at = await faults
             await submit(around - around // 2, RATE_LINKED)
-            await _until_all(readers, came, plan.requests)
+            await _until_all(readers, received, plan.requests)
         finally:
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
-    return submitted, came, cut_at, healed_at
+    return submitted, received, cut_at, healed_at
 
 
 async def _cut(plan: SitePlan, servers: LinkedServers) -> float:
@@ -190,15 +190,15 @@ async def _cut(plan: SitePlan, servers: LinkedServers) -> float:
 
 
 async def _until_all(
-    readers: list[asyncio.Task[None]], came: dict[str, list[Came]], count: int
+    readers: list[asyncio.Task[None]], received: dict[str, list[Received]], count: int
 ) -> None:
-    """Until so many answers came, or `UNTIL_ANSWERED`; a reader that fails is raised."""
+    """Until so many answers are there, or `UNTIL_ANSWERED`; a reader that fails is raised."""
     deadline = time.monotonic() + UNTIL_ANSWERED
-    while sum(map(len, came.values())) < count and time.monotonic() < deadline:
+    while sum(map(len, received.values())) < count and time.monotonic() < deadline:
         done, _ = await asyncio.wait(readers, timeout=LOOK_EVERY)
         for reader in done:
             reader.result()
     await asyncio.sleep(1.0)  # for one that comes twice
 
 
-SITE_CUT = Benchmark("site", play, lambda document: out.print(facts(document)), misses=failures)
+SITE_CUT = Benchmark("site", play, lambda document: out.print(facts(document)), misses=misses)

@@ -91,13 +91,13 @@ class Mesh:
     def known(self) -> list[int]:
         """Living nodes that each node of the pipeline knows, itself included, by its last status:
         in the largest fleets it is up to 10 s old."""
-        told = [self.local.status_of(node) for node in self.pipeline]
-        return [0 if status is None else status["gossip"]["peers"]["alive"] for status in told]
+        statuses = [self.local.status_of(node) for node in self.pipeline]
+        return [0 if status is None else status["gossip"]["peers"]["alive"] for status in statuses]
 
     def suspicions(self) -> int:
         """Suspicions and deaths that the nodes of the pipeline have seen."""
-        told = [self.local.status_of(node) or {} for node in self.pipeline]
-        events = [status.get("gossip", {}).get("events", {}) for status in told]
+        statuses = [self.local.status_of(node) or {} for node in self.pipeline]
+        events = [status.get("gossip", {}).get("events", {}) for status in statuses]
         return sum(each.get("suspected", 0) + each.get("died", 0) for each in events)
 
 

@@ -112,8 +112,8 @@ def by_mesh(
             print(f"{result.status}: {result.message}", file=sys.stderr)
             return Answer(None)
         codec = next((hop.codec for hop in reversed(result.hops) if hop.codec), "")
-        came = f"{codec or 'raw'}, {result.codec or 'raw'}"
-        return Answer(found_in(result.outputs), came, result.attempt)
+        arrived_as = f"{codec or 'raw'}, {result.codec or 'raw'}"
+        return Answer(found_in(result.outputs), arrived_as, result.attempt)
 
     return ask
 

@@ -161,10 +161,10 @@ def _redelivered(local: LocalMesh) -> int:
 
 
 def _suspicions(local: LocalMesh) -> list[bytes]:
-    told: list[bytes] = []
+    suspicions: list[bytes] = []
     subject = local.mesh.subjects.event("suspected")
-    local.mesh.link.subscribe(subject, lambda message: told.append(bytes(message.data)))
-    return told
+    local.mesh.link.subscribe(subject, lambda message: suspicions.append(bytes(message.data)))
+    return suspicions
 
 
 @asynccontextmanager

@@ -104,19 +104,19 @@ def count_torn(
     head = find_head(file.rewritten()).names
     torn = 0
     for n, group in sorted(by_version.items()):
-        held: Tensors = {}
+        head_values: Tensors = {}
         if n == 0:
             session = make_session(model, level="basic")
         else:
             changed = changes(n)
-            held = {name: changed.get(name, file.weight(name)) for name in head}
-            inside = {name: array for name, array in changed.items() if name not in held}
+            head_values = {name: changed.get(name, file.weight(name)) for name in head}
+            inside = {name: array for name, array in changed.items() if name not in head_values}
             session = make_session(file.rewritten(values=inside, as_inputs=head), level="basic")
         expected: dict[int, bytes] = {}
         for answer in group:
             if answer.index not in expected:
                 row = {k: v[answer.index : answer.index + 1] for k, v in inputs.items()}
-                outputs: list[np.ndarray] = session.run(None, row | held)
+                outputs: list[np.ndarray] = session.run(None, row | head_values)
                 expected[answer.index] = outputs[0].tobytes()
             torn += answer.values != expected[answer.index]
     return torn
