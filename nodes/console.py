@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -61,12 +61,25 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
+LONG_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
 def duration(text: str) -> float:
     """Seconds of `50ms`, `2s`, `0.5` (seconds). Raises `InvalidArgument`."""
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s|m)?", text.strip())
-    if match is None:
-        raise InvalidArgument(f"{text!r} is no duration: write 50ms, 2s or 1m")
-    return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, None: 1.0}[match[2]]
+    return _seconds(text, {"": 1.0, **UNITS}, "50ms, 2s or 1m")
+
+
+def long_duration(text: str) -> float:
+    """Seconds of `90d`, `12h`, `30m`, `45s`. Raises `InvalidArgument`."""
+    return _seconds(text, LONG_UNITS, "90d, 12h, 30m or 45s")
+
+
+def _seconds(text: str, units: Mapping[str, float], examples: str) -> float:
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", text.strip())
+    if match is None or match[2] not in units:
+        raise InvalidArgument(f"{text!r} is no duration: write {examples}")
+    return float(match[1]) * units[match[2]]
 
 
 def delivery(text: str) -> str:

@@ -21,7 +21,7 @@ async def on_record(
     from swarm.audit.acts import record_act
     from swarm.audit.record import as_token
 
-    fields = {"person": as_token(_person()), "host": as_token(socket.gethostname())} | more
+    fields = {"person": as_token(person()), "host": as_token(socket.gethostname())} | more
     if model:
         fields |= {"model": model, "version": version}
     try:
@@ -45,8 +45,9 @@ async def auth_on_record(servers: Servers, mesh: str, act: str, user: str) -> No
         err.print(f"not in the audit: {act}: {error}", markup=False, soft_wrap=True)
 
 
-def _person() -> str:
+def person() -> str:
+    """The user of this process, "" for one without a name."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a user without a name
+    except (OSError, KeyError):
         return ""

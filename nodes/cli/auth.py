@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.table import Table
 from nodes.announce import announce, reload_servers
 from nodes.cli.acts import auth_on_record
 from nodes.cli.auth_options import LimitOptions, RightsOptions, ServerOptions, Told
-from nodes.console import err, guarded, out, print_json
+from nodes.console import err, guarded, long_duration, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.security.authority.authority import Authority, User
 from swarm.security.authority.keys import make_private_folder, write_text
@@ -56,7 +55,7 @@ def run_add(
 
     async def main() -> int:
         authority = Authority(folder)
-        user = authority.add(name, role, models, days(valid) if valid else 0.0, stages)
+        user = authority.add(name, role, models, validity(valid) if valid else 0.0, stages)
         path = authority.credentials(name)
         _say(
             as_json,
@@ -304,21 +303,12 @@ def _at(subjects: tuple[str, ...], row: int) -> str:
     return subjects[row] if row < len(subjects) else ""
 
 
-def days(text: str) -> float:
-    """Seconds of `90d`, `12h` or `30m`. Raises `InvalidArgument`."""
-    units: dict[str, Callable[[float], float]] = {
-        "d": lambda n: n * 86400,
-        "h": lambda n: n * 3600,
-        "m": lambda n: n * 60,
-        "s": lambda n: n,
-    }
-    try:
-        seconds = units[text[-1:]](float(text[:-1]))
-        if seconds >= 1:
-            return seconds
-    except (KeyError, ValueError):
-        pass  # told below
-    raise InvalidArgument(f"--valid {text!r}: write 90d, 12h, 30m or 45s")
+def validity(text: str) -> float:
+    """Seconds of --valid. Raises `InvalidArgument`."""
+    seconds = long_duration(text)
+    if seconds < 1:
+        raise InvalidArgument(f"--valid {text!r}: at least a second")
+    return seconds
 
 
 def _document(user: User, now: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from nodes.announce import end_connections, reload_servers
-from nodes.cli.auth import days
+from nodes.cli.auth import validity
 from nodes.cli.auth_options import CertsOptions, Told
 from nodes.console import err, guarded, out, print_json
 from swarm.errors import InvalidArgument
@@ -41,7 +41,7 @@ def run_certs(act: CertsOptions, told: Told) -> int:
             raise InvalidArgument(
                 "--new-authority, --rotate and --finish are three steps: one each"
             )
-        valid, steps = timedelta(seconds=days(act.valid)), []
+        valid, steps = timedelta(seconds=validity(act.valid)), []
         if act.new_authority:
             certificates.make()
             _hand_out(authority)

@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 import swarm
+from nodes.cli.arrays import random_inputs, read_inputs
 from nodes.cli.options import InferOptions, Target
 from nodes.cli.with_mesh import connect
 from nodes.console import delivery, duration, guarded, out, print_json
 from nodes.watch.profiling.bars import bar_lines
 from nodes.watch.short_ids import short_ids
-from shards.manifest import Manifest
-from shards.runtimes.synthetic import random_feeds
-from swarm.errors import InvalidArgument, PermissionDenied, Status, error_for
+from swarm.errors import InvalidArgument, Status, error_for
 from swarm.tracing.anatomy import parts_of
 from swarm.tracing.traceparent import make
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
-
-
-def read_inputs(path: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file, by name. Raises `InvalidArgument`."""
-    try:
-        with np.load(Path(path), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise InvalidArgument(
-            f"{path} is no .npz file of arrays ({error}): write one with numpy.savez(path, "
-            "input_name=array)"
-        ) from None
-
-
-async def random_inputs(client: swarm.Mesh, model: str) -> dict[str, np.ndarray]:
-    """Random arrays that the model takes; free dimensions as they were when it was split.
-
-    Raises `NotFound`, `Unavailable`, `PermissionDenied`."""
-    try:
-        info = await client.model(model)
-        manifest = Manifest.from_json(await client.registry.manifest(info.model, info.version))
-    except PermissionDenied as error:
-        raise PermissionDenied(f"--random: {error}; give --input FILE.npz") from None
-    return random_feeds(manifest.inputs, manifest.extra.get("examples"))
 
 
 def run_infer(model: str, options: InferOptions, target: Target) -> int:

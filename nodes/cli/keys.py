@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 from nodes.console import err, guarded, out, print_json
 from swarm.errors import BadKey, InvalidArgument
@@ -25,7 +23,7 @@ from swarm.security.trusted_keys import (
 def run_new(file: str, as_json: bool) -> int:
     """`swarm keys new`; returns its exit code."""
 
-    def work() -> int:
+    async def main() -> int:
         path = Path(file) if file else own_key_file()
         if path.exists():
             raise BadKey(
@@ -41,16 +39,16 @@ def run_new(file: str, as_json: bool) -> int:
         err.print(f"next, on each device: swarm keys trust {public}", soft_wrap=True)
         return 0
 
-    return _reported(work, as_json)
+    return guarded(main, as_json)
 
 
 def run_show(key: str, file: str, as_json: bool) -> int:
     """`swarm keys show`; returns its exit code."""
 
-    def work() -> int:
+    async def main() -> int:
         path = Path(key) if key else own_key_file()
         public = Identity.load(path).public if key or path.exists() else ""
-        trusted = TrustedKeys([_list(file)]).listed()
+        trusted = TrustedKeys([Path(file) if file else own_trust_file()]).listed()
         if as_json:
             print_json({"public": public, "key": str(path), "trusted": trusted})
             return 0
@@ -59,13 +57,13 @@ def run_show(key: str, file: str, as_json: bool) -> int:
             out.print(f"trusted  {one}  {name}", soft_wrap=True, highlight=False, markup=False)
         return 0
 
-    return _reported(work, as_json)
+    return guarded(main, as_json)
 
 
 def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) -> int:
     """`swarm keys trust`; returns its exit code."""
 
-    def work() -> int:
+    async def main() -> int:
         try:
             decode_public(public)
         except InvalidArgument as error:
@@ -81,13 +79,13 @@ def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) ->
         print_json(doc) if as_json else out.print(f"{public} {word}: {path}", soft_wrap=True)
         return 0
 
-    return _reported(work, as_json)
+    return guarded(main, as_json)
 
 
 def run_rotate(key: str, file: str, as_json: bool) -> int:
     """`swarm keys rotate`; returns its exit code."""
 
-    def work() -> int:
+    async def main() -> int:
         path = Path(key) if key else own_key_file()
         old = Identity.load(path)
         kept = path.with_name(f"{path.name}.{time.strftime('%Y%m%dT%H%M%S')}")
@@ -116,16 +114,4 @@ def run_rotate(key: str, file: str, as_json: bool) -> int:
             err.print(step, soft_wrap=True, highlight=False)
         return 0
 
-    return _reported(work, as_json)
-
-
-def _list(file: str) -> Path:
-    return Path(file) if file else own_trust_file()
-
-
-def _reported(work: Callable[[], int], as_json: bool) -> int:
-    async def main() -> int:
-        return work()
-
-    run: Callable[[], Coroutine[Any, Any, int]] = main
-    return guarded(run, as_json)
+    return guarded(main, as_json)

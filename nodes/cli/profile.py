@@ -13,7 +13,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 import swarm
-from nodes.cli.infer import random_inputs, read_inputs
+from nodes.cli.arrays import random_inputs, read_inputs
 from nodes.cli.options import ProfileOptions, Target
 from nodes.cli.with_mesh import with_mesh
 from nodes.console import out, print_json

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 import os
-import re
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.options import RecordOptions, ReplayOptions, Target
 from nodes.cli.with_mesh import named_version, with_mesh
-from nodes.console import duration, err, out, print_json
+from nodes.console import duration, err, long_duration, out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.replay.recorded import Recorded, recorded, recorded_models
 from nodes.replay.recording import Recording, RecordLimits
@@ -117,7 +116,7 @@ def run_replay(request: str, options: ReplayOptions, target: Target) -> int:
         if bool(request) == bool(since):
             raise InvalidArgument("give one of ID and --since 5m")
         name, _, of_version = options.model.partition("@")
-        begin = time.time() - ago(since) if since else 0.0
+        begin = time.time() - long_duration(since) if since else 0.0
         wanted = token(request, "request id") if request else ""
         names = [token(name, "model name")] if name else []
         found: list[Recorded] = []
@@ -169,14 +168,6 @@ async def _replayed(
     finally:
         for session in sessions.values():
             session.close()
-
-
-def ago(text: str) -> float:
-    """Seconds of `5m`, `30s`, `2h`, `1d`. Raises `InvalidArgument`."""
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([hd])", text.strip())
-    if match is None:
-        return duration(text)
-    return float(match[1]) * {"h": 3600.0, "d": 86400.0}[match[2]]
 
 
 def _document(replay: Replay) -> dict[str, Any]:

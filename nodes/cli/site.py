@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import swarm
-from nodes.cli.infer import read_inputs
+from nodes.cli.arrays import read_inputs
 from nodes.cli.options import SiteLimits, Target
 from nodes.cli.with_mesh import with_mesh
 from nodes.console import err, out, print_json

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import zipfile
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from nodes.cli.arrays import read_inputs, read_labels
 from nodes.cli.options import TeachOptions
 from nodes.console import duration, guarded, out, print_json
-from swarm.errors import InvalidArgument
 from swarm.learning.teaching import teach
 
 
@@ -56,31 +52,3 @@ def run_teach(model: str, options: TeachOptions) -> int:
         return 0
 
     return guarded(main, options.json)
-
-
-def read_inputs(path: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file, by name. Raises `InvalidArgument`."""
-    return _read(path)
-
-
-def read_labels(path: str) -> np.ndarray:
-    """The labels in an .npz file with one array, or in an .npy file. Raises `InvalidArgument`."""
-    arrays = _read(path)
-    if len(arrays) != 1:
-        names = ", ".join(sorted(arrays)) or "none"
-        raise InvalidArgument(f"{path}: one array of labels is expected, it has: {names}")
-    return next(iter(arrays.values()))
-
-
-def _read(path: str) -> dict[str, np.ndarray]:
-    try:
-        if Path(path).suffix not in (".npz", ".npy"):
-            raise InvalidArgument(f"{path}: give an .npz file, as `numpy.savez` writes it")
-        # Without pickles: such a file may run code where it is read.
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"labels": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidArgument(f"{path}: {error}") from None

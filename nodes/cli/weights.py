@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 import swarm
-from nodes.cli.acts import on_record
+from nodes.cli.acts import on_record, person
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import named_version, with_mesh
 from nodes.console import out, print_json
@@ -89,7 +88,8 @@ def run_weights_rollback(model: str, number: int, identity: str, target: Target)
             raise InvalidArgument(f"--weights {number}: weight versions count from 0, the base")
         signer = Identity.load_or_make(identity) if identity else own_key()
         weights = Weights(client.link, client.subjects, signer)
-        record = await weights.roll_back(name, version, number, by=_operator(), at=time.time())
+        by = f"operator {person()}".strip()[:128]
+        record = await weights.roll_back(name, version, number, by=by, at=time.time())
         await on_record(client, "rollback-weights", name, version, weights=number)
         doc = {
             "model": name,
@@ -107,11 +107,3 @@ def run_weights_rollback(model: str, number: int, identity: str, target: Target)
         return 0
 
     return with_mesh(target, work)
-
-
-def _operator() -> str:
-    """Who went back, for the ledger."""
-    try:
-        return f"operator {getpass.getuser()}"[:128]
-    except (OSError, KeyError):  # a user without a name
-        return "operator"

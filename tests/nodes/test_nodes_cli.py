@@ -53,29 +53,6 @@ def test_a_node_goes_without_the_library_of_the_command_line() -> None:
     assert done.stdout.split() == ["False"], done.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        [],
-        ["demo"],
-        ["up"],
-        ["infer"],
-        ["status"],
-        ["teach"],
-        ["top"],
-        ["model"],
-        ["bench"],
-        *(["model", verb] for verb in ("split", "inspect", "push", "list", "promote", "rollback")),
-        ["model", "weights"],
-    ],
-    ids=" ".join,
-)
-def test_every_command_explains_itself(command: list[str]) -> None:
-    result = CliRunner().invoke(app, [*command, "--help"])
-    assert result.exit_code == 0
-    assert "Usage" in result.output
-
-
 def test_every_option_of_every_command_says_its_effect() -> None:
     silent = [
         f"{name} {parameter.name}"

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nodes.cli.arrays import read_inputs, read_labels
 from nodes.cli.options import TeachOptions
-from nodes.cli.teach import read_inputs, read_labels, run_teach
+from nodes.cli.teach import run_teach
 from swarm.errors import InvalidArgument
 
 
