@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,24 @@ from shards.manifest import read_dir
 from shards.weights.chunks import piece_lengths
 from swarm.errors import SwarmError
 from swarm.flow.backoff import Backoff
+from swarm.models.artifacts import Source
 
 log = logging.getLogger("swarm.up")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds between attempts to put a model back, doubled
+
+
+async def push_to_serve(
+    mesh: swarm.Mesh, manifest: bytes, files: Mapping[str, Source], sent: Callable[[int], None]
+) -> str:
+    """Store a version, and let it serve all traffic; returns the version. Raises as
+    `Registry.push`."""
+    registry = mesh.registry
+    prepare = lanes_maker(mesh)
+    info = await registry.push(manifest, files, prepare=prepare, sent=sent, cut=piece_lengths)
+    if await registry.served(info.model) != info.version:
+        await registry.promote(info.model, info.version)
+    return info.version
 
 
 class KeptModel:
@@ -45,14 +59,7 @@ class KeptModel:
 
     async def push(self, sent: Callable[[int], None] = lambda size: None) -> None:
         """Store the version, and let it serve all traffic. Raises as `Registry.push`."""
-        model, version = self.manifest.model, self.manifest.version
-        registry = self._mesh.registry
-        prepare = lanes_maker(self._mesh)
-        await registry.push(
-            self._document, self._files, prepare=prepare, sent=sent, cut=piece_lengths
-        )
-        if await registry.served(model) != version:
-            await registry.promote(model, version)
+        await push_to_serve(self._mesh, self._document, self._files, sent)
 
     async def missing(self) -> list[str]:
         """What the mesh lacks of it, in words; empty when it has all. Raises `SwarmError`."""

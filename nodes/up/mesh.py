@@ -18,13 +18,11 @@ import swarm
 from nodes.access import NOTHING, Access
 from nodes.up.embedded_cluster import EmbeddedCluster, elected
 from nodes.up.embedded_server import EmbeddedServer
-from nodes.up.kept_model import KeptModel
+from nodes.up.kept_model import KeptModel, push_to_serve
 from nodes.up.rights import LocalRights
 from nodes.up.server_report import ServerReport
 from nodes.up.server_watch import ServerWatch
 from nodes.up.supervisor import NodeProcess, Supervisor
-from nodes.versions.lanes import lanes_maker
-from shards.weights.chunks import piece_lengths
 from swarm.errors import InvalidArgument, Unavailable
 from swarm.learning.weights import Weights
 from swarm.link import LinkMessage, LinkOptions
@@ -282,10 +280,4 @@ async def push(
     sent: Callable[[int], None] = lambda size: None,
 ) -> str:
     """Push a version that was just split, and let it serve all traffic. Returns its version."""
-    prepare = lanes_maker(local.mesh)
-    info = await local.mesh.registry.push(
-        manifest, files, prepare=prepare, sent=sent, cut=piece_lengths
-    )
-    if await local.mesh.registry.served(info.model) != info.version:
-        await local.mesh.registry.promote(info.model, info.version)
-    return info.version
+    return await push_to_serve(local.mesh, manifest, files, sent)

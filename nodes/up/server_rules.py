@@ -1,19 +1,27 @@
-"""What the supervisor does about its server: a pure function of (life, event, now).
+"""What the supervisor does about its server, and how it judges the server's files: pure functions.
 
 A dead server starts again at once. Only one that dies without having answered since its start
 waits, ever longer. A server that answers nothing for `HUNG_AFTER` is killed, and starts again.
+
+Measured with nats-server 2.15: where its files are deleted, a running server goes on from open
+files and memory, and its next start finds nothing. On a full disk it reads keys and artifacts and
+serves the lanes, which are in memory, but takes no new key or artifact; a bucket that has met the
+full disk once takes nothing more until the server starts again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 
 HUNG_AFTER = 3.0  # seconds without an answer after which a server counts as hung
 # Looks without an answer that this takes at the least: a supervisor that was stopped itself, or a
 # machine that slept, has waited long for a single answer.
 LEAST_LOOKS = 3
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds before a start after failed ones, doubled
+# Bytes of free disk: below the first a store counts as full, above the second as one with room. Not
+# one number, lest a store at the limit be called full and not full in turns.
+FULL_BELOW, ROOM_ABOVE = 1 << 20, 2 << 20
 
 
 class Event(Enum):
@@ -70,3 +78,27 @@ def next_step(life: Life, event: Event, began: float, now: float) -> tuple[Life,
         return Life(), Step(Do.START)
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**life.failures)
     return Life(failures=life.failures + 1), Step(Do.START, pause)
+
+
+class StoreState(StrEnum):
+    """fine; full: no new key or artifact is taken; gone: files of a bucket were deleted."""
+
+    FINE = "fine"
+    FULL = "full"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """One look. buckets: the folders of streams that are kept in files. free: bytes."""
+
+    buckets: frozenset[str]
+    free: int
+
+
+def judged(seen: StoreFiles, known: frozenset[str], before: StoreState) -> StoreState:
+    """The state of a store. known: the buckets that it has held since the server's start."""
+    if not known <= seen.buckets:
+        return StoreState.GONE
+    limit = ROOM_ABOVE if before is StoreState.FULL else FULL_BELOW
+    return StoreState.FULL if seen.free < limit else StoreState.FINE

@@ -9,15 +9,17 @@ nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nodes.up.embedded_server import EmbeddedServer
-from nodes.up.server_rules import Do, Event, Life, next_step
-from nodes.up.server_store import StoreFiles, StoreState, judged, look_at
+from nodes.up.server_rules import Do, Event, Life, StoreFiles, StoreState, judged, next_step
 from nodes.up.supervisor import one_ends
 from swarm.errors import Unavailable
 
@@ -37,6 +39,18 @@ def ended_how(code: int | None) -> str:
     if code is not None and code < 0:
         return f"it was ended by {signal.Signals(-code).name}"
     return f"it ended with code {code}"
+
+
+def look_at(store: Path) -> StoreFiles:
+    """The files below the store's directory, and the room on its disk."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):  # somebody may be deleting it just now
+        found = [path.name for path in store.glob("jetstream/*/streams/*")]
+    buckets = frozenset(name for name in found if name.startswith(("KV_", "OBJ_")))
+    for folder in (store, *store.parents):
+        with contextlib.suppress(OSError):
+            return StoreFiles(buckets, shutil.disk_usage(folder).free)
+    return StoreFiles(buckets, 0)
 
 
 class ServerWatch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,23 +12,21 @@ from hypothesis import strategies as st
 
 from nodes.up.server_rules import (
     FIRST_PAUSE,
+    FULL_BELOW,
     HUNG_AFTER,
     LEAST_LOOKS,
     LONGEST_PAUSE,
+    ROOM_ABOVE,
     Do,
     Event,
     Life,
     Step,
-    next_step,
-)
-from nodes.up.server_store import (
-    FULL_BELOW,
-    ROOM_ABOVE,
     StoreFiles,
     StoreState,
     judged,
-    look_at,
+    next_step,
 )
+from nodes.up.server_watch import look_at
 
 UP = Life(has_answered=True)
 
@@ -116,3 +116,24 @@ def test_a_look_sees_buckets_and_room_also_where_the_folder_is_deleted(tmp_path:
     assert gone.buckets == frozenset()
     assert gone.free > 0
     assert seen.free > 0
+
+
+class Vanishing(type(Path())):  # type: ignore[misc]
+    """A folder that is deleted while it is walked."""
+
+    def glob(self, pattern: str) -> Iterator[Path]:
+        for path in Path(self).glob(pattern):
+            yield path
+            shutil.rmtree(self)
+            raise FileNotFoundError(self)
+
+
+def test_a_store_that_is_deleted_during_the_look_is_gone_and_the_look_ends(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    (store / "jetstream" / "$G" / "streams" / "KV_keys").mkdir(parents=True)
+    known = look_at(store).buckets
+    seen = look_at(Vanishing(store))
+    assert judged(seen, known, StoreState.FINE) is StoreState.GONE
+    assert seen.free > 0, "of the disk that held it"
