@@ -61,6 +61,22 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do some work, and return True; end it, and return False, as soon as `stop` is set."""
+    working = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+        return True
+    finally:
+        for task in (working, stopped):
+            task.cancel()
+        await asyncio.wait({working, stopped})
+
+
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 LONG_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 

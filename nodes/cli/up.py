@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 from nodes.cli.model import model_name, read_model, show
 from nodes.cli.options import Target, UpOptions
-from nodes.console import err, guarded, out, print_json
+from nodes.console import err, guarded, out, print_json, unless
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from nodes.progress import progress
@@ -39,7 +38,7 @@ def run_up(options: UpOptions, target: Target) -> int:
         with Scratch("up") as directory:
             folder = directory / "model"
             with progress(f"splitting {options.model}", silent=target.json):
-                if not await _unless(stop, _split(options, folder)):
+                if not await unless(stop, _split(options, folder)):
                     return 130
             manifest, _ = read_dir(folder)
             return await _serve(options, target, folder, manifest, stop)
@@ -80,7 +79,7 @@ async def _serve(
             local.start("fallback", name, *more)
         for _ in range(options.standby_nodes):
             local.start("standby", name, *more)
-        if not await _unless(stop, local.ready()):
+        if not await unless(stop, local.ready()):
             return 130
         _announce(local, manifest, target.json)
         await stop.wait()
@@ -98,22 +97,6 @@ def _own_signer() -> Identity | None:
         text = f"a key of this run signs, so no version can be pushed beside it: {error}"
         err.print(text, markup=False, soft_wrap=True)
         return None
-
-
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do some work, and return True; end it, and return False, as soon as `stop` is set."""
-    working = asyncio.create_task(work)
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            return False
-        working.result()
-        return True
-    finally:
-        for task in (working, stopped):
-            task.cancel()
-        await asyncio.wait({working, stopped})
 
 
 async def _split(options: UpOptions, folder: Path) -> None:

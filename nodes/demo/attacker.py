@@ -28,11 +28,12 @@ HONEST_ROUNDS = 8  # with which it earns its place first
 
 async def attack(
     kind: str,
-    node: str,
-    identity: Identity,
     mesh: swarm.Mesh,
+    identity: Identity,
     frozen: FrozenModel,
     training: Training,
+    *,
+    node: str,
     every: float,
     peers: list[str],
     on_begin: Callable[[], None],

@@ -13,8 +13,7 @@ import contextlib
 import json
 import logging
 import signal
-import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,11 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from nodes.console import err, guarded, out, print_json
+from nodes.console import err, out, print_json
+from nodes.demo.frame import LOCAL_BANDWIDTH, MODEL, PIPELINE, Frame, kill, run_story
 from nodes.demo.record import DemoRecord, summarise
 from nodes.demo.secure import SecureStory, all_held
-from nodes.event_loop import stop_on_signals
-from nodes.logs import LogForm, set_up_logging
 from nodes.progress import progress
-from nodes.up.dashboard_process import dashboard_of
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
 from nodes.watch.status_table import node_view, status_table
@@ -39,36 +36,35 @@ from shards.zoo import digits_heldout, digits_lite_model, digits_model
 from swarm.scratch import Scratch
 
 SINK = "demo"
-KILL_AT, RESTART_AT = 0.4, 0.6  # parts of the stream's time
-LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
+ROTATE_AT, KILL_AT, REVOKE_AT, RESTART_AT = 0.15, 0.4, 0.45, 0.6  # parts of the stream's time
+READY_WITHIN = 30.0  # seconds
 RETURN_WITHIN = 15.0  # seconds that the stream goes on while shard-2 is not back yet
 
 
 def run_demo(seconds: float, rate: float, *, secure: bool, as_json: bool, dashboard: bool) -> int:
     """Exit code 0 only if every image was answered, and rightly; with `secure`, only if each
     protection held too. dashboard: shows the mesh on a page, and keeps both until Ctrl-C."""
-    set_up_logging(LogForm())
-    if as_json or not out.is_terminal:
-        logging.getLogger("swarm").setLevel(logging.WARNING)
 
-    async def main() -> int:
-        stop = stop_on_signals()
-        tell: Callable[[str], None] = err.print
+    async def story(frame: Frame) -> None:
         with progress("demo: splitting the digits model into three shards", silent=as_json):
-            record = DemoRecord(await asyncio.to_thread(_whole_model), digits_heldout()[1])
+            expected = await asyncio.to_thread(_whole_model)
+            record = DemoRecord(expected, digits_heldout()[1], aloud=not frame.live)
             result = await asyncio.to_thread(
                 split,
                 digits_model(),
-                name="digits",
+                name=MODEL,
                 stages=3,
                 lighter=digits_lite_model(),
                 bandwidth=LOCAL_BANDWIDTH,
             )
         how = "with TLS, users and encrypted files" if secure else "open on loopback"
-        tell(f"demo: starting a NATS server, {how}, and five node processes …")
+        frame.tell(f"starting a NATS server, {how}, and five node processes …")
         async with contextlib.AsyncExitStack() as stack:
             local = await stack.enter_async_context(local_mesh(secure=secure))
-            secured = await _secured(stack, local, record, as_json)
+            secured = None
+            if local.rights is not None:
+                folder = stack.enter_context(Scratch("demo"))
+                secured = SecureStory(local, local.rights, folder, record.say)
             flags = [] if secured is None else secured.flags
             size = sum(map(len, result.files.values()))
             with progress("demo: pushing the shards", total=size, silent=as_json) as sent:
@@ -76,50 +72,28 @@ def run_demo(seconds: float, rate: float, *, secure: bool, as_json: bool, dashbo
                     await push(local, result.manifest.to_json(), result.files, sent)
                 else:
                     await secured.push(result, sent)
-            for role in ("shard-1", "shard-2", "shard-3", "fallback"):
-                local.start(role, "digits", *flags)
-            await local.ready()
-            if dashboard:
-                tell(f"demo: watch it at {await stack.enter_async_context(dashboard_of(local))}")
+            for role in PIPELINE:
+                local.start(role, MODEL, *flags)
+            await stack.enter_async_context(frame.shown(local, READY_WITHIN))
             local.mesh.link.subscribe(local.mesh.subjects.results(SINK), record.take)
-            # The restart is part of the story: the supervisor leaves it to this command.
-            victim = next(n for n in local.supervisor.nodes if n.role == "shard-2")
-            victim.wanted = False
             edge = local.start(
                 "edge",
-                "digits",
+                MODEL,
                 *("--source", "digits", "--rate", str(rate), "--sink", SINK),
                 *("--on-full", "block", "--budget", "3000", *flags),
             )
             edge.wanted = False
-            tell(f"demo: images at {rate:g} a second; shard-2 will be killed …")
-            await _story(local, record, victim, seconds, stop, as_json, secured)
+            frame.tell(f"images at {rate:g} a second; shard-2 will be killed …")
+            async with _drawn(frame, local, record):
+                await _takeover(frame, local, record, secured)
             count = await _end_of_stream(local, edge)
-            figures = None
-            if secured is not None and not stop.is_set():
-                figures = await secured.finish()
-            if stop.is_set():
-                return 130
-            code = _report(record, count, as_json, figures)
+            figures = None if secured is None else await secured.finish()
+            frame.code = _report(record, count, as_json, figures)
             if dashboard and not as_json:
-                tell("demo: the nodes and the page stay until Ctrl-C")
-                await stop.wait()
-        return code
+                frame.tell("the nodes and the page stay until Ctrl-C")
+                await asyncio.Event().wait()
 
-    return guarded(main, as_json)
-
-
-async def _secured(
-    stack: contextlib.AsyncExitStack, local: LocalMesh, record: DemoRecord, as_json: bool
-) -> SecureStory | None:
-    """The steps of --secure; None where the mesh is open."""
-    if local.rights is None:
-        return None
-    folder = stack.enter_context(Scratch("demo"))
-    aloud = as_json or not out.is_terminal
-    story = SecureStory(local, local.rights, folder, lambda text: _say(record, aloud, text))
-    stack.push_async_callback(story.cancel)
-    return story
+    return run_story(story, seconds, as_json=as_json, page=dashboard, level=logging.WARNING)
 
 
 def _whole_model() -> np.ndarray:
@@ -132,70 +106,66 @@ def _whole_model() -> np.ndarray:
     return np.concatenate(rows)
 
 
-async def _story(
-    local: LocalMesh,
-    record: DemoRecord,
-    victim: NodeProcess,
-    seconds: float,
-    stop: asyncio.Event,
-    as_json: bool,
-    secured: SecureStory | None,
+async def _takeover(
+    frame: Frame, local: LocalMesh, record: DemoRecord, secured: SecureStory | None
 ) -> None:
     """Stream; kill shard-2; bring it back. secured: has steps between."""
-    await _until(lambda: record.answered > 0, 15.0, stop)
-    began = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        live = None
-        if not as_json and out.is_terminal:
-            live = stack.enter_context(Live(console=out, refresh_per_second=8))
-        while not stop.is_set():
-            now = time.monotonic()
-            part = (now - began) / seconds
-            if secured is not None:
-                secured.at(part)
-            if record.killed_at == 0.0 and part >= KILL_AT:
-                _say(record, live is None, f"shard-2 (pid {victim.pid}) gets SIGKILL")
-                record.killed(str((local.status_of(victim) or {}).get("node", "")))
-                victim.signal(signal.SIGKILL)
-                if secured is not None:
-                    secured.killed(victim, part)
-            if record.restarted_at == 0.0 and part >= RESTART_AT:
-                _say(record, live is None, "shard-2 starts again")
-                record.restarted()
-                if secured is not None:
-                    secured.renew(victim)
-                victim.start()
-                victim.wanted = True
-            if live is not None:
-                live.update(live_picture(record, local.statuses, part))
-            if part > 1 and (record.returned_at or now - began > seconds + RETURN_WITHIN):
-                break
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await stop.wait()
+    victim = next(node for node in local.supervisor.nodes if node.role == "shard-2")
+    await local.until(lambda: record.answered > 0, 15.0)
+    frame.began = asyncio.get_running_loop().time()
+    if secured is not None:
+        await frame.until_part(ROTATE_AT)
+        await secured.rotate()
+    await frame.until_part(KILL_AT)
+    record.say(f"shard-2 (pid {victim.pid}) gets SIGKILL")
+    record.killed(str((local.status_of(victim) or {}).get("node", "")))
+    kill(victim)
+    if secured is not None:
+        await frame.until_part(REVOKE_AT)
+        await secured.revoke(victim)
+    await frame.until_part(RESTART_AT)
+    record.say("shard-2 starts again")
+    record.restarted()
+    if secured is not None:
+        secured.renew(victim)
+    victim.start()
+    victim.wanted = True
+    await frame.until_part(1.0)
+    await local.until(lambda: record.returned_at > 0, RETURN_WITHIN)
+
+
+@contextlib.asynccontextmanager
+async def _drawn(frame: Frame, local: LocalMesh, record: DemoRecord) -> AsyncIterator[None]:
+    """Draw the live picture meanwhile, if there is one."""
+    if not frame.live:
+        yield
+        return
+
+    def picture() -> Group:
+        now = asyncio.get_running_loop().time()
+        part = (now - frame.began) / frame.seconds if frame.began else 0.0
+        return live_picture(record, local.statuses, part)
+
+    with Live(picture(), console=out, auto_refresh=False) as screen:
+
+        async def draw() -> None:
+            while True:
+                await asyncio.sleep(0.125)
+                screen.update(picture(), refresh=True)
+
+        drawing = asyncio.create_task(draw(), name="picture")
+        try:
+            yield
+        finally:
+            drawing.cancel()
 
 
 async def _end_of_stream(local: LocalMesh, edge: NodeProcess) -> int:
     """Let the edge finish; returns how many images it captured, by its own last status."""
     edge.signal(signal.SIGTERM)
-    deadline = time.monotonic() + 10.0
-    while edge.alive and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    await local.until(lambda: (local.status_of(edge) or {}).get("state") == "left", 1.0)
+    await local.until(lambda: (local.status_of(edge) or {}).get("state") == "left", 10.0)
     status = local.status_of(edge) or {}
     return int(status.get("edge", {}).get("captured", 0))
-
-
-def _say(record: DemoRecord, aloud: bool, text: str) -> None:
-    record.story.append(text)
-    if aloud:
-        err.print(f"demo: {text}")
-
-
-async def _until(condition: Callable[[], bool], timeout: float, stop: asyncio.Event) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition() and time.monotonic() < deadline and not stop.is_set():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 def _report(record: DemoRecord, count: int, as_json: bool, secured: dict[str, Any] | None) -> int:

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
-import signal
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Group
@@ -25,18 +23,16 @@ from rich.live import Live
 from rich.text import Text
 
 import swarm
-from nodes.console import err, guarded, out, print_json
+from nodes.console import out, print_json
 from nodes.demo.attacker import FLIP, NOISE, attack
+from nodes.demo.frame import LOCAL_BANDWIDTH, MODEL, PIPELINE, Frame, kill, run_story
 from nodes.demo.learn_plot import picture, plot
 from nodes.demo.learn_record import LearnRecord, figures, missed
-from nodes.event_loop import stop_on_signals
 from nodes.learning.frozen import FrozenModel
 from nodes.learning.options import LearnOptions
-from nodes.learning.references import references, split_by_label
+from nodes.learning.references import References, references, split_by_label
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training
-from nodes.logs import LogForm, set_up_logging
-from nodes.up.dashboard_process import dashboard_of
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
 from shards.split.split import SplitResult, split
@@ -46,16 +42,16 @@ from swarm.errors import SwarmError, Unavailable
 from swarm.learning.consensus.layout import Layout
 from swarm.learning.consensus.sparse import top_k
 from swarm.learning.consensus.wire import Message, Scope, encode, tensors_of
+from swarm.link import LinkMessage
+from swarm.model import ModelInfo
 from swarm.scratch import Scratch
 from swarm.security.identity import Identity
 
-MODEL = "digits"
 # Each class is at two nodes at least, so that one may die.
 CLASSES = ((0, 1), (2, 3), (4, 5), (6, 7, 8), (8, 9, 0), (1, 2, 3), (4, 5, 6), (7, 9))
 VICTIM = 2  # of the learners, by number
 ROUND = 0.4  # seconds
 MINT = 2.0  # seconds
-LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
 # Parts of the demo's time.
 KILL_AT, JOIN_AT, ATTACK_AT = 0.3, 0.4, 0.6
 ATTACK_FOR = 0.17  # part of the demo's time that each attack lasts, from its first hostile delta
@@ -73,18 +69,13 @@ def run_learn_demo(
 ) -> int:
     """Exit code 0 only if every target was reached. seconds: of learning; rate: requests a second;
     picture_path: of the PNG, "" for none. dashboard: whether a page shows the mesh meanwhile."""
-    set_up_logging(LogForm())
-    logging.getLogger("swarm").setLevel(logging.ERROR)
 
-    async def main() -> int:
-        stop = stop_on_signals()
-        demo = LearnDemo(seconds, rate, stop, live=not as_json and out.is_terminal, page=dashboard)
+    async def story(frame: Frame) -> None:
+        demo = LearnDemo(frame, rate)
         await demo.run()
-        if stop.is_set():
-            return 130
-        return _report(demo.record, picture_path, as_json)
+        frame.code = _report(demo.record, picture_path, as_json)
 
-    return guarded(main, as_json)
+    return run_story(story, seconds, as_json=as_json, page=dashboard, level=logging.ERROR)
 
 
 def _report(record: LearnRecord, picture_path: str, as_json: bool) -> int:
@@ -111,43 +102,35 @@ def _report(record: LearnRecord, picture_path: str, as_json: bool) -> int:
 
 @dataclass
 class LearnDemo:
-    """seconds: of learning. rate: requests a second. stop: set by Ctrl-C. live: whether to draw.
-    page: whether a dashboard shows the mesh meanwhile."""
+    """rate: requests a second."""
 
-    seconds: float
+    frame: Frame
     rate: float
-    stop: asyncio.Event
-    live: bool
-    page: bool = False
     record: LearnRecord = field(default_factory=LearnRecord)
     _honest: dict[str, NodeProcess] = field(default_factory=dict)
     _keys: dict[str, Identity] = field(default_factory=dict)
-    _told: Callable[[str], None] = err.print
 
     async def run(self) -> None:
-        """The whole story; ends early on `stop`."""
-        self._told("demo: splitting a model whose head has learned nothing yet …")
+        """The whole story."""
+        self.frame.tell("splitting a model whose head has learned nothing yet …")
         result = await asyncio.to_thread(self._split)
-        info = swarm_info(result)
+        info = ModelInfo.from_manifest(result.manifest.to_json())
         self._frozen = FrozenModel.load(result.manifest, info, result.files.__getitem__)
         self._images, self._labels = digits_training()
         self._parts = split_by_label(self._labels, CLASSES)
         self.record.references = await asyncio.to_thread(self._compute_references)
         self.record.dense_bytes = self._dense_message()
-        self._told("demo: starting a NATS server, a pipeline of four nodes and eight learners …")
+        self.frame.tell("starting a NATS server, a pipeline of four nodes and eight learners …")
         with Scratch("learn") as folder:
             async with contextlib.AsyncExitStack() as stack:
                 local = await stack.enter_async_context(local_mesh())
                 await push(local, result.manifest.to_json(), result.files)
                 self._make_keys(folder)
-                for role in ("shard-1", "shard-2", "shard-3", "fallback"):
+                for role in PIPELINE:
                     local.start(role, MODEL, "--teachers", str(folder / "teachers"))
                 for number in range(len(CLASSES)):
                     self._start(local, folder, f"learner-{number + 1}")
-                await local.ready(READY)
-                if self.page:
-                    address = await stack.enter_async_context(dashboard_of(local))
-                    self._told(f"demo: watch it at {address}")
+                await stack.enter_async_context(self.frame.shown(local, READY))
                 await self._until_learning(local, list(self._honest.values()))
                 self._listen(local)
                 await self._story(local, folder)
@@ -158,7 +141,7 @@ class LearnDemo:
         model = digits_with_fresh_head()
         return split(model, name=MODEL, stages=3, bandwidth=LOCAL_BANDWIDTH)
 
-    def _compute_references(self) -> Any:
+    def _compute_references(self) -> References:
         held, held_labels = digits_heldout()
         return references(
             self._frozen.layout,
@@ -166,7 +149,7 @@ class LearnDemo:
             self._labels,
             self._parts,
             (self._frozen.features({"image": held}), held_labels),
-            int(self.seconds / ROUND),
+            int(self.frame.seconds / ROUND),
             LearnOptions(),
         )
 
@@ -204,7 +187,7 @@ class LearnDemo:
         def learns(node: NodeProcess) -> bool:
             return "rounds" in (local.status_of(node) or {}).get("learning", {})
 
-        if not await local.until(lambda: all(map(learns, nodes)) or self.stop.is_set(), READY):
+        if not await local.until(lambda: all(map(learns, nodes)), READY):
             node = next(node for node in nodes if not learns(node))
             raise Unavailable(f"a learner did not begin:\n{local.tail(node)}")
 
@@ -217,6 +200,7 @@ class LearnDemo:
 
     async def _story(self, local: LocalMesh, folder: Path) -> None:
         self.record.began = asyncio.get_running_loop().time()
+        self.frame.began = self.record.began + QUIET
         local.mesh.link.subscribe(local.mesh.subjects.event("learning"), self._on_event)
         async with asyncio.TaskGroup() as group:
             background = [
@@ -224,7 +208,7 @@ class LearnDemo:
                 group.create_task(self._test_regularly(local), name="tests"),
                 group.create_task(self._draw(), name="plot"),
             ]
-            await self._pause(QUIET)
+            await asyncio.sleep(QUIET)
             for number in range(len(CLASSES)):
                 await self._teach(local, f"learner-{number + 1}", number)
             self._say("each learner was taught its two or three digits")
@@ -233,47 +217,32 @@ class LearnDemo:
                 (JOIN_AT, self._join),
                 (ATTACK_AT, self._before_attack),
             ):
-                await self._until_part(part)
+                await self.frame.until_part(part)
                 await scene(local, folder)
             for kind in (NOISE, FLIP):
                 begun = asyncio.Event()
                 attacker = group.create_task(self._attack(local, kind, begun), name=kind)
-                await self._until_begun(begun)
-                await self._pause(ATTACK_FOR * self.seconds)
+                await _until_begun(begun)
+                await asyncio.sleep(ATTACK_FOR * self.frame.seconds)
                 await _end([attacker])
             await _end(background)
-        if not self.stop.is_set():
-            self.record.at_end = await self._test_all(local, len(digits_heldout()[1]))
+        self.record.at_end = await self._test_all(local, len(digits_heldout()[1]))
 
     async def _kill(self, local: LocalMesh, folder: Path) -> None:
         name = f"learner-{VICTIM + 1}"
         node = self._honest.pop(name)
         self._say(f"{name} (pid {node.pid}) gets SIGKILL")
-        node.wanted = False
-        node.signal(signal.SIGKILL)
+        kill(node)
 
     async def _join(self, local: LocalMesh, folder: Path) -> None:
         name = f"learner-{len(CLASSES) + 1}"
         self._say(f"{name} joins")
         node = self._start(local, folder, name)
         await self._until_learning(local, [node])
-        if not self.stop.is_set():
-            await self._teach(local, name, VICTIM)
+        await self._teach(local, name, VICTIM)
 
     async def _before_attack(self, local: LocalMesh, folder: Path) -> None:
-        if not self.stop.is_set():
-            self.record.before_attack = await self._test_all(local, len(digits_heldout()[1]))
-
-    async def _until_begun(self, begun: asyncio.Event) -> None:
-        """Raises `Unavailable` where the attacker did not get into the mesh."""
-        waiters = [asyncio.create_task(begun.wait()), asyncio.create_task(self.stop.wait())]
-        done, _ = await asyncio.wait(
-            waiters, timeout=BEGIN_WITHIN, return_when=asyncio.FIRST_COMPLETED
-        )
-        for waiter in waiters:
-            waiter.cancel()
-        if not done:
-            raise Unavailable(f"the attacker did not join within {BEGIN_WITHIN:g} s")
+        self.record.before_attack = await self._test_all(local, len(digits_heldout()[1]))
 
     async def _attack(self, local: LocalMesh, kind: str, begun: asyncio.Event) -> None:
         """A ninth member that holds a valid key, and samples of all digits."""
@@ -283,7 +252,6 @@ class LearnDemo:
         features = await asyncio.to_thread(self._frozen.features, {"image": self._images})
         samples.add(features, self._labels)
         training = Training(self._frozen.layout, samples, LearnOptions(), 99)
-        identity = self._keys[name]
 
         def begins() -> None:
             self._say(f"{name}, with a valid key, begins to attack")
@@ -292,19 +260,17 @@ class LearnDemo:
         async with swarm.connect(local.url, local.name) as mesh:
             await attack(
                 kind,
-                name,
-                identity,
                 mesh,
+                self._keys[name],
                 self._frozen,
                 training,
-                ROUND,
-                list(self._honest),
-                begins,
+                node=name,
+                every=ROUND,
+                peers=list(self._honest),
+                on_begin=begins,
             )
 
-    def _on_event(self, message: Any) -> None:
-        import json
-
+    def _on_event(self, message: LinkMessage) -> None:
         doc = json.loads(bytes(message.data))
         sender, what = str(doc.get("sender", "")), str(doc.get("what", ""))
         if sender in self.record.doubted and what in ("blocked", "doubted", "refused"):
@@ -315,16 +281,8 @@ class LearnDemo:
 
     def _say(self, text: str) -> None:
         self.record.say(text)
-        if not self.live:
-            err.print(f"demo: {text}")
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, seconds)):
-                await self.stop.wait()
-
-    async def _until_part(self, part: float) -> None:
-        await self._pause(QUIET + part * self.seconds - self.record.now)
+        if not self.frame.live:
+            self.frame.tell(text)
 
     # --- measuring ------------------------------------------------------------------------
 
@@ -390,9 +348,9 @@ class LearnDemo:
         self.record.answered(right, result.latency, result.weights)
 
     async def _draw(self) -> None:
-        if not self.live:
+        if not self.frame.live:
             return
-        total = QUIET + self.seconds
+        total = QUIET + self.frame.seconds
         with Live(console=out, refresh_per_second=4, transient=True) as screen:
             while True:
                 story = "\n".join(f"{at:5.1f} s  {text}" for at, text in self.record.story[-6:])
@@ -404,11 +362,13 @@ class LearnDemo:
                 await asyncio.sleep(0.25)
 
 
-def swarm_info(result: SplitResult) -> Any:
-    """What the mesh knows of a model that was just split."""
-    from swarm.model import ModelInfo
-
-    return ModelInfo.from_manifest(result.manifest.to_json())
+async def _until_begun(begun: asyncio.Event) -> None:
+    """Raises `Unavailable` where the attacker did not get into the mesh."""
+    try:
+        async with asyncio.timeout(BEGIN_WITHIN):
+            await begun.wait()
+    except TimeoutError:
+        raise Unavailable(f"the attacker did not join within {BEGIN_WITHIN:g} s") from None
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nodes.demo.record import percentile
 from nodes.learning.references import References
 
 # Against central training of the same samples.
@@ -111,8 +112,8 @@ def figures(record: LearnRecord) -> dict[str, Any]:
             "accuracy_first": round(served[0], 4) if served else 0.0,
             "accuracy_last": round(served[-1], 4) if served else 0.0,
             "weights": record.served[-1][2] if record.served else 0,
-            "latency_p50_ms": _percentile(record.latencies, 50),
-            "latency_p99_ms": _percentile(record.latencies, 99),
+            "latency_p50_ms": percentile(record.latencies, 50),
+            "latency_p99_ms": percentile(record.latencies, 99),
         },
         "attackers": {name: sorted(by) for name, by in sorted(record.doubted.items())},
         "failures": record.failures[:10],
@@ -156,7 +157,3 @@ def _mean(values: Sequence[float]) -> float:
 
 def _worst(values: Sequence[float]) -> float:
     return round(min(values), 4) if values else 0.0
-
-
-def _percentile(values: Sequence[float], q: float) -> float:
-    return round(float(np.percentile(values, q)), 3) if values else 0.0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from nodes.console import err
 from swarm.link import LinkMessage
 
 TOLERANCE = 1e-4  # relative: ONNX Runtime optimises the shards and the whole model apart
@@ -18,11 +20,13 @@ TOLERANCE = 1e-4  # relative: ONNX Runtime optimises the shards and the whole mo
 class DemoRecord:
     """expected: the whole model's logits for each image, FP32 [n, 10]; labels: digits [n].
 
-    Moments are `time.monotonic()`, 0 where they have not come.
+    Moments are `time.monotonic()`, 0 where they have not come. aloud: whether steps of the story
+    are printed.
     """
 
     expected: np.ndarray
     labels: np.ndarray
+    aloud: bool = False
     seen: set[int] = field(default_factory=set)
     latencies: list[float] = field(default_factory=list)  # ms
     overheads: list[float] = field(default_factory=list)  # ms per hop
@@ -43,6 +47,12 @@ class DemoRecord:
     @property
     def answered(self) -> int:
         return len(self.seen)
+
+    def say(self, text: str) -> None:
+        """A step of the story."""
+        self.story.append(text)
+        if self.aloud:
+            err.print(f"demo: {text}")
 
     def killed(self, node: str) -> None:
         """The node of shard-2 is killed now."""
@@ -94,12 +104,13 @@ class DemoRecord:
             self.story.append(f"{node} has its stage back")
 
 
+def percentile(values: Sequence[float], q: float) -> float:
+    """The percentile q, 0 to 100, rounded for a report; 0 of no value."""
+    return round(float(np.percentile(values, q)), 3) if values else 0.0
+
+
 def summarise(record: DemoRecord, count: int) -> dict[str, Any]:
     """The figures that the demo ends with; times in milliseconds. count: captured images."""
-
-    def percentile(values: list[float], q: float) -> float:
-        return round(float(np.percentile(values, q)), 3) if values else 0.0
-
     after = [t for t in record.arrivals if record.killed_at]
     gaps = np.diff(np.array(after)) * 1e3 if len(after) > 1 else np.zeros(1)
     return {

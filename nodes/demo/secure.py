@@ -29,7 +29,6 @@ from swarm.scratch import Scratch
 from swarm.security.mesh_keys import new_key
 from swarm.security.sealed import ModelKey
 
-ROTATE_AT, REVOKE_AFTER = 0.15, 0.05  # parts of the stream's time
 BACK_WITHIN = 10.0  # seconds in which all processes are connected again
 ASK_EVERY = 0.05  # seconds between two calls to those who are not back
 REFUSED_WITHIN = 5.0  # seconds
@@ -52,8 +51,6 @@ class SecureStory:
         self._key_file.write_bytes(new_key())
         self._pieces: list[bytes] = []
         self._kept = folder / "revoked.creds"
-        self._next = [(ROTATE_AT, self._rotate)]
-        self._running: list[asyncio.Task[None]] = []
         self._figures: dict[str, Any] = {}
 
     @property
@@ -76,20 +73,6 @@ class SecureStory:
             )
             await push(self._local, manifest.to_json(), files, sent)
 
-    def at(self, part: float) -> None:
-        """Begin the steps whose time has come. part: 0 to 1, of the stream's time."""
-        while self._next and self._next[0][0] <= part:
-            _, step = self._next.pop(0)
-            self._running.append(asyncio.create_task(step(), name="a step of the demo"))
-
-    def killed(self, victim: NodeProcess, part: float) -> None:
-        """The shard was killed: its credentials end soon."""
-
-        async def revoke() -> None:
-            await self._revoke(credentials_of(victim))
-
-        self._next.append((part + REVOKE_AFTER, revoke))
-
     def renew(self, victim: NodeProcess) -> None:
         """New credentials for the shard's next process."""
         at = victim.arguments.index("--credentials") + 1
@@ -98,9 +81,7 @@ class SecureStory:
         self._figures["new_credentials"] = Path(fresh).stem
 
     async def finish(self) -> dict[str, Any]:
-        """The figures of all steps, once they have ended. Raises `SwarmError` of a step that
-        failed, and `OSError`."""
-        await asyncio.gather(*self._running)
+        """The figures of all steps, and of the search. Raises `OSError`."""
         server = self._local.server
         assert server is not None
         stores = [self._cache, self._local.logs, *([server.store] if server.store else [])]
@@ -112,13 +93,8 @@ class SecureStory:
             "permission_violations": len(refused),
         }
 
-    async def cancel(self) -> None:
-        """End the steps that run."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-    async def _rotate(self) -> None:
+    async def rotate(self) -> None:
+        """A new certificate for the server; all connections end. Raises `SwarmError`."""
         server = self._local.server
         assert server is not None
         serial = self._rights.new_certificate()
@@ -140,7 +116,9 @@ class SecureStory:
             f"and all are back after {took:.0f} ms"
         )
 
-    async def _revoke(self, credentials: Path) -> None:
+    async def revoke(self, victim: NodeProcess) -> None:
+        """The credentials of the killed shard end. Raises `SwarmError`, `OSError`."""
+        credentials = credentials_of(victim)
         shutil.copy(credentials, self._kept)
         began = time.monotonic()
         await self._rights.revoke(str(credentials), self._local.url)

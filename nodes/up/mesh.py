@@ -243,7 +243,17 @@ async def local_mesh(
         ) as mesh:
             report = ServerReport(mesh)
             local = LocalMesh(
-                url, name, mesh, supervisor, logs, embedded, report, shm, rights, access, trusted
+                url=url,
+                name=name,
+                mesh=mesh,
+                supervisor=supervisor,
+                logs=logs,
+                servers=embedded,
+                report=report,
+                shm=shm,
+                rights=rights,
+                access=access,
+                trusted=trusted,
             )
             mesh.link.subscribe(mesh.subjects.status_all, local.take_status)
             await mesh.registry.prepare()
