@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import swarm
 from nodes.cli.acts import on_record
-from nodes.cli.options import Target
-from nodes.cli.signing import operator
+from nodes.cli.options import SignedTarget
 from nodes.cli.with_mesh import with_mesh
 from nodes.console import err, out, print_json
 from swarm.errors import InvalidArgument
@@ -17,7 +15,7 @@ from swarm.models.artifacts import CHUNK
 from swarm.models.garbage import Collector, Garbage
 
 
-def run_gc(keep: int, dry_run: bool, sign_with: str, target: Target) -> int:
+def run_gc(keep: int, dry_run: bool, target: SignedTarget) -> int:
     """`swarm model gc`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -32,7 +30,7 @@ def run_gc(keep: int, dry_run: bool, sign_with: str, target: Target) -> int:
         _show(garbage, dry_run, target.json)
         return 0
 
-    return with_mesh(target, work, partial(operator, sign_with))
+    return with_mesh(target, work)
 
 
 async def _in_use(client: swarm.Mesh) -> set[tuple[str, str]]:

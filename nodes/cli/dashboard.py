@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 
-from nodes.cli.options import DashboardOptions, Target
-from nodes.cli.signing import operator
+from nodes.cli.options import DashboardOptions, SignedTarget, Target
+from nodes.cli.with_mesh import operator
 from nodes.console import err, guarded, out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
@@ -14,7 +14,7 @@ from swarm.errors import InvalidArgument
 from swarm.models.registry import Registry
 
 
-def run_dashboard(options: DashboardOptions, target: Target) -> int:
+def run_dashboard(options: DashboardOptions, target: SignedTarget) -> int:
     """`swarm dashboard`; returns its exit code."""
     set_up_logging(LogForm())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -33,7 +33,7 @@ def run_dashboard(options: DashboardOptions, target: Target) -> int:
         place.check(options.allow_actions)
         dashboard = Dashboard(target.link("swarm dashboard"), target.mesh)
         if options.allow_actions:
-            signed = operator(options.sign_with)
+            signed = operator(target)
             dashboard.allow_acts(
                 Registry(
                     dashboard.link, dashboard.subjects, signed.get("signer"), signed.get("verifier")

@@ -27,6 +27,7 @@ from nodes.cli.options import (
     RecordOptions,
     ReplayOptions,
     ServedModel,
+    SignedTarget,
     Target,
     TeachOptions,
     UpOptions,
@@ -153,7 +154,7 @@ def top(
     return run_top(target, once, plain)
 
 
-def dashboard(options: DashboardOptions, target: Target) -> int:
+def dashboard(options: DashboardOptions, target: SignedTarget) -> int:
     """Show the fleet on one page, live, in any number of browsers, until Ctrl-C."""
     from nodes.cli.dashboard import run_dashboard
 

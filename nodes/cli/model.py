@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from nodes.cli.acts import on_record
 from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from nodes.cli.model_options import PushOptions, SplitOptions
 from nodes.cli.objective import objective_of, set_objective
-from nodes.cli.options import Target
-from nodes.cli.signing import operator
-from nodes.cli.with_mesh import with_mesh
+from nodes.cli.options import SignedTarget, Target
+from nodes.cli.with_mesh import operator, with_mesh
 from nodes.console import err, guarded, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.progress import progress
@@ -141,7 +139,7 @@ async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
         check_one_domain(streams, link.domain, f"{model}@{version}")
 
 
-def run_push(folder: str, options: PushOptions, target: Target) -> int:
+def run_push(folder: str, options: PushOptions, target: SignedTarget) -> int:
     """`swarm model push`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -201,7 +199,7 @@ def run_push(folder: str, options: PushOptions, target: Target) -> int:
         return 0
 
     def more() -> Mapping[str, Any]:
-        return {"replicas": read_replicas(options.replicas)} | operator(options.sign_with)
+        return {"replicas": read_replicas(options.replicas)} | operator(target)
 
     return with_mesh(target, work, more)
 
@@ -229,7 +227,7 @@ def run_list(target: Target) -> int:
     return with_mesh(target, work)
 
 
-def run_rollback(model: str, sign_with: str, target: Target) -> int:
+def run_rollback(model: str, target: SignedTarget) -> int:
     """`swarm model rollback`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -239,10 +237,10 @@ def run_rollback(model: str, sign_with: str, target: Target) -> int:
         print_json(doc) if target.json else out.print(f"{model}@{version} serves again")
         return 0
 
-    return with_mesh(target, work, partial(operator, sign_with))
+    return with_mesh(target, work)
 
 
-def run_samples(model: str, allowed: str, sign_with: str, target: Target) -> int:
+def run_samples(model: str, allowed: str, target: SignedTarget) -> int:
     """`swarm model samples`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -254,10 +252,10 @@ def run_samples(model: str, allowed: str, sign_with: str, target: Target) -> int
         print_json(doc) if target.json else out.print(f"samples of {model}'s traffic: {allowed}")
         return 0
 
-    return with_mesh(target, work, partial(operator, sign_with))
+    return with_mesh(target, work)
 
 
-def run_serve(model: str, state: str, sign_with: str, target: Target) -> int:
+def run_serve(model: str, state: str, target: SignedTarget) -> int:
     """`swarm model serve`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -275,7 +273,7 @@ def run_serve(model: str, state: str, sign_with: str, target: Target) -> int:
         )
         return 0
 
-    return with_mesh(target, work, partial(operator, sign_with))
+    return with_mesh(target, work)
 
 
 def _read(path: str) -> str:

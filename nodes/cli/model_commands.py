@@ -15,7 +15,7 @@ from nodes.cli.model_options import (
     RolloutOptions,
     SplitOptions,
 )
-from nodes.cli.options import Json, ServedModel, SignWith, Target
+from nodes.cli.options import Json, ServedModel, SignedTarget, Target
 
 File = Annotated[str, typer.Argument(help="An ONNX file.")]
 Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
@@ -45,7 +45,7 @@ def quantize(file: File, options: QuantizeOptions, target: Target) -> int:
     return run_quantize(file, options, target)
 
 
-def push(folder: Folder, options: PushOptions, target: Target) -> int:
+def push(folder: Folder, options: PushOptions, target: SignedTarget) -> int:
     """Put a split model into the mesh, signed. A model's first version serves at once."""
     from nodes.cli.model import run_push
 
@@ -60,27 +60,25 @@ def list_(target: Target) -> int:
 
 
 def gc(
-    target: Target,
+    target: SignedTarget,
     keep: int = option(2, "So many of the last versions of each model stay in any case."),
     dry_run: bool = option(False, "Say what would go, and remove nothing."),
-    sign_with: SignWith = "",
 ) -> int:
     """Remove versions from the server that nothing serves, rolls out, pins or goes back to."""
     from nodes.cli.collecting import run_gc
 
-    return run_gc(keep, dry_run, sign_with, target)
+    return run_gc(keep, dry_run, target)
 
 
 def promote(
     model: Annotated[str, typer.Argument(help="NAME@VERSION.")],
     options: RolloutOptions,
-    target: Target,
-    sign_with: SignWith = "",
+    target: SignedTarget,
 ) -> int:
     """Let a version serve all traffic, at once or by steps; nodes drain the old one afterwards."""
     from nodes.cli.rollout import run_rollout
 
-    return run_rollout(model, options, sign_with, target)
+    return run_rollout(model, options, target)
 
 
 def status(model: Name, target: Target) -> int:
@@ -93,14 +91,13 @@ def status(model: Name, target: Target) -> int:
 def pin(
     model: Name,
     agent: Annotated[str, typer.Argument(help="The agent, as its requests name it.")],
-    target: Target,
+    target: SignedTarget,
     version: str = argument("", "The version that it keeps to; left out, it is pinned no more."),
-    sign_with: SignWith = "",
 ) -> int:
     """Let an agent keep to one version, whatever the shares and rollouts are."""
     from nodes.cli.rollout import run_pin
 
-    return run_pin(model, agent, version, sign_with, target)
+    return run_pin(model, agent, version, target)
 
 
 def serve(
@@ -112,44 +109,41 @@ def serve(
             "shares), and with `sticky`, `policy`, `policy_options` if wanted."
         ),
     ],
-    target: Target,
-    sign_with: SignWith = "",
+    target: SignedTarget,
 ) -> int:
     """Put a desired state in force: shares of traffic for several versions, a routing policy."""
     from nodes.cli.model import run_serve
 
-    return run_serve(model, state, sign_with, target)
+    return run_serve(model, state, target)
 
 
 def slo(
     model: Name,
-    target: Target,
+    target: SignedTarget,
     p99: P99 = "",
     errors: Errors = "",
     none: bool = option(False, "Take the objective away."),
-    sign_with: SignWith = "",
 ) -> int:
     """Show or set a model's objective. Nodes that answer requests measure it, and tell."""
     from nodes.cli.objective import run_slo
 
-    return run_slo(model, p99, errors, none, sign_with, target)
+    return run_slo(model, p99, errors, none, target)
 
 
 def samples(
     model: Name,
     allowed: Annotated[str, typer.Argument(help="on or off.")],
-    target: Target,
-    sign_with: SignWith = "",
+    target: SignedTarget,
 ) -> int:
     """Allow, or forbid, to take inputs from a model's traffic to calibrate with; off at first."""
     from nodes.cli.model import run_samples
 
-    return run_samples(model, allowed, sign_with, target)
+    return run_samples(model, allowed, target)
 
 
 def rollback(
     model: Annotated[str, typer.Argument(help="NAME; with --weights also NAME@VERSION.")],
-    target: Target,
+    target: SignedTarget,
     weights: int = option(
         -1,
         "Bring this weight version of the model back on the whole fleet (0: the base); deltas "
@@ -160,7 +154,6 @@ def rollback(
         "File of the key pair that signs a rollback of weights, made when missing; needed where "
         "nodes have a list of those who may teach.",
     ),
-    sign_with: SignWith = "",
 ) -> int:
     """Let the version before the present one serve all traffic again; or older weights."""
     if weights != -1:
@@ -169,7 +162,7 @@ def rollback(
         return run_weights_rollback(model, weights, identity, target)
     from nodes.cli.model import run_rollback
 
-    return run_rollback(model, sign_with, target)
+    return run_rollback(model, target)
 
 
 def weights(model: ServedModel, target: Target) -> int:

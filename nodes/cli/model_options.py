@@ -9,7 +9,7 @@ import typer
 
 from nodes.access import REPLICAS_HELP
 from nodes.cli.command import option, seldom
-from nodes.cli.options import MODEL_KEY, Cuts, EdgeLayers, ModelName, SignWith, Stages, Version
+from nodes.cli.options import MODEL_KEY, Splitting
 
 P99 = Annotated[str, typer.Option(help="The model's objective: 99 % of answers come within: 20ms.")]
 Errors = Annotated[
@@ -18,13 +18,10 @@ Errors = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitOptions:
+class SplitOptions(Splitting):
     """Of `swarm model split`."""
 
     output: str = option(..., "The folder to write; it must not exist yet.", "-o", "--output")
-    stages: Stages = 3
-    cuts: Cuts = ""
-    edge_layers: EdgeLayers = 0
     edge_cut: str = seldom(
         "", "Name of the tensor after which the edge's layers end; instead of --edge-layers."
     )
@@ -33,8 +30,6 @@ class SplitOptions:
         "A lighter ONNX file with the same inputs and outputs; the edge answers with it when "
         "the mesh would be late.",
     )
-    name: ModelName = ""
-    version: Version = "1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +81,6 @@ class PushOptions:
     replicas: str = seldom(
         "auto", REPLICAS_HELP + " Existing ones are raised, lanes too are made so."
     )
-    sign_with: SignWith = ""
     model_key: str = option("", MODEL_KEY)
     allow_codec: str = option(
         "",

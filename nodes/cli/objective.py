@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 
 import swarm
 from nodes.cli.acts import on_record
-from nodes.cli.options import Target
-from nodes.cli.signing import operator
+from nodes.cli.options import SignedTarget
 from nodes.cli.with_mesh import with_mesh
 from nodes.console import duration, out, print_json
 from swarm.errors import InvalidArgument
@@ -41,7 +39,7 @@ async def set_objective(client: swarm.Mesh, model: str, objective: Objective | N
     await on_record(client, "slo", model, slo="none" if objective is None else str(objective))
 
 
-def run_slo(model: str, p99: str, errors: str, none: bool, sign_with: str, target: Target) -> int:
+def run_slo(model: str, p99: str, errors: str, none: bool, target: SignedTarget) -> int:
     """`swarm model slo`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -64,4 +62,4 @@ def run_slo(model: str, p99: str, errors: str, none: bool, sign_with: str, targe
 
     # Whoever only looks needs no key.
     change = bool(p99 or errors or none)
-    return with_mesh(target, work, partial(operator, sign_with) if change else dict)
+    return with_mesh(target, work, None if change else dict)

@@ -50,35 +50,6 @@ Input = Annotated[
         help="An .npz file with one array for each model input.",
     ),
 ]
-Stages = Annotated[
-    int,
-    typer.Option(min=1, max=64, help="Shards to cut the model into, balanced by measured time."),
-]
-Cuts = Annotated[
-    str,
-    typer.Option(
-        help="Names of the tensors to cut after, separated by commas; instead of --stages."
-    ),
-]
-EdgeLayers = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        help="Layers that run on the edge node (stage 0): it sends features instead of raw input. "
-        "Features of early layers still tell who is in a picture.",
-    ),
-]
-ModelName = Annotated[
-    str, typer.Option(help="Name of the model in the mesh; the file's name when empty.")
-]
-Version = Annotated[str, typer.Option(help="Version of the model; in the mesh it never changes.")]
-SignWith = Annotated[
-    str,
-    typer.Option(
-        help="File of the key pair that signs it, for nodes that trust this key. Empty: the user's "
-        "own, made at its first use (`swarm keys show`). none: it is not signed."
-    ),
-]
 MODEL_KEY = (
     "Key of a model's encrypted files, 64 hexadecimal digits: file:PATH, env:NAME or command:CMD."
 )
@@ -131,10 +102,41 @@ class Target(Servers):
 
 
 @dataclass(frozen=True)
+class SignedTarget(Target):
+    """A mesh in which a command writes what nodes obey."""
+
+    sign_with: str = option(
+        "",
+        "File of the key pair that signs it, for nodes that trust this key. Empty: the user's own, "
+        "made at its first use (`swarm keys show`). none: it is not signed.",
+    )
+
+
+@dataclass(frozen=True)
 class OwnServers(Target):
     """Of `swarm up`, which starts servers of its own where it is given none."""
 
     nats: Nats = ""
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """How an ONNX file is cut, and what it is called in the mesh."""
+
+    stages: int = option(
+        3, "Shards to cut the model into, balanced by measured time.", min=1, max=64
+    )
+    cuts: str = option(
+        "", "Names of the tensors to cut after, separated by commas; instead of --stages."
+    )
+    edge_layers: int = option(
+        0,
+        "Layers that run on the edge node (stage 0): it sends features instead of raw input. "
+        "Features of early layers still tell who is in a picture.",
+        min=0,
+    )
+    name: str = option("", "Name of the model in the mesh; the file's name when empty.")
+    version: str = option("1", "Version of the model; in the mesh it never changes.")
 
 
 # --- of single commands -----------------------------------------------------------------------
@@ -172,20 +174,15 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpOptions:
+class UpOptions(Splitting):
     """Of `swarm up`."""
 
     model: str = option(..., "An ONNX file.")
-    stages: Stages = 3
-    cuts: Cuts = ""
     replicas: int = option(1, "Nodes to start for each shard.", min=1, max=16)
     fallback: bool = option(True, "Start a fallback node, which takes over any shard that dies.")
     standby_nodes: int = seldom(
         0, "Nodes that take the stage that lacks nodes most.", min=0, max=16
     )
-    edge_layers: EdgeLayers = 0
-    name: ModelName = ""
-    version: Version = "1"
     threads: int = seldom(1, "Threads with which each stage computes.", min=1)
     servers: int = option(1, "Embedded servers to start; several are one cluster.", min=1, max=5)
     secure: bool = option(
@@ -289,7 +286,6 @@ class DashboardOptions:
         "Let who has the printed address drain nodes, promote and roll back, with this "
         "command's credentials; without it the page is only read.",
     )
-    sign_with: SignWith = ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -14,8 +13,7 @@ from rich.table import Table
 import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.model_options import RolloutOptions
-from nodes.cli.options import Target
-from nodes.cli.signing import operator
+from nodes.cli.options import SignedTarget, Target
 from nodes.cli.with_mesh import with_mesh
 from nodes.console import out, print_json
 from swarm.errors import InvalidArgument, NotFound, Untrusted
@@ -109,7 +107,7 @@ async def standing(client: swarm.Mesh, model: str) -> Standing | None:
     return Standing(present, plan, followed.advance(time.monotonic()), heard)
 
 
-def run_rollout(model: str, options: RolloutOptions, sign_with: str, target: Target) -> int:
+def run_rollout(model: str, options: RolloutOptions, target: SignedTarget) -> int:
     """`swarm model promote`, with a plan or without; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -144,7 +142,7 @@ def run_rollout(model: str, options: RolloutOptions, sign_with: str, target: Tar
         )
         return 0
 
-    return with_mesh(target, work, partial(operator, sign_with))
+    return with_mesh(target, work)
 
 
 def run_model_status(model: str, target: Target) -> int:
@@ -192,7 +190,7 @@ def _show(model: str, doc: dict[str, Any]) -> None:
         out.print(table)
 
 
-def run_pin(model: str, agent: str, version: str, sign_with: str, target: Target) -> int:
+def run_pin(model: str, agent: str, version: str, target: SignedTarget) -> int:
     """`swarm model pin`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -206,4 +204,4 @@ def run_pin(model: str, agent: str, version: str, sign_with: str, target: Target
             out.print(f"agent {agent} {kept}", markup=False)
         return 0
 
-    return with_mesh(target, work, partial(operator, sign_with))
+    return with_mesh(target, work)

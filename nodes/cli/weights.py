@@ -55,7 +55,7 @@ def run_weights(model: str, target: Target) -> int:
         out.print(f"next: swarm model rollback {name} --weights N (0 for the base)")
         return 0
 
-    return with_mesh(target, work)
+    return with_mesh(target, work, dict)
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Table:
@@ -106,4 +106,4 @@ def run_weights_rollback(model: str, number: int, identity: str, target: Target)
         out.print(f"next: swarm model weights {name}")
         return 0
 
-    return with_mesh(target, work)
+    return with_mesh(target, work, dict)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import swarm
-from nodes.cli.options import Target
+from nodes.cli.options import SignedTarget, Target
 from nodes.console import guarded
+from swarm.security.signed_entries import Verifier
+from swarm.security.trusted_keys import TrustedKeys, own_key
+
+NOT_AT_ALL = "none"
 
 
 def connect(target: Target, agent: str = "", **more: Any) -> swarm.Mesh:
@@ -15,16 +20,31 @@ def connect(target: Target, agent: str = "", **more: Any) -> swarm.Mesh:
     return swarm.connect(target.nats, target.mesh, agent=agent, **target.access.options(), **more)
 
 
+def operator(target: Target) -> dict[str, Any]:
+    """Arguments of `swarm.Mesh` for a command that signs with the key of --sign-with; with the
+    user's own for "", which is made at its first use; not at all for "none".
+
+    It goes on from desired state that this key has signed, or one that the user trusts
+    (`SWARM_TRUST`, else the user's own list). Raises `BadKey`.
+    """
+    if not isinstance(target, SignedTarget) or target.sign_with == NOT_AT_ALL:
+        return {}
+    signer = own_key(target.sign_with)
+    trusted = TrustedKeys.of(os.environ.get("SWARM_TRUST", ""))
+    return {"signer": signer, "verifier": Verifier(trusted, own=signer.public)}
+
+
 def with_mesh(
     target: Target,
     work: Callable[[swarm.Mesh], Awaitable[int]],
-    more: Callable[[], Mapping[str, Any]] = dict,
+    more: Callable[[], Mapping[str, Any]] | None = None,
 ) -> int:
-    """Run `work` with a connected client; returns the exit code. more(): arguments of `swarm.Mesh`;
-    an error that it raises is reported too."""
+    """Run `work` with a connected client; returns the exit code. more(): arguments of `swarm.Mesh`,
+    in place of those of `operator`; an error that it raises is reported too."""
 
     async def main() -> int:
-        async with connect(target, **more()) as client:
+        given = operator(target) if more is None else more()
+        async with connect(target, **given) as client:
             return await work(client)
 
     return guarded(main, target.json)
