@@ -26,6 +26,17 @@ def print_json(doc: Any) -> None:
     sys.stdout.flush()
 
 
+def conclude(as_json: bool, document: Any, *lines: str) -> None:
+    """What a command has done: one JSON document, or lines for people. The first one is on standard
+    output; the others say what to do next, on standard error."""
+    if as_json:
+        print_json(document)
+        return
+    out.print(lines[0], markup=False, soft_wrap=True, highlight=False)
+    for line in lines[1:]:
+        err.print(line, markup=False, soft_wrap=True, highlight=False)
+
+
 def guarded(main: Callable[[], Coroutine[Any, Any, int]], as_json: bool = False) -> int:
     """Run a command's coroutine; returns its exit code.
 

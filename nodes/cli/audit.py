@@ -14,7 +14,7 @@ from rich.table import Table
 import swarm
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import with_mesh
-from nodes.console import err, guarded, out, print_json
+from nodes.console import conclude, err, guarded, out, print_json
 from nodes.event_loop import stop_on_signals
 from swarm.audit.chain import Extent, Head, Verdict, verify
 from swarm.audit.record import parse
@@ -37,11 +37,12 @@ def run_init(max_days: float, max_mb: int, target: Target) -> int:
         limits = AuditLimits(max_days * DAY, max_mb * 1_000_000)
         await limit_audit(client.link, client.subjects, limits)
         doc = {"stream": client.subjects.audit_stream, **asdict(limits)}
-        if target.json:
-            print_json(doc)
-        else:
-            out.print(f"records are kept for {max_days:g} days, and up to {max_mb} MB")
-            out.print("next: swarm-node --audit …, or swarm up --audit …")
+        conclude(
+            target.json,
+            doc,
+            f"records are kept for {max_days:g} days, and up to {max_mb} MB",
+            "next: swarm-node --audit …, or swarm up --audit …",
+        )
         return 0
 
     return with_mesh(target, work)
@@ -165,11 +166,12 @@ def run_export(output: str, target: Target) -> int:
         lines = [json.dumps(head, sort_keys=True)]
         lines += [f"{each.place} {_line(each.data)}" for each in stored]
         await asyncio.to_thread(Path(output).write_text, "\n".join(lines) + "\n", "utf-8")
-        if target.json:
-            print_json({"file": output, "records": len(stored), "good": verdict.good})
-        else:
-            out.print(f"{len(stored)} records in {output}", soft_wrap=True)
-            out.print(f"next, anywhere: swarm audit verify {output}", soft_wrap=True)
+        conclude(
+            target.json,
+            {"file": output, "records": len(stored), "good": verdict.good},
+            f"{len(stored)} records in {output}",
+            f"next, anywhere: swarm audit verify {output}",
+        )
         return _judged(verdict, False, silent=True)
 
     return with_mesh(target, work)

@@ -13,7 +13,7 @@ from rich.table import Table
 from nodes.announce import announce, reload_servers
 from nodes.cli.acts import auth_on_record
 from nodes.cli.auth_options import LimitOptions, RightsOptions, ServerOptions, Told
-from nodes.console import err, guarded, long_duration, out, print_json
+from nodes.console import conclude, guarded, long_duration, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.security.authority.authority import Authority, User
 from swarm.security.authority.keys import make_private_folder, write_text
@@ -36,7 +36,7 @@ def run_init(folder: str, mesh: str, as_json: bool) -> int:
 
     async def main() -> int:
         authority = Authority.create(folder, mesh)
-        _say(
+        conclude(
             as_json,
             {"directory": folder, "mesh": authority.mesh},
             f"{folder} holds the keys of mesh {mesh!r}: keep it off the nodes, and keep a copy",
@@ -57,7 +57,7 @@ def run_add(
         authority = Authority(folder)
         user = authority.add(name, role, models, validity(valid) if valid else 0.0, stages)
         path = authority.credentials(name)
-        _say(
+        conclude(
             as_json,
             _document(user, time.time()) | {"credentials": str(path)},
             f"{path}: {role}" + (f" of {', '.join(user.models)}" if user.models else ""),
@@ -102,7 +102,7 @@ def run_revoke(name: str, told: Told) -> int:
         user = authority.revoke(name)
         await auth_on_record(told, authority.mesh, "revoke", name)
         reached = await _tell_servers(authority, told)
-        _say(
+        conclude(
             told.json,
             _document(user, time.time()) | {"told": reached},
             f"{name} is revoked; {_reached(reached)}",
@@ -127,7 +127,7 @@ def run_limits(options: LimitOptions, told: Told) -> int:
         document = asdict(authority.limits)
         lines = [f"{name} {value}" for name, value in document.items()]
         text = "\n".join([*lines, _reached(reached)] if changes else lines)
-        _say(told.json, document | {"told": reached}, text)
+        conclude(told.json, document | {"told": reached}, text)
         return 0
 
     return guarded(main, told.json)
@@ -153,7 +153,7 @@ def run_rotate(finish: bool, told: Told) -> int:
         )
         document: dict[str, Any] = {"renewed": [user.name for user in renewed], "finished": finish}
         document |= {"told": reached}
-        _say(told.json, document, f"{text}; {_reached(reached)}")
+        conclude(told.json, document, f"{text}; {_reached(reached)}")
         return 0
 
     return guarded(main, told.json)
@@ -212,7 +212,7 @@ def run_server(folder: str, options: ServerOptions, auth: str, as_json: bool) ->
                 encrypt=encrypt,
             )
             authority.remember_server(target)
-        _say(
+        conclude(
             as_json,
             {"configuration": str(target / CONF), "plain": options.plain, "tls": bool(tls)},
             f"{target / CONF}: nats-server -c {target / CONF}",
@@ -325,12 +325,3 @@ def _document(user: User, now: float) -> dict[str, Any]:
 
 def _time(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else ""
-
-
-def _say(as_json: bool, document: dict[str, Any], *lines: str) -> None:
-    if as_json:
-        print_json(document)
-        return
-    out.print(lines[0], markup=False, soft_wrap=True)
-    for line in lines[1:]:
-        err.print(line, markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import with_mesh
-from nodes.console import err, out, print_json
+from nodes.console import conclude, err
 from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.drain import drain
 from swarm.fleet.picture import FleetPicture
@@ -54,10 +54,8 @@ def run_drain(named: str, wait: bool, target: Target) -> int:
                     return known is None or known.state(now) in ("left", "dead")
 
                 left = await watch.until(is_gone, GONE_WITHIN)
-        if target.json:
-            print_json({"node": node, "state": "left" if left else "draining"})
-        else:
-            out.print(f"{node} {'has left' if left else 'drains'}", markup=False, soft_wrap=True)
+        doc = {"node": node, "state": "left" if left else "draining"}
+        conclude(target.json, doc, f"{node} {'has left' if left else 'drains'}")
         if wait and not left:
             err.print("it has not left yet: look at its log on its host", markup=False)
             return 1

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from nodes.console import err, guarded, out, print_json
+from nodes.console import conclude, guarded, out, print_json
 from swarm.errors import BadKey, InvalidArgument
 from swarm.security.identity import Identity
 from swarm.security.nkey import decode_public
@@ -31,12 +31,13 @@ def run_new(file: str, as_json: bool) -> int:
             )
         public = (Identity.load_or_make(path) if file else own_key()).public
         doc = {"public": public, "key": str(path), "trusted": not file}
-        if as_json:
-            print_json(doc)
-            return 0
-        out.print(public)
-        err.print(f"its secret half is in {path}", soft_wrap=True)
-        err.print(f"next, on each device: swarm keys trust {public}", soft_wrap=True)
+        conclude(
+            as_json,
+            doc,
+            public,
+            f"its secret half is in {path}",
+            f"next, on each device: swarm keys trust {public}",
+        )
         return 0
 
     return guarded(main, as_json)
@@ -76,7 +77,7 @@ def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) ->
             trust(public, name, path)
         doc = {"public": public, "trusted": not remove, "file": str(path)}
         word = "is trusted no more" if remove else "is trusted"
-        print_json(doc) if as_json else out.print(f"{public} {word}: {path}", soft_wrap=True)
+        conclude(as_json, doc, f"{public} {word}: {path}")
         return 0
 
     return guarded(main, as_json)
@@ -101,17 +102,15 @@ def run_rotate(key: str, file: str, as_json: bool) -> int:
         except OSError as error:
             raise BadKey(f"the key {path} was not rotated: {error}") from None
         doc = {"public": new.public, "old": old.public, "key": str(path), "old_key": str(kept)}
-        if as_json:
-            print_json(doc)
-            return 0
-        out.print(new.public)
-        for step in (
+        conclude(
+            as_json,
+            doc,
+            new.public,
             f"1. on each device: swarm keys trust {new.public}",
             "2. here, for each model: swarm model push DIR, then swarm model promote NAME@VERSION",
             f"3. on each device: swarm keys trust --remove {old.public}",
             f"the old key is kept in {kept}: delete it after step 2",
-        ):
-            err.print(step, soft_wrap=True, highlight=False)
+        )
         return 0
 
     return guarded(main, as_json)

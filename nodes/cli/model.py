@@ -18,7 +18,7 @@ from nodes.cli.model_options import PushOptions, SplitOptions
 from nodes.cli.objective import objective_of, set_objective
 from nodes.cli.options import SignedTarget, Target
 from nodes.cli.with_mesh import operator, with_mesh
-from nodes.console import err, guarded, out, print_json
+from nodes.console import conclude, err, guarded, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.progress import progress
 from nodes.versions.lanes import lanes_maker
@@ -234,7 +234,7 @@ def run_rollback(model: str, target: SignedTarget) -> int:
         version = await client.registry.rollback(model)
         await on_record(client, "rollback", model, version)
         doc = {"model": model, "version": version}
-        print_json(doc) if target.json else out.print(f"{model}@{version} serves again")
+        conclude(target.json, doc, f"{model}@{version} serves again")
         return 0
 
     return with_mesh(target, work)
@@ -249,7 +249,7 @@ def run_samples(model: str, allowed: str, target: SignedTarget) -> int:
         await client.registry.allow_samples(model, allowed == "on")
         await on_record(client, "samples", model, allowed=allowed)
         doc = {"model": model, "samples": allowed == "on"}
-        print_json(doc) if target.json else out.print(f"samples of {model}'s traffic: {allowed}")
+        conclude(target.json, doc, f"samples of {model}'s traffic: {allowed}")
         return 0
 
     return with_mesh(target, work)
@@ -268,9 +268,7 @@ def run_serve(model: str, state: str, target: SignedTarget) -> int:
             raise InvalidArgument("the desired state is no JSON object")
         await client.registry.desire(model, doc)
         desired = await client.registry.desired(model)
-        print_json(desired) if target.json else out.print(
-            f"{model}: {json.dumps(desired)} is in force", soft_wrap=True
-        )
+        conclude(target.json, desired, f"{model}: {json.dumps(desired)} is in force")
         return 0
 
     return with_mesh(target, work)

@@ -15,7 +15,7 @@ from nodes.cli.acts import on_record
 from nodes.cli.model_options import RolloutOptions
 from nodes.cli.options import SignedTarget, Target
 from nodes.cli.with_mesh import with_mesh
-from nodes.console import out, print_json
+from nodes.console import conclude, out, print_json
 from swarm.errors import InvalidArgument, NotFound, Untrusted
 from swarm.ids import ulid
 from swarm.model import unknown_model
@@ -124,21 +124,17 @@ def run_rollout(model: str, options: RolloutOptions, target: SignedTarget) -> in
             previous = await client.registry.promote(name, version, done)
             await on_record(client, "promote", name, version, previous=previous)
             doc = {"model": name, "version": version, "previous": previous}
-            print_json(doc) if target.json else out.print(
-                f"{name}@{version} serves (was {previous})"
-            )
+            conclude(target.json, doc, f"{name}@{version} serves (was {previous})")
             return 0
         present = await client.registry.roll_out(name, plan, done)
         await on_record(client, "roll-out", name, version, previous=present, plan=plan.id)
-        if target.json:
-            begun = {"model": name, "version": version, "present": present}
-            print_json(begun | {"plan": plan.document()})
-            return 0
-        out.print(
+        begun = {"model": name, "version": version, "present": present}
+        conclude(
+            target.json,
+            begun | {"plan": plan.document()},
             f"{name}@{version} begins with {plan.canary:g} % beside {present}, and has 100 % after "
             f"{plan.last_step} more steps of {plan.every:g} s, if its guards hold; next: "
             f"swarm model status {name}",
-            soft_wrap=True,
         )
         return 0
 
@@ -197,11 +193,8 @@ def run_pin(model: str, agent: str, version: str, target: SignedTarget) -> int:
         await client.registry.pin(model, agent, version)
         await on_record(client, "pin", model, version, pinned=agent)
         doc = {"model": model, "agent": agent, "version": version}
-        if target.json:
-            print_json(doc)
-        else:
-            kept = f"keeps to {model}@{version}" if version else "is pinned no more"
-            out.print(f"agent {agent} {kept}", markup=False)
+        kept = f"keeps to {model}@{version}" if version else "is pinned no more"
+        conclude(target.json, doc, f"agent {agent} {kept}")
         return 0
 
     return with_mesh(target, work)

@@ -12,7 +12,7 @@ import swarm
 from nodes.cli.arrays import read_inputs
 from nodes.cli.options import SiteLimits, Target
 from nodes.cli.with_mesh import with_mesh
-from nodes.console import err, out, print_json
+from nodes.console import conclude, err, out, print_json
 from swarm.errors import InvalidArgument, Status
 from swarm.fleet.status_listener import request_statuses
 from swarm.link import LinkMessage
@@ -32,12 +32,13 @@ def run_add(site: str, options: SiteLimits, target: Target) -> int:
         keep = options.keep_days * 24 * 3600
         limits = Limits(int(options.max_mb * MB), options.when_full, keep)
         await SiteStore(client.link, client.subjects, site).prepare(limits, change=True)
-        if target.json:
-            print_json({"site": site, **asdict(limits)})
-        else:
-            most, then = options.max_mb, options.when_full
-            out.print(f"site {site} stores up to {most:g} MB of requests; then: {then}")
-            out.print(f"next, at the hub: swarm-node --role gateway --site {site}", soft_wrap=True)
+        most, then = options.max_mb, options.when_full
+        conclude(
+            target.json,
+            {"site": site, **asdict(limits)},
+            f"site {site} stores up to {most:g} MB of requests; then: {then}",
+            f"next, at the hub: swarm-node --role gateway --site {site}",
+        )
         return 0
 
     return with_mesh(target, work)
@@ -124,10 +125,9 @@ def run_remove(site: str, yes: bool, target: Target) -> int:
                 "say --yes to delete them"
             )
         await store.remove()
-        if target.json:
-            print_json({"site": site, "removed": True})
-        else:
-            out.print(f"site {site} stores nothing any more")
+        conclude(
+            target.json, {"site": site, "removed": True}, f"site {site} stores nothing any more"
+        )
         return 0
 
     return with_mesh(target, work)
@@ -141,13 +141,14 @@ def run_submit(model: str, source: str, agent: str, site: str, repeat: int, targ
         tickets = [
             await client.submit(model, inputs, agent=agent, site=site) for _ in range(repeat)
         ]
-        if target.json:
-            print_json({"tickets": [asdict(ticket) for ticket in tickets]})
-        else:
-            first, last = tickets[0], tickets[-1]
-            numbers = f"{first.number}" if first is last else f"{first.number} to {last.number}"
-            out.print(f"stored at site {first.site} as number {numbers}")
-            out.print(f"next: swarm results --agent {agent} --nats {target.nats}", soft_wrap=True)
+        first, last = tickets[0], tickets[-1]
+        numbers = f"{first.number}" if first is last else f"{first.number} to {last.number}"
+        conclude(
+            target.json,
+            {"tickets": [asdict(ticket) for ticket in tickets]},
+            f"stored at site {first.site} as number {numbers}",
+            f"next: swarm results --agent {agent} --nats {target.nats}",
+        )
         return 0
 
     return with_mesh(target, work)

@@ -12,7 +12,7 @@ import swarm
 from nodes.cli.acts import on_record, person
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import named_version, with_mesh
-from nodes.console import out, print_json
+from nodes.console import conclude, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.learning.weights import Weights
 from swarm.security.identity import Identity
@@ -98,12 +98,13 @@ def run_weights_rollback(model: str, number: int, identity: str, target: Target)
             "weights": record.n,
             "epoch": record.epoch,
         }
-        if target.json:
-            print_json(doc)
-            return 0
         what = f"weights {number}" if number else "the base's weights"
-        out.print(f"{name}@{version}: {what} are back, as version {record.n}; deltas are void")
-        out.print(f"next: swarm model weights {name}")
+        conclude(
+            target.json,
+            doc,
+            f"{name}@{version}: {what} are back, as version {record.n}; deltas are void",
+            f"next: swarm model weights {name}",
+        )
         return 0
 
     return with_mesh(target, work, dict)
