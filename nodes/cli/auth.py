@@ -12,7 +12,7 @@ from rich.table import Table
 
 from nodes.announce import announce, reload_servers
 from nodes.cli.acts import auth_on_record
-from nodes.cli.auth_options import LimitOptions, RightsOptions, ServerOptions, Told
+from nodes.cli.auth_options import AddOptions, LimitOptions, RightsOptions, ServerOptions, Told
 from nodes.console import conclude, guarded, long_duration, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.security.authority.authority import Authority, User
@@ -48,17 +48,16 @@ def run_init(folder: str, mesh: str, as_json: bool) -> int:
     return guarded(main, as_json)
 
 
-def run_add(
-    name: str, role: str, models: list[str], valid: str, stages: int, folder: str, as_json: bool
-) -> int:
+def run_add(name: str, options: AddOptions) -> int:
     """`swarm auth add`; returns its exit code."""
 
     async def main() -> int:
-        authority = Authority(folder)
-        user = authority.add(name, role, models, validity(valid) if valid else 0.0, stages)
+        authority, role = Authority(options.auth), options.role
+        valid = validity(options.valid) if options.valid else 0.0
+        user = authority.add(name, role, options.model or [], valid, options.stages)
         path = authority.credentials(name)
         conclude(
-            as_json,
+            options.json,
             _document(user, time.time()) | {"credentials": str(path)},
             f"{path}: {role}" + (f" of {', '.join(user.models)}" if user.models else ""),
             f"next: give it to {name} alone, and there: swarm-node … --credentials {name}.creds"
@@ -66,7 +65,7 @@ def run_add(
         )
         return 0
 
-    return guarded(main, as_json)
+    return guarded(main, options.json)
 
 
 def run_list(folder: str, as_json: bool) -> int:

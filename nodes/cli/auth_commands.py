@@ -8,13 +8,11 @@ import typer
 
 from nodes.cli.auth_options import (
     HERE,
+    AddOptions,
     AuthFolder,
     CertsOptions,
     LimitOptions,
-    Models,
-    MostStages,
     RightsOptions,
-    Role,
     ServerOptions,
     Told,
 )
@@ -35,19 +33,11 @@ def init(
     return run_init(folder, mesh, json)
 
 
-def add(
-    name: UserName,
-    role: Role,
-    model: Models = None,
-    valid: str = option("", "90d, 12h, 30m; empty: for ever."),
-    stages: MostStages = 16,
-    auth: AuthFolder = HERE,
-    json: Json = False,
-) -> int:
+def add(name: UserName, options: AddOptions) -> int:
     """Issue one user's credentials. No server needs to be told, but one of --plain."""
     from nodes.cli.auth import run_add
 
-    return run_add(name, role, model or [], valid, stages, auth, json)
+    return run_add(name, options)
 
 
 def list_(auth: AuthFolder = HERE, json: Json = False) -> int:

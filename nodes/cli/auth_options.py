@@ -19,27 +19,6 @@ AuthFolder = Annotated[
         "--auth", help="The folder that `swarm auth init` made.", envvar="SWARM_AUTH_FOLDER"
     ),
 ]
-Role = Annotated[
-    str,
-    typer.Option(
-        help="client, requester, edge, shard-1 …, fallback, standby, gateway, learner, dashboard "
-        "or operator."
-    ),
-]
-Models = Annotated[
-    list[str] | None,
-    typer.Option("--model", help="For which model; several times for several. '*' for a gateway."),
-]
-MostStages = Annotated[
-    int,
-    typer.Option(
-        "--stages",
-        min=1,
-        max=64,
-        hidden=True,
-        help="Of a fallback's or a standby's models, at most.",
-    ),
-]
 HERE = "swarm-auth"
 
 
@@ -116,13 +95,33 @@ class LimitOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RightsOptions:
+class OfRole:
+    """Whose rights."""
+
+    role: str = option(
+        ...,
+        "client, requester, edge, shard-1 …, fallback, standby, gateway, learner, dashboard or "
+        "operator.",
+    )
+    model: list[str] | None = option(
+        None, "For which model; several times for several. '*' for a gateway."
+    )
+    stages: int = seldom(16, "Of a fallback's or a standby's models, at most.", min=1, max=64)
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddOptions(OfRole):
+    """Of `swarm auth add`."""
+
+    valid: str = option("", "90d, 12h, 30m; empty: for ever.")
+    auth: AuthFolder = HERE
+
+
+@dataclass(frozen=True, kw_only=True)
+class RightsOptions(OfRole):
     """Of `swarm auth permissions`."""
 
-    role: Role
-    model: Models = None
     user: str = seldom("", "Name of the user; the role when empty.")
-    stages: MostStages = 16
     mesh: MeshName = "default"
     conf: bool = seldom(False, "As a block of nats-server's configuration.")
-    json: Json = False

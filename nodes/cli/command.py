@@ -75,7 +75,7 @@ def as_command(work: Work) -> Callable[..., None]:
 def option(default: Any, help: str, *names: str, **more: Any) -> Any:
     """An option, as the default of a parameter or of a dataclass's field. default: `...` where it
     must be given. names: in place of `--name`. more: see `typer.Option`."""
-    return _declared(default, typer.Option(*names, help=help, **more))
+    return _declared(default, typer.Option(..., *names, help=help, **more))
 
 
 def seldom(default: Any, help: str, *names: str, **more: Any) -> Any:

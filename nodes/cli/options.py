@@ -37,19 +37,8 @@ MeshName = Annotated[
         rich_help_panel=THE_MESH,
     ),
 ]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print JSON on standard output, for programs.",
-    ),
-]
-Input = Annotated[
-    str,
-    typer.Option(
-        help="An .npz file with one array for each model input.",
-    ),
-]
+Json = Annotated[bool, typer.Option(help="Print JSON on standard output, for programs.")]
+Input = Annotated[str, typer.Option(help="An .npz file with one array for each model input.")]
 MODEL_KEY = (
     "Key of a model's encrypted files, 64 hexadecimal digits: file:PATH, env:NAME or command:CMD."
 )

@@ -87,6 +87,7 @@ def test_a_person_sees_few_options_and_all_with_help_all() -> None:
     for words, command in product.items():
         options = [each for each in command.params if each.param_type_name == "option"]
         shown |= {each.opts[-1] for each in options if not each.hidden}
+        assert all(len(set(each.opts)) == len(each.opts) for each in options), words
         told = CliRunner().invoke(app, [*words.split()[1:], "--help-all"], terminal_width=200)
         assert [each.opts for each in options if each.opts[-1] not in told.output] == []
     assert len(shown) <= MOST_OPTIONS
