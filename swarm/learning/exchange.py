@@ -41,7 +41,7 @@ from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.learning")
 
-LOOK_EVERY = BEAT  # seconds between looks at the fleet
+FOLLOW_EVERY = BEAT  # seconds
 ANNOUNCE_EVERY = 5 * BEAT  # seconds between two words of gossip on how far this node is
 ANSWER_WITHIN = 5.0  # seconds for a snapshot
 
@@ -86,10 +86,10 @@ class Exchange:
             Scope(subjects.mesh, model, version, base, epoch),
             layout,
             layout.flatten(parameters),
-            time.time_ns() // 1_000_000,
-            random.Random(),
-            options,
-            allowed,
+            run=time.time_ns() // 1_000_000,
+            rng=random.Random(),
+            options=options,
+            allowed=allowed,
         )
         self.failures: Counter[str] = Counter()
         self._callbacks: list[Callable[[Event], None]] = []
@@ -219,8 +219,8 @@ class Exchange:
         sid = self._link.subscribe(own, self._asked)
         try:
             while True:
-                self._look()
-                await beat(LOOK_EVERY)
+                self._follow_fleet()
+                await beat(FOLLOW_EVERY)
         finally:
             self._link.unsubscribe(sid)
             for subscription in self._subscribed.values():
@@ -231,11 +231,10 @@ class Exchange:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _look(self) -> None:
+    def _follow_fleet(self) -> None:
         """Follow the fleet: who learns with this node, and how far each one is."""
         now, participant = time.monotonic(), self._participant
-        mesh, model, version, base, epoch = participant.scope
-        found = learners(self._membership.view().values(), mesh, model, version, base, epoch)
+        found = learners(self._membership.view().values(), *participant.scope)
         others = [peer for peer in found if peer.node != participant.node]
         peers = {peer.node: peer.key for peer in others}
         if peers != self._peers:

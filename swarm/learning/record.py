@@ -199,17 +199,17 @@ class Ledger:
         described = {name: described_tensor(array) for name, array in sorted(tensors.items())}
         n = self.n + 1
         record = WeightRecord(
-            n,
-            self.head,
-            self.base,
-            self.epoch,
-            described,
-            f"{n}-{digest_of(described)[:16]}",
-            by,
-            round(at, 3),
-            None if accuracy is None else round(accuracy, 4),
-            samples,
-            tuple(sorted(set(taught)))[:MOST_TEACHERS],
+            n=n,
+            parent=self.head,
+            base=self.base,
+            epoch=self.epoch,
+            tensors=described,
+            stored=f"{n}-{digest_of(described)[:16]}",
+            by=by,
+            at=round(at, 3),
+            accuracy=None if accuracy is None else round(accuracy, 4),
+            samples=samples,
+            taught=tuple(sorted(set(taught)))[:MOST_TEACHERS],
             key=key,
         )
         return self._with(_signed(record, sign))
@@ -225,21 +225,21 @@ class Ledger:
         present = self.present
         if present is None:
             raise InvalidArgument("there is no weight version yet: the base serves already")
-        old = self.record(n) if n else None
-        record = WeightRecord(
-            self.n + 1,
-            self.head,
-            self.base,
-            self.epoch + 1,
-            old.tensors if old else {},
-            old.stored if old else "",
-            by,
-            round(at, 3),
-            old.accuracy if old else None,
-            old.samples if old else 0,
-            old.taught if old else (),
-            n,
-            key,
+        old = (
+            self.record(n)
+            if n
+            else replace(present, tensors={}, stored="", accuracy=None, samples=0, taught=())
+        )
+        record = replace(
+            old,
+            n=self.n + 1,
+            parent=self.head,
+            epoch=self.epoch + 1,
+            by=by,
+            at=round(at, 3),
+            restores=n,
+            key=key,
+            signature=b"",
         )
         return self._with(_signed(record, sign))
 

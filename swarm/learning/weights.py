@@ -316,13 +316,8 @@ class Weights:
     async def _replace(self, model: str, version: str, ledger: Ledger, revision: int) -> bool:
         """Whether the ledger was still the one of that revision, and is this one now."""
         key, value = _ledger_key(model, version), ledger.to_json()
-        try:
-            await jetstream.kv_put(self._link, self._bucket, key, value, after=revision)
-        except ApiError as error:
-            if error.err_code in jetstream.WRONG_REVISIONS:
-                return False
-            raise
-        return True
+        stored = await jetstream.kv_replace(self._link, self._bucket, key, value, after=revision)
+        return stored is not None
 
     async def _store(self, model: str, version: str, stored: str, data: bytes) -> None:
         for part, start in enumerate(range(0, len(data), PART)):

@@ -424,6 +424,24 @@ async def kv_put(
     return revision
 
 
+async def kv_replace(
+    link: Link,
+    bucket: str,
+    key: str,
+    value: bytes,
+    *,
+    after: int,
+    more: Mapping[str, str] | None = None,
+) -> int | None:
+    """As `kv_put`; None where the key has another revision than `after`."""
+    try:
+        return await kv_put(link, bucket, key, value, after=after, more=more)
+    except ApiError as error:
+        if error.err_code not in WRONG_REVISIONS:
+            raise
+    return None
+
+
 async def kv_keys(link: Link, bucket: str, prefix: str) -> list[str]:
     """The keys below `prefix.`, sorted; empty when there is no bucket."""
     try:

@@ -135,6 +135,7 @@ class ObjectStore:
         prefix: str,
         files: Mapping[str, Source],
         progress: Callable[[str, int], None] = lambda name, size: None,
+        *,
         sent: Callable[[int], None] = lambda size: None,
         cut: Cut = evenly,
         may_store: MayStore = _always,

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any
 
 from swarm.errors import (
-    ApiError,
     InvalidArgument,
     NotFound,
     PermissionDenied,
@@ -35,9 +34,9 @@ from swarm.errors import (
 from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
-from swarm.models import push_claims as claims
 from swarm.models.artifacts import Cut, ObjectStore, Source, evenly
 from swarm.models.config_entries import ConfigEntries, Entry, EntryCopies
+from swarm.models.push_claim import PushClaim
 from swarm.models.recipes import Recipe
 from swarm.rollout import Plan
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
@@ -193,17 +192,13 @@ class Registry:
         """End a rollout: its traffic goes back to the version before. The first word counts:
         whether this was it."""
         value = json.dumps({"v": 1, "node": node, "reason": reason[:REASON_LIMIT]}).encode()
-        try:
-            key = _abort_key(model, plan)
-            await jetstream.kv_put(self._link, self._bucket, key, value, after=0)
-        except ApiError as error:
-            if error.err_code not in jetstream.WRONG_REVISIONS:
-                raise
-            return False
-        return True
+        key = _abort_key(model, plan)
+        stored = await jetstream.kv_replace(self._link, self._bucket, key, value, after=0)
+        return stored is not None
 
-    async def _write(self, key: str, value: bytes, counter: int, after: int | None = None) -> None:
-        """Store a value, signed where there is a key; its counter is above `counter`."""
+    async def _write(self, key: str, value: bytes, counter: int, after: int) -> bool:
+        """Store a value, signed where there is a key; its counter is above `counter`. False where
+        the key has another revision than `after`."""
         more = {}
         if self._signer is not None:
             # The clock keeps it growing where a server has lost the value that was there before.
@@ -211,7 +206,10 @@ class Registry:
             self._counter = max(now, counter + 1, self._counter + 1)
             signature = sign_entry(self._signer, self._bucket, key, self._counter, value)
             more[HEADER] = signature.text()
-        await jetstream.kv_put(self._link, self._bucket, key, value, after=after, more=more)
+        stored = await jetstream.kv_replace(
+            self._link, self._bucket, key, value, after=after, more=more
+        )
+        return stored is not None
 
     async def _present(self, model: str) -> _Present:
         entry = await self._desired_entry(model)
@@ -226,14 +224,7 @@ class Registry:
         """Whether the desired state was still the present one, and is this document now."""
         value = json.dumps(document).encode()
         parse_desired(document | {"model": model})
-        try:
-            key = f"serve.{model}"
-            await self._write(key, value, present.counter, after=present.revision)
-        except ApiError as error:
-            if error.err_code in jetstream.WRONG_REVISIONS:
-                return False
-            raise
-        return True
+        return await self._write(f"serve.{model}", value, present.counter, present.revision)
 
     async def desire(self, model: str, document: Document) -> None:
         """Put a whole desired state in force, of versions that the mesh has.
@@ -420,31 +411,21 @@ class Registry:
                     "split again with another --version"
                 )
             log.warning("%s was spoiled, and is replaced: %s", key, spoiled)
+        claim = PushClaim(self._link, self._bucket, key, manifest, revision)
         if existing != manifest:
-            revision = await claims.claim(
-                self._link, self._bucket, key, manifest, revision, headers
-            )
-
-        async def may_store() -> None:
-            await claims.check(self._link, self._bucket, key, manifest, revision)
-
-        await self._objects.put(
-            f"{info.model}/{info.version}/", files, progress, sent, cut, may_store
-        )
+            await claim.make(headers)
+        prefix = f"{info.model}/{info.version}/"
+        await self._objects.put(prefix, files, progress, sent=sent, cut=cut, may_store=claim.check)
         if prepare is not None:
-            await may_store()
+            await claim.check()
             await prepare(info)
         counter = 0
         if existing is not None and self._verifier is not None:
             with contextlib.suppress(Untrusted):  # it is replaced by the same, signed
                 counter = self._verifier.check(self._bucket, key, existing, headers).counter
-        try:
-            await self._write(key, manifest, counter, after=revision)
-        except ApiError as error:
-            if error.err_code not in jetstream.WRONG_REVISIONS:
-                raise
-            if (await jetstream.kv_get(self._link, self._bucket, key)) != manifest:
-                raise claims.pushed_by_others(key) from None
+        if not await self._write(key, manifest, counter, claim.revision):
+            # Others may have stored the same meanwhile.
+            await claim.check()
         present = await self._present(info.model)
         if present.document is None and present.refused is None:
             await self.promote(info.model, info.version)
