@@ -271,7 +271,7 @@ class NodeConfig:
     level: Literal["all", "basic"] = "all"
 
     def __post_init__(self) -> None:
-        from swarm.transport.second_connection import setting_of
+        from swarm.transport.second_connection import checked_setting
         from swarm.wire.codec_choice import mode_of
 
         token(self.mesh, "mesh name")
@@ -291,7 +291,7 @@ class NodeConfig:
                 "a gateway forwards what sites have stored: --role gateway --site …"
             )
         mode_of(self.codec)
-        setting_of(self.two_connections)
+        checked_setting(self.two_connections)
         check(self)
         if self.role != "gateway":
             token(self.model_name, "model name (--model NAME[@VERSION])")

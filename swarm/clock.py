@@ -9,9 +9,15 @@ trip. Based on the monotonic clock: stepping the wall clock here changes nothing
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime
 
 RESAMPLE_AFTER = 60.0  # seconds; crystals drift by some 20 ppm, 1.2 ms a minute
+
+
+def nanoseconds(clock: Callable[[], float]) -> Callable[[], int]:
+    """The same monotonic clock, of seconds, in whole nanoseconds."""
+    return time.monotonic_ns if clock is time.monotonic else lambda: int(clock() * 1e9)
 
 
 class ServerClock:

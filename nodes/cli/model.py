@@ -32,7 +32,7 @@ from swarm.link import jetstream
 from swarm.models.copies import raise_copies
 from swarm.scratch import Scratch
 from swarm.security.sealed import ModelKey
-from swarm.transport.lane import check_one_domain, streams_of
+from swarm.transport.lane import check_one_domain, find_streams
 
 
 def model_name(path: str) -> str:
@@ -135,7 +135,7 @@ async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
     """Raises `TwoDomains` where a linked server has the lanes of this version already."""
     link = client.link
     if link.domain:  # a server without one is seldom linked, and its nodes look too
-        streams = await streams_of(link, client.subjects, model, version)
+        streams = await find_streams(link, client.subjects, model, version)
         check_one_domain(streams, link.domain, f"{model}@{version}")
 
 

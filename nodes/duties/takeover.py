@@ -27,7 +27,7 @@ from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.gossip import Event
 from swarm.periodic import BEAT, next_beat
 from swarm.routing.rendezvous import rendezvous
-from swarm.transport.lane import MOST_ACK_WAIT, Lane, Tuning, work_of
+from swarm.transport.lane import MOST_ACK_WAIT, Lane, Tuning, measured_work
 
 log = logging.getLogger("swarm.node")
 
@@ -211,7 +211,7 @@ class Takeover:
         self, server: StageServer, lane: Lane, usual: float, link: float, now: float
     ) -> None:
         # From arrival to ack (or handing over): a busy loop counts, not only the run.
-        work, present = work_of(lane.holding, now), lane.ack_wait
+        work, present = measured_work(lane.holding, now), lane.ack_wait
         tuning = self._tunings.get(lane) or Tuning(present, now)
         tuning, wanted = tuning.look(work, present, usual, link, MOST_ACK_WAIT, now)
         if abs(wanted - present) > 1e-3:

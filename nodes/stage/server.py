@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
@@ -136,12 +135,13 @@ class StageServer:
         self._stopping = False
         self._blocked = 0  # results that wait for room in the next lane
         self._longest_budget_us = 0  # of the requests since it was asked for last
-        self._compute = Compute(stage, model, options, self.stats, self)
+        self._clock = routes.clock
+        self._compute = Compute(stage, model, options, self.stats, self, self._clock)
         self._onward: StageSender | None = None
         if stage < info.last:
             self._onward = StageSender(routes, info, stage + 1, self.stats.compute)
         source = source or SourceOptions()
-        self._clock = source.clock
+        self._server_clock = source.clock
         self.source = StageSource(
             routes,
             info,
@@ -248,20 +248,21 @@ class StageServer:
                 lane=lane,
                 fast=delivery.fast,
                 wanted=lambda: not delivery.ended,
+                clock=self._clock,
             )
             sending = self._onward.send(parcel, partial(self._event, job, parcel))
             if not job.ended:
                 job.sending = sending
         # Behind the sending: with the caches that a long run leaves, these take 0.04 ms.
         self._link.push()
-        now = time.monotonic()
+        now = self._clock()
         self.stats.compute.add(seconds, now)
         self.stats.queue.add(job.queue_us / 1e6, now)
         self.stats.batch_sizes[0 if batch == 1 else batch_bucket(batch)] += 1
 
     def _moments(self, job: Job) -> dict[str, int]:
         """What a traced request is told besides."""
-        at = self._clock.unix_us(int(job.started * 1e9))
+        at = self._server_clock.unix_us(int(job.started * 1e9))
         return moments(at, int(job.age * 1e6), job.batch_wait_us)
 
     def _event(self, job: Job, parcel: Parcel, event: Event) -> None:
@@ -312,7 +313,7 @@ class StageServer:
             # once.
             self.stats.counters.blocked += 1
             pause = RETRY_FULL_LANE * (1 + self._blocked // MANY_BLOCKED)
-            if job.expires - time.monotonic() > pause:
+            if job.expires - self._clock() > pause:
                 self._blocked += 1
                 self._loop.call_later(pause, self._try_again, job, parcel)
                 return
@@ -325,13 +326,12 @@ class StageServer:
         parcel.loan.take_back()
         self._give_up(job, error)
 
-    @staticmethod
-    def _is_away(job: Job, error: SwarmError) -> bool:
+    def _is_away(self, job: Job, error: SwarmError) -> bool:
         """Whether no server keeps the next lane, and there is time to wait: a cluster elects, or
         makes the lane anew. Given back, the message would come again and again meanwhile, as one
         that ends its nodes does."""
         away = isinstance(error, NoResponders | NoLeader)
-        return away and job.expires - time.monotonic() > RETRY_LANE_AWAY
+        return away and job.expires - self._clock() > RETRY_LANE_AWAY
 
     def _try_again(self, job: Job, parcel: Parcel) -> None:
         self._blocked -= 1
@@ -380,7 +380,7 @@ class StageServer:
 
     def cancel(self, request_id: str) -> None:
         """Nobody waits for this request: do not compute it, here or when it comes again."""
-        self._compute.cancel(request_id, time.monotonic())
+        self._compute.cancel(request_id, self._clock())
 
     # --- trouble ----------------------------------------------------------------------
 
@@ -423,8 +423,8 @@ class StageServer:
         await self.source.drain()
         for job in self._compute.take_all_waiting():
             job.delivery.hand_back()
-        deadline = time.monotonic() + timeout
-        while self.queued and self._link.connected and time.monotonic() < deadline:  # noqa: ASYNC110
+        deadline = self._clock() + timeout
+        while self.queued and self._link.connected and self._clock() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_LOOK_EVERY)  # once, at the end of a life
         if self._onward is not None:
             self._onward.close()

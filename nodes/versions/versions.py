@@ -26,7 +26,7 @@ from swarm.model import ModelInfo
 from swarm.models.followed_rollouts import Followed
 from swarm.routing import DesiredState
 from swarm.routing.rendezvous import rendezvous
-from swarm.transport.lane import check_one_domain, streams_of
+from swarm.transport.lane import check_one_domain, find_streams
 
 log = logging.getLogger("swarm.node")
 
@@ -255,7 +255,7 @@ class Versions:
         info = await mesh.registry.info(self._config.model_name, version)
         # By the rights of a shard it may ask for its own stage.
         others = asyncio.create_task(
-            streams_of(mesh.link, mesh.subjects, info.model, version, self._config.stage or 1)
+            find_streams(mesh.link, mesh.subjects, info.model, version, self._config.stage or 1)
         )
         try:
             loaded = await self.loader.load(

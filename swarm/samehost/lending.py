@@ -44,7 +44,7 @@ from swarm.samehost.memory import (
     sweep,
     unavailable,
 )
-from swarm.wire.tensors import Claimed, Part, claim_prefix, encode_tensors, plain
+from swarm.wire.tensors import Claimed, Part, claim_prefix, encode_tensors, map_prefix, plain
 
 log = logging.getLogger("swarm.claims")
 
@@ -52,8 +52,6 @@ SWEEP_EVERY = 5.0  # seconds; each opens the segments of all of a host's process
 # Claims that this process is done with are gathered for so long, or until they are so large: one
 # PING, and its answer's turn of the loop, serves all of them.
 CONFIRM_AFTER, CONFIRM_BYTES = 0.25, 8 << 20  # seconds, bytes
-
-_CLAIM = b"\x82\xa5claim\xc4"  # a map of two: the claim, as up to 255 bytes, then its owner
 
 Opened = list[Claim]  # in use
 
@@ -89,16 +87,15 @@ class Loan:
         """The tensors as a MessagePack map with claims. None without claims: the message carries
         the bytes of all."""
         if self._packed is None and self.claims:
-            owner = msgpack.packb("owner") + msgpack.packb(self.owner)
-            parts: list[Part] = [b"\xde" + len(self.tensors).to_bytes(2, "big")]
+            parts: list[Part] = [map_prefix(len(self.tensors))]
             for name, array in self.tensors.items():
                 claim = self.claims.get(name)
                 if claim is None:
                     parts += encode_tensors({name: array})[1:]
                     continue
-                wire = claim.to_wire()
+                document = {"claim": claim.to_wire(), "owner": self.owner}
                 prefix = claim_prefix(name, array.dtype, array.shape)
-                parts += (prefix, _CLAIM, len(wire).to_bytes(1, "big"), wire, owner)
+                parts += (prefix, msgpack.packb(document))
             self._packed = b"".join(parts)
         return self._packed
 

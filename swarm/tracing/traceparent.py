@@ -31,12 +31,12 @@ def is_sampled(header: str) -> bool:
     return header[54:55] in _SAMPLED
 
 
-def trace_of(header: str) -> str:
+def trace_id(header: str) -> str:
     """The trace's id: 32 hexadecimal digits. header: a valid one."""
     return header[3:35]
 
 
-def span_of(header: str) -> str:
+def span_id(header: str) -> str:
     """The parent span's id: 16 hexadecimal digits. header: a valid one."""
     return header[36:52]
 

@@ -19,7 +19,7 @@ from swarm.wire.codec_choice import (
     candidates,
     obstacle,
     path_rate,
-    rule_of_results,
+    results_rule,
 )
 from swarm.wire.messages import Features
 from swarm.wire.tensors import PLAIN, Coding, Part, encode_coded, known_codecs, map_prefix
@@ -28,14 +28,14 @@ log = logging.getLogger("swarm.codecs")
 
 
 class _Kind:
-    """Tensors that are coded alike: features, or results. what: these, for people."""
+    """Tensors that are coded alike: features, or results. label: their name in the log."""
 
-    __slots__ = ("_choice", "_info", "_rule", "_told", "_what")
+    __slots__ = ("_choice", "_info", "_label", "_rule", "_told")
 
-    def __init__(self, info: ModelInfo, rule: Rule, what: str) -> None:
+    def __init__(self, info: ModelInfo, rule: Rule, label: str) -> None:
         self._info = info
         self._rule = rule
-        self._what = what
+        self._label = label
         self._choice = Choice()
         self._told: set[str] = set()
 
@@ -47,7 +47,7 @@ class _Kind:
         if why_not := obstacle(mode, allowed, known):
             self._tell(mode, why_not)
         among = candidates(mode, allowed, known)
-        return self._choice.best(mode, _bytes_of(tensors), rate, among)
+        return self._choice.best(mode, _total_bytes(tensors), rate, among)
 
     def encoded(self, tensors: Mapping[str, np.ndarray], coding: Coding) -> list[Part]:
         """The entries of a map. Raises `InvalidArgument` for a dtype without a datatype."""
@@ -56,7 +56,7 @@ class _Kind:
         if exact:
             values = f"values of {exact[0]!r} that it cannot say, such as NaN or infinity"
             self._tell(coding.lossy, f"there are {values}")
-        self._choice.did(coding, _bytes_of(tensors), sum(map(len, parts)))
+        self._choice.did(coding, _total_bytes(tensors), sum(map(len, parts)))
         return parts
 
     def _tell(self, codec: str, why_not: str) -> None:
@@ -65,7 +65,7 @@ class _Kind:
         if line not in self._told:
             self._told.add(line)
             log.warning(
-                "%s of %s@%s go plain, %s", self._what, self._info.model, self._info.version, line
+                "%s of %s@%s go plain, %s", self._label, self._info.model, self._info.version, line
             )
 
 
@@ -73,17 +73,17 @@ class Coder:
     """Chooses and applies the codecs of messages, each of which holds features, results or both.
 
     A tensor with the name of an output of the model is a result, also on its way through later
-    stages. All other tensors are features. what: these, for people.
+    stages. All other tensors are features. label: what these are called in the log.
     """
 
     __slots__ = ("_codec", "_features", "_link", "_outputs", "_results")
 
-    def __init__(self, link: Link, codec: str, info: ModelInfo, what: str) -> None:
+    def __init__(self, link: Link, codec: str, info: ModelInfo, label: str) -> None:
         self._link = link
         self._codec = codec
         self._outputs = frozenset(spec.name for spec in info.outputs)
-        self._features = _Kind(info, Rule(codec, info.codecs), what)
-        self._results = _Kind(info, rule_of_results(codec, info.result_codecs), "results")
+        self._features = _Kind(info, Rule(codec, info.codecs), label)
+        self._results = _Kind(info, results_rule(codec, info.result_codecs), "results")
 
     @property
     def is_on(self) -> bool:
@@ -129,7 +129,7 @@ class Coder:
         return ((self._features, features), (self._results, results))
 
 
-def _bytes_of(tensors: Mapping[str, np.ndarray]) -> int:
+def _total_bytes(tensors: Mapping[str, np.ndarray]) -> int:
     return sum([array.nbytes for array in tensors.values()])
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from swarm.clock import nanoseconds
 from swarm.errors import Status, SwarmError
 from swarm.model import ModelInfo
 from swarm.samehost.compact import answer_parts
@@ -45,6 +46,7 @@ class ReplyDesk:
     ) -> None:
         self.link = routes.link
         self.lender = routes.lender
+        self.now_ns = nanoseconds(routes.clock)
         self._socket = routes.socket
         self._coder = AnswerCoder(routes, info)
         self._stage = stage

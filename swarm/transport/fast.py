@@ -156,11 +156,11 @@ class FastMessage:
 
     __slots__ = ("age", "data", "direct", "received")
 
-    def __init__(self, data: bytes | memoryview, sent: int = 0) -> None:
-        """sent: ns of `time.monotonic_ns()`, for a message from this host; 0: by the server."""
+    def __init__(self, data: bytes | memoryview, received: int, sent: int = 0) -> None:
+        """received, sent: ns of one clock; sent: 0 for a message that came by the server."""
         self.data = data
         self.direct = sent > 0
-        self.received = time.monotonic_ns()
+        self.received = received
         self.age = (self.received - sent) / 1e9 if sent else 0.0
 
 
@@ -175,13 +175,15 @@ class FastQueue:
         subject: str,
         group: str,
         on_message: Callable[[FastMessage], None],
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """group: `PRIMARIES`, or `COVER`."""
+        """group: `PRIMARIES`, or `COVER`. now_ns(): nanoseconds, monotonic."""
         self._link = link
         self._socket = socket
         self._subject = subject
         self._group = group
         self._on_message = on_message
+        self._now_ns = now_ns
         self._sid = 0
 
     @property
@@ -192,12 +194,17 @@ class FastQueue:
         """Take messages."""
         if not self._sid:
             self._sid = self._link.subscribe(
-                self._subject, lambda m: self._on_message(FastMessage(m.data)), self._group
+                self._subject,
+                self._from_server,
+                self._group,
             )
             self._socket.listen(self._subject, self._from_this_host)
 
+    def _from_server(self, message: LinkMessage) -> None:
+        self._on_message(FastMessage(message.data, self._now_ns()))
+
     def _from_this_host(self, data: bytes, sent: int, _reply: str) -> None:
-        self._on_message(FastMessage(data, sent))
+        self._on_message(FastMessage(data, self._now_ns(), sent))
 
     async def close(self) -> None:
         """Take no more messages; those that the server had sent still arrive."""

@@ -26,7 +26,7 @@ from swarm.subjects import Subjects, second_inbox
 from swarm.transport.handover.acks import NAK
 from swarm.transport.lane import Publisher
 from swarm.transport.routes import Routes
-from swarm.transport.second_connection import LONGEST_S, Step, next_step, setting_of
+from swarm.transport.second_connection import LONGEST_S, Step, checked_setting, next_step
 
 log = logging.getLogger("swarm.link")
 
@@ -56,7 +56,7 @@ class Links:
         codec: str,
         two: str | bool,
     ) -> None:
-        self._setting = setting_of(two)
+        self._setting = checked_setting(two)
         self._subjects = subjects
         self.link = Link(options)
         self.lender = Lender(self.link, subjects.mesh, short_cuts)

@@ -28,7 +28,7 @@ class Step(Enum):
     TWO = "two connections"
 
 
-def setting_of(given: str | bool) -> str:
+def checked_setting(given: str | bool) -> str:
     """The setting `--two-connections`, checked; True and False stand for on and off. Raises
     `InvalidArgument`."""
     if isinstance(given, bool):

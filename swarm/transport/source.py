@@ -100,12 +100,22 @@ class StageSource:
         desk = ReplyDesk(routes, info, stage, subjects.dead(info.model), tally)
         self._desk = desk
         self._receiver = HandoverReceiver(
-            desk, routes.lender, self._serves, self._admit_parcel, self._ask_lanes, accept
+            desk,
+            routes.lender,
+            serves=self._serves,
+            admit=self._admit_parcel,
+            ask_lanes=self._ask_lanes,
+            accept=accept,
         )
         group = PRIMARIES if options.priority == PRIMARY else COVER
         fast_subject = subjects.fresh(info.model, info.version, stage)
         self.fast = FastQueue(
-            routes.link, routes.socket, fast_subject, group, self._from_fast_queue
+            routes.link,
+            routes.socket,
+            fast_subject,
+            group,
+            self._from_fast_queue,
+            desk.now_ns,
         )
         # Two groups may cover the stage before, and both pass a message on.
         self._seen_fast = RecentIds()

@@ -62,7 +62,7 @@ class Rule(NamedTuple):
     allowed: frozenset[str]
 
 
-def rule_of_results(mode: str, allowed: frozenset[str]) -> Rule:
+def results_rule(mode: str, allowed: frozenset[str]) -> Rule:
     """How results travel under the setting `mode`, by which features travel.
 
     A mode that names a codec names, for results, the one of `allowed` that loses the most and no

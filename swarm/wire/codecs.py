@@ -47,7 +47,7 @@ def encode(array: np.ndarray, codec: str) -> bytes | None:
             return None
         halves: bytes = array.astype("<f2").tobytes()
         return halves
-    bits, channels = BITS[codec], _channels_of(array)
+    bits, channels = BITS[codec], _channel_count(array)
     top = (1 << bits) - 1
     values = array.reshape(_by_channel(array.shape, channels))
     least = values.min(axis=(0, 2))
@@ -106,7 +106,7 @@ def decode(data: bytes | memoryview, codec: str, shape: tuple[int, ...]) -> np.n
     return values.astype(_FP32, copy=False).reshape(shape)
 
 
-def _channels_of(array: np.ndarray) -> int:
+def _channel_count(array: np.ndarray) -> int:
     if array.ndim < 3 or array.nbytes < PER_CHANNEL_FROM:
         return 1
     channels = int(array.shape[1])

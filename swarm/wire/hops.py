@@ -94,9 +94,9 @@ def hop_of(doc: Mapping[str, Any]) -> Hop:
         doc["queue_us"],
         doc["compute_us"],
         doc.get("batch", 1),
-        _extra_of(doc),
-        _weights_of(doc.get(WEIGHTS, 0)),
-        _codec_of(doc.get(CODEC, "")),
+        _unknown_fields(doc),
+        _checked_weights(doc.get(WEIGHTS, 0)),
+        _checked_codec(doc.get(CODEC, "")),
     )
 
 
@@ -113,11 +113,11 @@ def is_hop(doc: Any) -> bool:
 def pack_hop(doc: Mapping[str, Any]) -> bytes:
     """The record of a map that `is_hop`. Raises `ValueError` for one that does not fit."""
     node: bytes = doc["node"].encode("ascii")
-    extra = _extra_of(doc)
-    if weights := _weights_of(doc.get(WEIGHTS, 0)):
+    extra = _unknown_fields(doc)
+    if weights := _checked_weights(doc.get(WEIGHTS, 0)):
         # Under its name: a reader that does not know it passes it on.
         extra = {**extra, WEIGHTS: weights}
-    if codec := _codec_of(doc.get(CODEC, "")):
+    if codec := _checked_codec(doc.get(CODEC, "")):
         extra = {**extra, CODEC: codec}
     fields = _pack_extra(extra) if extra else b""
     queue_us, compute_us = min(doc["queue_us"], _MOST_US), min(doc["compute_us"], _MOST_US)
@@ -148,8 +148,8 @@ def unpack_hops(packed: bytes) -> list[Hop]:
         extra, weights, codec = NO_FIELDS, 0, ""
         if behind < at:
             fields = _unpack_extra(packed[behind:at])
-            weights = _weights_of(fields.pop(WEIGHTS, 0))
-            codec = _codec_of(fields.pop(CODEC, ""))
+            weights = _checked_weights(fields.pop(WEIGHTS, 0))
+            codec = _checked_codec(fields.pop(CODEC, ""))
             extra = fields or NO_FIELDS
         hops.append(Hop(stage, node, queue_us, compute_us, batch, extra, weights, codec))
     return hops
@@ -163,17 +163,17 @@ def _is_json(name: Any, value: Any) -> bool:
     return value is None or type(value) in (int, bool, str)
 
 
-def _weights_of(value: Any) -> int:
+def _checked_weights(value: Any) -> int:
     """The number of a weight version; 0 for what is none."""
     return value if type(value) is int and 0 < value < MOST_WEIGHTS else 0
 
 
-def _codec_of(value: Any) -> str:
+def _checked_codec(value: Any) -> str:
     """A codec's name; "" for what is none."""
     return value if type(value) is str and len(value) <= LONGEST_CODEC else ""
 
 
-def _extra_of(doc: Mapping[str, Any]) -> Mapping[str, Any]:
+def _unknown_fields(doc: Mapping[str, Any]) -> Mapping[str, Any]:
     if len(doc) == len(_RECORDED) and "batch" in doc:
         return NO_FIELDS  # as a rule: a map that `is_hop` has the other four
     return {key: value for key, value in doc.items() if key not in _KNOWN}

@@ -37,7 +37,7 @@ from shards.zoo import digits_model
 from swarm.link import jetstream
 from swarm.site.store import Limits, SiteStore
 from swarm.subjects import api
-from swarm.transport.lane import streams_of
+from swarm.transport.lane import find_streams
 
 pytestmark = [
     pytest.mark.integration,
@@ -85,7 +85,7 @@ async def test_one_mesh_spans_a_hub_and_a_site_that_names_the_hubs_domain(sites:
     await good_request(sites.mesh.mesh)
     async with swarm.connect(sites.servers.site.url, domain=HUB, shm=False) as mesh:
         await good_request(mesh)
-        streams = await streams_of(mesh.link, mesh.subjects, "digits", "1")
+        streams = await find_streams(mesh.link, mesh.subjects, "digits", "1")
         assert streams == ["SWARM=default=digits=1=stage1=hub"]
     listed = await asyncio.to_thread(said, "model", "list", *sites.from_site, "--json")
     assert '"digits"' in listed.stdout
@@ -121,7 +121,7 @@ async def test_a_lane_that_a_linked_server_has_is_made_nowhere_else(
             .splitlines()[-1]
             .endswith("start with --domain hub, or use another --mesh")
         )
-        assert await streams_of(mesh.link, mesh.subjects, "digits", "1") == [
+        assert await find_streams(mesh.link, mesh.subjects, "digits", "1") == [
             "SWARM=default=digits=1=stage1=hub"
         ]
         for stream in ("KV_swarm-default-config", "OBJ_swarm-default-models"):

@@ -71,7 +71,7 @@ def store_of(mesh: str) -> Store:
         for each in writes
         if in_domain(each, "*") != each
     ]
-    config, weights, files, audit = streams_of(names)
+    config, weights, files, audit = find_streams(names)
     for stream in (config, weights, files, audit):
         mappings.append(_call(f"STREAM.MSG.*.{stream}"))
         for call in (f"*.*.{stream}", f"*.*.{stream}.>"):
@@ -98,7 +98,7 @@ def store_of(mesh: str) -> Store:
     return Store(services, tuple(mappings), news)
 
 
-def streams_of(names: Subjects) -> tuple[str, ...]:
+def find_streams(names: Subjects) -> tuple[str, ...]:
     """The streams that are in the store."""
     return (
         f"KV_{names.config_bucket}",

@@ -7,7 +7,6 @@ budget, and where the stage before was computed twice, they differ in their hops
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -62,7 +61,7 @@ class HandoverDelivery(BaseDelivery):
         reply: str,
         on_end: Callable[[HandoverDelivery, bool], None],
     ) -> None:
-        """sent, received: ns of `time.monotonic_ns()`. reply: where the sender waits for the ack.
+        """sent, received: ns of the desk's clock. reply: where the sender waits for the ack.
         on_end(taken, done): it ended before a copy came."""
         super().__init__(desk, features)
         self.key: Key = (features.id, features.attempt)
@@ -94,7 +93,7 @@ class HandoverDelivery(BaseDelivery):
         if self._copy is not None:
             self._copy.release_credit()
         else:
-            self._off_credit_at = time.monotonic_ns()
+            self._off_credit_at = self._desk.now_ns()
 
     def take_credit(self) -> None:
         """See `Delivery.take_credit`."""
@@ -193,7 +192,7 @@ class HandoverReceiver:
         return len(self._in_hand)
 
     def receive(self, data: bytes, sent: int, reply: str) -> None:
-        """A parcel came; `sent`: ns of `time.monotonic_ns()`. It is refused whenever anything
+        """A parcel came; `sent`: ns of the desk's clock. It is refused whenever anything
         speaks against it: its sender stores it then."""
         taken = self._take(data, sent, reply)
         if taken is None:
@@ -230,7 +229,7 @@ class HandoverReceiver:
         self.clear()
 
     def _take(self, data: bytes, sent: int, reply: str) -> HandoverDelivery | None:
-        now = time.monotonic_ns()
+        now = self._desk.now_ns()
         if now - sent > STALE_AFTER:
             return None
         admission = self._admit()

@@ -15,8 +15,8 @@ from swarm.transport.lane.streams import (
     make_lanes,
     stream_config,
 )
-from swarm.transport.lane.tuning import Tuning, work_of
-from swarm.transport.lane.whereabouts import TwoDomains, check_one_domain, is_kept, streams_of
+from swarm.transport.lane.tuning import Tuning, measured_work
+from swarm.transport.lane.whereabouts import TwoDomains, check_one_domain, find_streams, is_kept
 
 __all__ = [
     "MOST_ACK_WAIT",
@@ -32,6 +32,7 @@ __all__ = [
     "consumer_config",
     "depth_for",
     "ensure_lanes",
+    "find_streams",
     "follow_depth",
     "is_due",
     "is_kept",
@@ -39,7 +40,6 @@ __all__ = [
     "make_anew",
     "make_lanes",
     "may_be_stored",
+    "measured_work",
     "stream_config",
-    "streams_of",
-    "work_of",
 ]

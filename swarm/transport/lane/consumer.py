@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from swarm.clock import ServerClock
+from swarm.clock import ServerClock, nanoseconds
 from swarm.errors import (
     ApiError,
     NoLeader,
@@ -97,7 +97,7 @@ class Lane:
         self.overdue = 0  # messages that came again while in hand: ack_wait is too short
         self.holding = LatencyWindow()  # seconds from arrival to the end of the work
         self._now = now
-        self._now_ns = time.monotonic_ns if now is time.monotonic else lambda: int(now() * 1e9)
+        self._now_ns = nanoseconds(now)
         self._consumer = ServerConsumer(
             link, stream, config, provision, clock or ServerClock(), self._now_ns
         )

@@ -56,7 +56,7 @@ class Tuning:
         return replace(self, seen=wanted, calm_since=calm_since), wanted
 
 
-def work_of(holding: LatencyWindow, now: float) -> Work:
+def measured_work(holding: LatencyWindow, now: float) -> Work:
     """What a window of latencies says of the work. now: seconds of its clock."""
     holding.percentile(0.99, now)  # forgets what is old, which `count` does not
     count = holding.count

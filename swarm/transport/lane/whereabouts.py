@@ -33,7 +33,7 @@ class TwoDomains(InvalidArgument):
     """The same lanes are in two linked JetStream domains."""
 
 
-async def streams_of(
+async def find_streams(
     link: Link, subjects: Subjects, model: str, version: str, stage: int = 1, wait: float = WAIT
 ) -> list[str]:
     """The streams of the lanes of a stage, one name for each server that has one; asked for `wait`
@@ -91,7 +91,7 @@ async def is_kept(link: Link, asked: str) -> bool:
 def check_one_domain(streams: Sequence[str], own: str, lanes: str) -> None:
     """Raises `TwoDomains` where the lanes called `lanes` are in another domain than `own`, or in
     two servers that both have it."""
-    others = [_domain_of(stream) for stream in streams]
+    others = [_domain_in(stream) for stream in streams]
     if own in others:
         others.remove(own)
     if not others:
@@ -120,7 +120,7 @@ def _stream_in(message: LinkMessage) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _domain_of(stream: str) -> str:
+def _domain_in(stream: str) -> str:
     """The domain in the name of a stream of lanes; one of an older swarm names no stage."""
     behind = stream.split("=")[4:]
     if behind and _STAGE.fullmatch(behind[0]):

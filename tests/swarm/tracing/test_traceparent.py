@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.tracing.traceparent import checked, is_sampled, is_valid, make, span_of, trace_of
+from swarm.tracing.traceparent import checked, is_sampled, is_valid, make, span_id, trace_id
 
 VALID = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -15,8 +15,8 @@ def test_the_standards_example_is_read() -> None:
     assert is_valid(VALID)
     assert is_sampled(VALID)
     assert not is_sampled(VALID[:-1] + "0")
-    assert trace_of(VALID) == "4bf92f3577b34da6a3ce929d0e0e4736"
-    assert span_of(VALID) == "00f067aa0ba902b7"
+    assert trace_id(VALID) == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert span_id(VALID) == "00f067aa0ba902b7"
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_a_new_header_is_valid_and_says_what_was_asked(sampled: bool) -> None:
     header = make(sampled=sampled)
     assert is_valid(header)
     assert is_sampled(header) == sampled
-    assert trace_of(make(trace_of(header))) == trace_of(header)
-    assert span_of(make(trace_of(header))) != span_of(header)
+    assert trace_id(make(trace_id(header))) == trace_id(header)
+    assert span_id(make(trace_id(header))) != span_id(header)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +23,8 @@ from swarm.transport.handover.receiver import (
 )
 from swarm.transport.lane import LaneMessage
 from swarm.wire.messages import Features
+
+NOW = 1_000_000_000_000  # ns
 
 
 class Keeper:
@@ -58,6 +59,9 @@ class Desk:
         self.tally = Counts()
         self.acks: list[tuple[str, bytes]] = []
         self.buried: list[str] = []
+
+    def now_ns(self) -> int:
+        return NOW
 
     def acknowledge(self, reply: str, verb: bytes, behind_answer: bool) -> None:
         self.acks.append((reply, verb))
@@ -97,7 +101,7 @@ class Post:
     def hand(self, name: str, ago: int = 0, attempt: int = 1) -> None:
         """A process hands a parcel over, `ago` nanoseconds ago."""
         data = b"".join(features_parts(self.features(name, attempt), NO_LOAN))
-        self.receiver.receive(data, time.monotonic_ns() - ago, f"ack.{name}")
+        self.receiver.receive(data, NOW - ago, f"ack.{name}")
 
     def copy(self, name: str, after: int = 0, attempt: int = 1) -> tuple[LaneMessage, bool]:
         """The lane hands out a copy, `after` nanoseconds from now; whether it was joined."""
@@ -106,7 +110,7 @@ class Post:
             self.keeper,
             f"$JS.ACK.S.C.1.{self.sequence}.{self.sequence}.0.0",
             b"",
-            time.monotonic_ns() + after,
+            NOW + after,
         )
         return message, self.receiver.join(message, self.features(name, attempt))
 

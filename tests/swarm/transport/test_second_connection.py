@@ -15,8 +15,8 @@ from swarm.transport.second_connection import (
     OFF,
     ON,
     Step,
+    checked_setting,
     next_step,
-    setting_of,
 )
 
 trips = st.lists(st.floats(1e-5, 2.0), min_size=1, max_size=2 * MOST_TRIPS)
@@ -53,10 +53,10 @@ def test_a_busy_near_server_is_not_taken_for_a_far_one() -> None:
     ("given_", "meant"), [(True, ON), (False, OFF), ("auto", AUTO), ("on", ON), ("off", OFF)]
 )
 def test_the_setting_is_a_word_or_a_bool(given_: str | bool, meant: str) -> None:
-    assert setting_of(given_) == meant
+    assert checked_setting(given_) == meant
 
 
 @pytest.mark.parametrize("word", ["", "yes", "Auto"])
 def test_another_word_is_refused_and_the_words_are_named(word: str) -> None:
     with pytest.raises(InvalidArgument, match="auto, on, off"):
-        setting_of(word)
+        checked_setting(word)

@@ -15,7 +15,7 @@ from swarm.wire.codec_choice import (
     mode_of,
     obstacle,
     path_rate,
-    rule_of_results,
+    results_rule,
 )
 from swarm.wire.codecs import CODECS
 from swarm.wire.tensors import PLAIN, Coding
@@ -99,7 +99,7 @@ def test_a_named_codec_is_used_on_every_link_and_says_why_it_is_not() -> None:
 def test_results_follow_a_named_codec_as_far_as_the_owner_lets_them(
     mode: str, allowed: set[str], codec: str
 ) -> None:
-    rule = rule_of_results(mode, frozenset(allowed))
+    rule = results_rule(mode, frozenset(allowed))
     assert rule == (codec, {codec})
     assert best(rule.mode, 0.0, set(rule.allowed)).lossy == codec  # on every link
 
@@ -108,7 +108,7 @@ def test_results_follow_a_named_codec_as_far_as_the_owner_lets_them(
 def test_results_never_lose_more_than_the_named_codec_nor_than_the_owner_allows(
     mode: str, allowed: set[str], size: int, rate: float
 ) -> None:
-    rule = rule_of_results(mode, frozenset(allowed))
+    rule = results_rule(mode, frozenset(allowed))
     lossy = best(rule.mode, rate, set(rule.allowed), size).lossy
     assert lossy in {"", *allowed}
     assert not lossy or CODECS.index(lossy) <= CODECS.index(mode)
@@ -118,7 +118,7 @@ def test_results_never_lose_more_than_the_named_codec_nor_than_the_owner_allows(
 def test_results_without_a_codec_stay_exact_and_nobody_is_told(
     mode: str, allowed: set[str]
 ) -> None:
-    rule = rule_of_results(mode, frozenset(allowed))
+    rule = results_rule(mode, frozenset(allowed))
     assert obstacle(rule.mode, rule.allowed, EVERYTHING) == ""
     assert best(rule.mode, 0.0, set(rule.allowed)) == PLAIN
     assert best(rule.mode, 5 * MBIT, set(rule.allowed)) == Coding("", True)
@@ -126,7 +126,7 @@ def test_results_without_a_codec_stay_exact_and_nobody_is_told(
 
 @given(st.sampled_from(["auto", "none"]), codec_sets)
 def test_a_mode_that_names_no_codec_is_the_same_for_results(mode: str, allowed: set[str]) -> None:
-    assert rule_of_results(mode, frozenset(allowed)) == (mode, allowed)
+    assert results_rule(mode, frozenset(allowed)) == (mode, allowed)
 
 
 def test_none_is_none() -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from simulated_server import TRIP, SimulatedLane, stand_still
 
-from swarm.transport.lane import work_of
+from swarm.transport.lane import measured_work
 from swarm.transport.lane.consumer import LONG_IN_HAND
 from swarm.transport.lane.message import IN_PROGRESS
 from swarm.transport.lane.pulls import EXPIRES
@@ -58,11 +58,11 @@ async def test_a_stop_of_the_process_changes_neither_ack_wait_nor_what_the_work_
         assert len(s.got) == 4
         assert (s.lane.overdue, s.server.ack_wait) == (0, 0.1)
         loop = asyncio.get_running_loop()
-        assert work_of(s.lane.holding, loop.time()).count == 0
+        assert measured_work(s.lane.holding, loop.time()).count == 0
         s.server.store(b"z")
         await asyncio.sleep(0.05)
         assert s.got[-1].ack()
-        assert work_of(s.lane.holding, loop.time()).count == 1, "what came behind it counts"
+        assert measured_work(s.lane.holding, loop.time()).count == 1, "what came behind it counts"
 
 
 async def test_a_loop_that_is_always_behind_gets_a_longer_ack_wait() -> None:

@@ -15,10 +15,10 @@ from swarm.transport.lane import (
     TwoDomains,
     check_one_domain,
     ensure_lanes,
+    find_streams,
     lane_streams,
     make_lanes,
     stream_config,
-    streams_of,
 )
 
 LARGEST = 1 << 20  # bytes: a server as it comes takes no larger message
@@ -69,7 +69,7 @@ async def test_the_one_stream_of_an_older_swarm_is_used_and_by_a_push_replaced_o
 ) -> None:
     link = await links.connect(server.url)
     old = await common_stream(link)
-    check_one_domain(await streams_of(link, SUBJECTS, "m", "1"), "", "m@1")
+    check_one_domain(await find_streams(link, SUBJECTS, "m", "1"), "", "m@1")
     await link.request(SUBJECTS.features("m", "1", 2), b"waits", from_server=True)
     assert await ensure_lanes(link, SUBJECTS, "m", "1", STAGES, OPTIONS) == old, "it serves on"
     with pytest.raises(Unavailable, match="1 messages"):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.flow.latency import LatencyWindow
-from swarm.transport.lane import MOST_ACK_WAIT, Tuning, work_of
+from swarm.transport.lane import MOST_ACK_WAIT, Tuning, measured_work
 from swarm.transport.lane.tuning import CALM, ENOUGH, STOPS, STOPS_WITHIN, Stops, Work
 
 USUAL = 0.1  # seconds; the model's own
@@ -33,7 +33,7 @@ def test_one_slow_message_among_few_changes_nothing() -> None:
     window = LatencyWindow()
     for seconds in (0.01, 0.01, 0.3, 0.01, 0.01, 0.01):
         window.add(seconds, 1000.0)
-    work = work_of(window, 1001.0)
+    work = measured_work(window, 1001.0)
     assert work.count == 6 < ENOUGH
     assert Lane().look(work.count, work.p99) == USUAL
 
@@ -44,15 +44,15 @@ def test_the_slowest_of_any_number_of_samples_does_not_count(number: int) -> Non
     for _ in range(number - 1):
         window.add(0.01, 1000.0)
     window.add(3.0, 1000.0)
-    assert work_of(window, 1001.0).p99 == pytest.approx(0.01, rel=0.05)
+    assert measured_work(window, 1001.0).p99 == pytest.approx(0.01, rel=0.05)
 
 
 def test_samples_that_the_window_has_forgotten_are_not_counted() -> None:
     window = LatencyWindow()
     for _ in range(100):
         window.add(0.01, 1000.0)
-    assert work_of(window, 1001.0).count == 100
-    assert work_of(window, 1030.0) == Work(0, 0.0)
+    assert measured_work(window, 1001.0).count == 100
+    assert measured_work(window, 1030.0) == Work(0, 0.0)
 
 
 def test_it_follows_work_that_is_known_well() -> None:
