@@ -75,14 +75,14 @@ def metrics_of(node: Node) -> Iterator[None]:
         return
     try:
         from nodes.watch.metrics.endpoint import Where, endpoint
-        from nodes.watch.metrics.families import Families, Told
+        from nodes.watch.metrics.families import Families, NodeStatus
     except ModuleNotFoundError as error:
         text = f"--metrics-port: {error}: pip install 'swarm-mesh[metrics]'"
         raise InvalidArgument(text) from None
 
     def collect() -> Families:
         status, families = node.status(), Families()
-        families.add(Told(node.id, status, status["state"]))
+        families.add(NodeStatus(node.id, status, status["state"]))
         return families
 
     where = Where.of(node.config.metrics)

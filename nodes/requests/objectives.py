@@ -70,7 +70,7 @@ class Objectives:
         self._known = known
         self._tell = tell
         self._burns: dict[str, Burn] = {}
-        self._told: dict[str, dict[str, Any]] = {}
+        self._judged: dict[str, dict[str, Any]] = {}
 
     def answered(self, model: str, request: Request, result: Result) -> None:
         """A request was answered; without an objective this is one look-up."""
@@ -94,19 +94,19 @@ class Objectives:
         """Judge each model, and tell of those that begin or cease to burn. now: seconds."""
         for model, burn in list(self._burns.items()):
             burn.keep(now)
-            before = self._told.get(model, {}).get("burning", "")
+            before = self._judged.get(model, {}).get("burning", "")
             if self._is_over(model, burn, now):
                 del self._burns[model]
-                self._told.pop(model, None)
+                self._judged.pop(model, None)
                 if before:
                     ends = {"model": model, "burning": "", "detail": f"{before}: no objective"}
                     self._tell("slo", ends)
                 continue
-            told = self._told[model] = {"model": model} | burn.judge(now)
-            burning = told["burning"]
+            judged = self._judged[model] = {"model": model} | burn.judge(now)
+            burning = judged["burning"]
             if burning == before:
                 continue
-            fastest = max(told["burn"].values())
+            fastest = max(judged["burn"].values())
             detail = (
                 f"{burning}: spends its error budget {fastest:g} times as fast as {burn.objective} "
                 "allows"
@@ -124,4 +124,4 @@ class Objectives:
 
     def status(self) -> dict[str, Any]:
         """The field that a node's status documents have where a model has an objective."""
-        return {"slo": list(self._told.values())} if self._told else {}
+        return {"slo": list(self._judged.values())} if self._judged else {}

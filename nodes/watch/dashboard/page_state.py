@@ -86,7 +86,7 @@ class PageState:
         self._minted: dict[str, deque[dict[str, Any]]] = {}
         self._dirty: set[str] = set()
         self._gone: set[str] = set()
-        self._told = 0  # the number of the last event in a change
+        self._last_event = 0  # the number of the last event in a change
         self._sent: dict[str, Any] = {}  # parts of the last change, to leave out equal ones
         self._points: dict[str, Any] = {}
 
@@ -219,9 +219,9 @@ class PageState:
             frame["nodes"] = nodes
         if self._gone:
             frame["gone"] = sorted(self._gone)
-        news = [n.as_doc() for n in self.newspaper.since(self._told)]
+        news = [n.as_doc() for n in self.newspaper.since(self._last_event)]
         if news:
-            self._told = news[-1]["number"]
+            self._last_event = news[-1]["number"]
             frame["events"] = news[-EVENTS_SHOWN:]
         for name, part in self._parts(now).items():
             if self._sent.get(name) != part:

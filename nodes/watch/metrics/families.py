@@ -49,7 +49,7 @@ Figure = tuple[Callable[..., None], str, str, str]  # how it is told, name, help
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NodeStatus:
     """What is known of a node. state: as a picture has it. silence: seconds since its last status.
     marks: kinds of offences that it is marked for."""
 
@@ -131,26 +131,26 @@ class Families:
 
     # --- a node ---------------------------------------------------------------------------
 
-    def add(self, told: Told) -> None:
-        """All that a node tells."""
-        status = told.status
-        at = (told.node, _text(status.get("role")))
-        state = told.state if told.state in STATES else OTHER
+    def add(self, node: NodeStatus) -> None:
+        """All that a node says."""
+        status = node.status
+        at = (node.node, _text(status.get("role")))
+        state = node.state if node.state in STATES else OTHER
         info = tuple(_text(status.get(name)) for name in INFO)
         events, gossip = part(status, "events"), part(status, "gossip")
-        self.gauge("swarm_node_up", "1 where the node serves.", NODE, at, told.state == "ready")
+        self.gauge("swarm_node_up", "1 where the node serves.", NODE, at, node.state == "ready")
         about = "1 at the present state of the node."
         self.gauge("swarm_node_state", about, (*NODE, "state"), (*at, state), 1)
         self.gauge("swarm_node_info", "Who the node is.", (*NODE, *INFO), (*at, *info), 1)
-        self.gauge("swarm_node_silence_seconds", "Since the last status.", NODE, at, told.silence)
+        self.gauge("swarm_node_silence_seconds", "Since the last status.", NODE, at, node.silence)
         about = "1 where what the node says cannot be."
-        self.gauge("swarm_node_marked", about, NODE, at, bool(told.marks))
+        self.gauge("swarm_node_marked", about, NODE, at, bool(node.marks))
         self.figures(PROCESS_FIGURES, NODE, at, status)
         if gossip:
             self._gossip(at, gossip)
-        told_events = _known(events, TOLD_EVENTS)
+        events_by_kind = _known(events, TOLD_EVENTS)
         about = "Events that the node told."
-        self.by_kind("swarm_events", about, (*NODE, "kind"), at, told_events)
+        self.by_kind("swarm_events", about, (*NODE, "kind"), at, events_by_kind)
         takeovers = events.get("took-over", 0)
         self.counter("swarm_takeovers", "Stages that it took over.", NODE, at, takeovers)
         for stage in rows(status.get("stages"))[:MOST_STAGES]:
@@ -172,8 +172,8 @@ class Families:
         seen = {"suspected": 0, "died": 0} | part(gossip, "events")
         self.figures(GOSSIP_FIGURES, NODE, at, seen)
 
-    def _stage(self, node: tuple[str, ...], stage: Fields) -> None:
-        at = (*node, *(_text(stage.get(name)) for name in ("model", "version", "stage")))
+    def _stage(self, of: tuple[str, ...], stage: Fields) -> None:
+        at = (*of, *(_text(stage.get(name)) for name in ("model", "version", "stage")))
         about = "From a message's arrival to its run."
         self.durations("swarm_hop_queue_seconds", about, STAGE, at, part(stage, "queue_s"))
         about = "The run of a request's batch."
@@ -203,8 +203,8 @@ class Families:
             open_ = BREAKERS.get(breakers[where])
             self.gauge("swarm_breaker_open", about, (*NODE, "where"), (*at, where), open_)
 
-    def _slo(self, node: tuple[str, ...], slo: Fields) -> None:
-        at, labels = (*node, _text(slo.get("model"))), (*NODE, "model")
+    def _slo(self, of: tuple[str, ...], slo: Fields) -> None:
+        at, labels = (*of, _text(slo.get("model"))), (*NODE, "model")
         p99 = slo.get("p99_ms")
         about = "99 % of a model's requests are to be answered within this time."
         target = None if p99 is None else p99 / 1e3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.watch.metrics.families import STATES, Families, Told
+from nodes.watch.metrics.families import STATES, Families, NodeStatus
 from swarm.fleet.picture import FleetPicture
 
 OFFENCES = (
@@ -46,5 +46,5 @@ def of_fleet(picture: FleetPicture, connected: bool, now: float) -> Families:
             continue
         status = node.status or {"role": node.role}
         silence = now - (node.known if node.heard is None else node.heard)
-        families.add(Told(node.node, status, state, silence, list(node.marks(now))))
+        families.add(NodeStatus(node.node, status, state, silence, list(node.marks(now))))
     return families

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from nodes.watch.status_table import UNMEASURED, count_text, figure_text
 from nodes.watch.top.panels import event_text, lines
-from nodes.watch.top.signs import bars, sign_of, word_of
+from nodes.watch.top.signs import bars, sign_of, state_text
 
 LABEL = 10  # columns
 EVENTS_SHOWN = 20
@@ -29,7 +29,7 @@ def node_text(
 ) -> Text:
     """row: `PageState.row`. history: `PageState.history_of`, or nothing. events: those about it."""
     sign, style = sign_of(row)
-    found = [Text(row["node"], style="bold"), Text(f"{sign} {word_of(row)}", style=style)]
+    found = [Text(row["node"], style="bold"), Text(f"{sign} {state_text(row)}", style=style)]
     if row["offence"]:
         found.append(Text(f"▲ not believed: {row['offence']}", style="yellow", overflow="fold"))
     found += _facts(row)

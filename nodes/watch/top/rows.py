@@ -11,7 +11,7 @@ from typing import Any
 
 from nodes.watch.dashboard.health import Health
 from nodes.watch.status_table import GAP, UNMEASURED, columns_that_fit, count_text, figure_text
-from nodes.watch.top.signs import sign_of, word_of
+from nodes.watch.top.signs import sign_of, state_text
 
 Row = Mapping[str, Any]
 TROUBLE = "trouble"  # the order without a column: what is wrong stands first
@@ -88,7 +88,7 @@ def _failed(row: Row) -> float | None:
 
 
 def _state(row: Row) -> str:
-    return f"{sign_of(row)[0]} {word_of(row)}"
+    return f"{sign_of(row)[0]} {state_text(row)}"
 
 
 def _weights(row: Row) -> float | None:
@@ -134,7 +134,7 @@ def cell_text(column: Column, row: Row, names: Mapping[str, str]) -> str:
 def is_meant(row: Row, words: str) -> bool:
     """Whether a filter finds a node: each of its words is in some text of it."""
     texts = (row["node"], row["role"], row["model"], row["version"], row["host"], row["detail"])
-    known = " ".join((*texts, row["kind"], str(row["health"]), word_of(row))).lower()
+    known = " ".join((*texts, row["kind"], str(row["health"]), state_text(row))).lower()
     if row["offence"]:
         known += f" marked {row['offence']}".lower()
     return all(word in known for word in words.lower().split())
@@ -149,9 +149,9 @@ def ordered(rows: Iterable[Row], key: str, backwards: bool) -> list[str]:
         return [row[NODE] for row in known]
     column = next(column for column in COLUMNS if column.key == key)
     values = [(column.value(row), row[NODE]) for row in known]
-    told = [(value, node) for value, node in values if value is not None]
-    told.sort(key=lambda pair: pair[0], reverse=column.right != backwards)
-    return [*(node for _, node in told), *(node for value, node in values if value is None)]
+    measured = [(value, node) for value, node in values if value is not None]
+    measured.sort(key=lambda pair: pair[0], reverse=column.right != backwards)
+    return [*(node for _, node in measured), *(node for value, node in values if value is None)]
 
 
 def _rank(row: Row) -> int:

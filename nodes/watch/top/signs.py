@@ -26,12 +26,12 @@ LEVEL = {
 }
 MARKED = ("▲", "yellow")  # a node that is not believed
 BARS = "▁▂▃▄▅▆▇█"
-WORDS = {Health.DEAD: "gone", Health.LEFT: "left", Health.SUSPECT: "suspect"}
+STATE_TEXTS = {Health.DEAD: "gone", Health.LEFT: "left", Health.SUSPECT: "suspect"}
 
 
-def word_of(row: Mapping[str, Any]) -> str:
+def state_text(row: Mapping[str, Any]) -> str:
     """The state of a node, of its row in the picture."""
-    return WORDS.get(row["health"], str(row["state"]))
+    return STATE_TEXTS.get(row["health"], str(row["state"]))
 
 
 def sign_of(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from statuses import a_stage, a_status
 
 from nodes.watch.metrics.endpoint import Where
-from nodes.watch.metrics.families import MOST_STAGES, Families, Told
+from nodes.watch.metrics.families import MOST_STAGES, Families, NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
 from swarm.errors import InvalidArgument
 from swarm.fleet.picture import FleetPicture
@@ -84,7 +84,7 @@ def samples(families: Families) -> dict[str, list[tuple[dict[str, str], float]]]
     return found
 
 
-def of(*told: Told) -> dict[str, list[tuple[dict[str, str], float]]]:
+def of(*told: NodeStatus) -> dict[str, list[tuple[dict[str, str], float]]]:
     families = Families()
     for one in told:
         families.add(one)
@@ -92,7 +92,7 @@ def of(*told: Told) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def test_a_status_becomes_metrics_in_base_units() -> None:
-    found = of(Told("n1", all_told(), "ready"))
+    found = of(NodeStatus("n1", all_told(), "ready"))
     node = {"node": "n1", "role": "shard-1"}
     assert found["swarm_node_up"] == [(node, 1.0)]
     assert found["swarm_requests_total"] == [
@@ -111,7 +111,7 @@ def test_a_status_becomes_metrics_in_base_units() -> None:
 
 
 def test_histograms_are_cumulative_and_begin_at_a_quarter_of_a_millisecond() -> None:
-    found = of(Told("n1", all_told(), "ready"))
+    found = of(NodeStatus("n1", all_told(), "ready"))
     for name in ("swarm_hop_queue_seconds", "swarm_hop_compute_seconds"):
         ends = [(labels["le"], value) for labels, value in found[f"{name}_bucket"]]
         assert ends[0] == ("0.00025", 3.0)
@@ -125,14 +125,14 @@ def test_histograms_are_cumulative_and_begin_at_a_quarter_of_a_millisecond() -> 
 
 
 def test_labels_are_bounded_whatever_a_node_says() -> None:
-    found = of(Told("n1", all_told(stages=200), "<script>"))
+    found = of(NodeStatus("n1", all_told(stages=200), "<script>"))
     assert len(found["swarm_lane_depth"]) == MOST_STAGES
     assert [labels["kind"] for labels, _ in found["swarm_events_total"]] == ["took-over"]
     assert found["swarm_node_state"][0][0]["state"] == "other"
 
 
 def test_a_node_that_says_little_is_told_of_too() -> None:
-    found = of(Told("n1", {"role": "gateway"}, "silent", 7.0), Told("n2", {}, "dead"))
+    found = of(NodeStatus("n1", {"role": "gateway"}, "silent", 7.0), NodeStatus("n2", {}, "dead"))
     assert [value for _, value in found["swarm_node_up"]] == [0.0, 0.0]
     assert found["swarm_node_silence_seconds"][0][1] == 7.0
     assert "swarm_hop_queue_seconds_bucket" not in found

@@ -12,7 +12,7 @@ import pytest
 from programs import needed
 from test_metrics_families import all_told, of
 
-from nodes.watch.metrics.families import Told
+from nodes.watch.metrics.families import NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
 from swarm.fleet.picture import FleetPicture
 
@@ -85,7 +85,7 @@ def test_the_dashboards_panels_have_places_of_their_own() -> None:
 
 @pytest.mark.parametrize("name", ["recording.rules.yml", "alerts.rules.yml", DASHBOARD.name])
 def test_every_metric_that_is_asked_for_is_told(name: str) -> None:
-    told = set(of(Told("n1", all_told(), "ready"))) | {
+    told = set(of(NodeStatus("n1", all_told(), "ready"))) | {
         family.name for family in of_fleet(FleetPicture(), True, 0.0)
     }
     told |= {"swarm_recording", "swarm_alerts"}  # names of groups
