@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from bench.commands import add_commands
 from bench.cost.hop import HopPlan
+from bench.paced import paced
 from bench.report.frame import Benchmark, ChartsMissing, by_turns
 from bench.rivals.peers import OURS, entrants, figures_of
 from bench.simulations import GOSSIP, SimulationPlan
@@ -143,3 +145,14 @@ def test_contenders_take_turns_and_nobody_always_follows_the_same_one() -> None:
     turns = list(by_turns(3, "ABC"))
     assert "".join(name for _, name in turns) == "ABCBCACAB"
     assert [number for number, _ in turns] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+async def test_a_request_is_due_at_its_moment_whatever_became_of_the_earlier_ones() -> None:
+    seen = []
+    async for number, due in paced(500.0, 4):
+        seen.append((number, due))
+        if number == 0:
+            await asyncio.sleep(0.01)  # longer than all of them take
+    numbers, moments = zip(*seen, strict=True)
+    assert numbers == (0, 1, 2, 3)
+    assert [later - moments[0] for later in moments] == pytest.approx([0.0, 0.002, 0.004, 0.006])

@@ -47,6 +47,15 @@ def test_nothing_outside_of_the_benchmarks_imports_them() -> None:
     assert importers([ROOT / "tests" / "support"], {"sim"}) == []
 
 
+def test_no_benchmark_knows_another_room_of_benchmarks() -> None:
+    rooms = ("cost", "faults", "fleets", "hostile")
+    for room in rooms:
+        others = [f"bench.{other}" for other in rooms if other != room]
+        for file in (ROOT / "tests" / "bench" / room).rglob("*.py"):
+            text = file.read_text(encoding="utf-8")
+            assert not [name for name in others if f"from {name}" in text], file
+
+
 @pytest.mark.processes
 def test_the_wheel_has_the_three_packages_and_no_tests(tmp_path: Path) -> None:
     command = ["uv", "build", "--wheel", "--quiet", "--out-dir", str(tmp_path), str(ROOT)]
