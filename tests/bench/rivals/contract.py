@@ -26,6 +26,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from bench.rivals.processes import Processes
 from bench.rivals.workload import Tensors, Workload
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class Contender(ABC):
     def __init__(self, workload: Workload, scratch: Path) -> None:
         self.workload = workload
         self.scratch = scratch
+        self._processes = Processes(scratch)
 
     def check(self) -> None:
         """Raise :class:`Unavailable` with the reason when the contender cannot run here."""
@@ -125,13 +127,14 @@ class AsyncContender(Contender):
         self._run(self.open(), START_TIMEOUT)
 
     def stop(self) -> None:
-        if self._runner is None:
-            return
         try:
-            self._run(self.close(), CLOSE_TIMEOUT)
+            if self._runner is not None:
+                self._run(self.close(), CLOSE_TIMEOUT)
         finally:
-            self._runner.close()
+            if self._runner is not None:
+                self._runner.close()
             self._runner = None
+            self._processes.stop()
 
     def request(self, inputs: Tensors) -> Tensors:
         return self._run(self.ask(inputs), REQUEST_TIMEOUT)

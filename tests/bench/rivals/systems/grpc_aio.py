@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.rivals.contract import AsyncContender
-from bench.rivals.processes import Processes, announce
+from bench.rivals.processes import announce
 from bench.rivals.stage import Stage
 from bench.rivals.workload import Tensors, Workload, pack, unpack
 
@@ -29,7 +29,6 @@ class GrpcAio(AsyncContender):
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
-        self._processes = Processes(scratch)
         self._address = NO_NEXT
         self._channel: Any = None
 
@@ -57,12 +56,6 @@ class GrpcAio(AsyncContender):
     async def close(self) -> None:
         if self._channel is not None:
             await self._channel.close()
-
-    def stop(self) -> None:
-        try:
-            super().stop()
-        finally:
-            self._processes.stop()
 
 
 async def serve(ready: str, directory: str, number: str, following: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.rivals.contract import START_TIMEOUT, AsyncContender
-from bench.rivals.processes import Processes, accepts
+from bench.rivals.processes import accepts
 from bench.rivals.systems.http_client import HttpClient
 from bench.rivals.workload import Tensors, Workload, pack, unpack
 
@@ -26,7 +26,6 @@ class HttpContender(AsyncContender):
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
-        self._processes = Processes(scratch)
         self._port = 0
         self._client: HttpClient | None = None
 
@@ -55,9 +54,3 @@ class HttpContender(AsyncContender):
     async def close(self) -> None:
         if self._client is not None:
             self._client.close()
-
-    def stop(self) -> None:
-        try:
-            super().stop()
-        finally:
-            self._processes.stop()

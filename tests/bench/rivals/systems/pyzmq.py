@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.rivals.contract import REQUEST_TIMEOUT, Pipelined
-from bench.rivals.processes import Processes, announce
+from bench.rivals.processes import announce
 from bench.rivals.stage import Stage
 from bench.rivals.workload import Tensors, Workload, pack, unpack
 
@@ -27,7 +27,6 @@ class PyZmq(Pipelined):
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
-        self._processes = Processes(scratch)
         self._ids = itertools.count()
         self._context: Any = None
 

@@ -84,7 +84,6 @@ class NatsContender(AsyncContender):
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
-        self._processes = Processes(scratch)
         self._url = ""
         self._nc: Any = None
         self._ids = itertools.count()
@@ -137,12 +136,6 @@ class NatsContender(AsyncContender):
     async def close(self) -> None:
         if self._nc is not None:
             await self._nc.close()
-
-    def stop(self) -> None:
-        try:
-            super().stop()
-        finally:
-            self._processes.stop()
 
 
 Attach = Callable[[Any, Stage, int], Awaitable[object]]

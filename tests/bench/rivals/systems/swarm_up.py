@@ -59,7 +59,6 @@ class SwarmUp(MeshContender):
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
-        self._processes = Processes(scratch)
         self._ready_line: dict[str, Any] = {}
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.rivals.contract import REQUEST_TIMEOUT, START_TIMEOUT, Pipelined
-from bench.rivals.processes import Processes, announce, free_port, wait_until
+from bench.rivals.processes import announce, free_port, wait_until
 from bench.rivals.stage import Stage
 from bench.rivals.workload import Tensors, Workload, pack, unpack
 
@@ -31,7 +31,6 @@ class Zenoh(Pipelined):
 
     def __init__(self, workload: Workload, scratch: Path) -> None:
         super().__init__(workload, scratch)
-        self._processes = Processes(scratch)
         self._ids = itertools.count()
         self._link: _Link | None = None
 
