@@ -123,15 +123,15 @@ class Takeover:
         if self._config.priority == PRIMARY:
             return
         watched: set[str] = set()
-        for serving_ in self._servings():
-            for server in serving_.servers:
+        for serving in self._servings():
+            for server in serving.servers:
                 stage, fresh = server.stage, server.source.fast
-                peers = self._peers.serving(serving_.info, stage)
+                peers = self._peers.serving(serving.info, stage)
                 watched |= watched_by(
                     self._peers.node, peers, self._config.priority, self._policy.watchers
                 )
                 better = self._better(peers)
-                detail = {"stage": stage, "model": serving_.info.model}
+                detail = {"stage": stage, "model": serving.info.model}
                 if not better and server not in self._covering:
                     self._covering.add(server)
                     fresh.open()
@@ -161,24 +161,24 @@ class Takeover:
         gone = [node for node, state in states.items() if state in ("dead", "left")]
         # Each lane is adopted once: gossip remembers its node for an hour after the lane is gone.
         self._adopted = {entry for entry in self._adopted if entry[2] in gone}
-        for serving_ in self._servings():
-            if self._router.uses_own_lanes(serving_.info.model):
-                for server in serving_.servers:
+        for serving in self._servings():
+            if self._router.uses_own_lanes(serving.info.model):
+                for server in serving.servers:
                     if self._config.priority == PRIMARY:
                         server.source.open_lane(self._peers.node)
-                    self._adopt(serving_, server, gone)
-            for server in serving_.servers:
+                    self._adopt(serving, server, gone)
+            for server in serving.servers:
                 await server.source.close_idle_lanes(self._peers.node)
 
-    def _adopt(self, serving_: Serving, server: StageServer, gone: list[str]) -> None:
+    def _adopt(self, serving: Serving, server: StageServer, gone: list[str]) -> None:
         """Open those lanes of gone nodes that fall to this one."""
         peers = [
-            peer for peer in self._peers.serving(serving_.info, server.stage) if not peer.draining
+            peer for peer in self._peers.serving(serving.info, server.stage) if not peer.draining
         ]
         best = min((peer.priority for peer in peers), default=PRIMARY)
         heirs = [peer.node for peer in peers if peer.priority == best]
         for node in gone:
-            entry = (serving_.info.version, server.stage, node)
+            entry = (serving.info.version, server.stage, node)
             # Every node computes the same survivor: no election, no messages.
             if entry not in self._adopted and rendezvous(node, heirs)[:1] == [self._peers.node]:
                 self._adopted.add(entry)
@@ -190,10 +190,10 @@ class Takeover:
         budgets need it. One primary of a stage does it for all."""
         now, alive = self._clock(), len(self._peers.alive())
         lanes: set[Lane] = set()
-        for serving_ in self._servings():
-            usual = lane_options(serving_.info, self._config).ack_wait
-            for server in serving_.servers:
-                peers = self._peers.serving(serving_.info, server.stage)
+        for serving in self._servings():
+            usual = lane_options(serving.info, self._config).ack_wait
+            for server in serving.servers:
+                peers = self._peers.serving(serving.info, server.stage)
                 primaries = [peer.node for peer in peers if peer.priority == PRIMARY]
                 leads = bool(primaries) and min(primaries) == self._peers.node
                 if server.stage == 1:

@@ -19,7 +19,6 @@ from nodes.versions.loaded import Loaded
 from shards.split.split import split
 from shards.zoo import digits_model
 from swarm.errors import NotFound, Status, Unavailable
-from swarm.mesh import MAX_BUDGET
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.wire.messages import Request
 
@@ -73,10 +72,6 @@ async def test_a_version_that_nobody_asks_for_any_more_is_unloaded_and_the_other
     assert scene.freed == ["1", "2"]
     assert await scene.ask("1") == "1"
     assert scene.loaded == ["1", "2", "1"], "it is loaded again once somebody asks"
-
-
-def test_no_request_lives_as_long_as_what_it_was_given() -> None:
-    assert UNASKED_FOR > MAX_BUDGET
 
 
 async def test_requests_that_come_together_load_a_version_once() -> None:

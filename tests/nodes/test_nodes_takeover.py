@@ -17,7 +17,6 @@ from swarm.gossip import Event, PeerView
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.routing.rendezvous import rendezvous
 from swarm.subjects import Subjects
-from swarm.transport.source import StageSource
 
 SPEC = (Spec("x", "FP32", (-1, 4)),)
 INFO = ModelInfo("m", "1", SPEC, SPEC, (Stage(1, SPEC, SPEC, 1.0),))
@@ -141,10 +140,6 @@ class Scene:
         for _ in range(times):
             await self.takeover.tend_lanes()
         return [name for name in self.source.opened[before:] if name != self.node]
-
-
-def test_the_fake_opens_lanes_as_the_real_one_does() -> None:
-    assert {"open_lane", "close_idle_lanes"} <= set(dir(StageSource))
 
 
 async def test_the_lane_of_a_dead_node_is_drained_by_exactly_one_survivor() -> None:

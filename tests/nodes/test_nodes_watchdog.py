@@ -157,7 +157,7 @@ OFTEN = WatchdogConfig(test_every=0.0)  # at each check
 
 
 @pytest.mark.simulated
-async def test_a_run_that_hangs_is_given_back_and_the_stage_gets_a_new_session() -> None:
+async def test_a_run_that_hangs_is_handed_back_and_the_stage_gets_a_new_session() -> None:
     hung, well = FakeServer(1), FakeServer(2)
     scene = Scene(hung, well)
     hung.hang()
