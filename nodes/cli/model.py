@@ -29,7 +29,7 @@ from swarm.errors import InvalidArgument
 from swarm.fleet.events import ensure_events
 from swarm.learning.weights import Weights
 from swarm.link import jetstream
-from swarm.models.copies import raise_copies
+from swarm.models.replicas import raise_all_replicas
 from swarm.scratch import Scratch
 from swarm.security.sealed import ModelKey
 from swarm.transport.lane import check_one_domain, find_streams
@@ -170,7 +170,7 @@ def run_push(folder: str, options: PushOptions, target: SignedTarget) -> int:
             # Nodes may learn later, and may have no right to make the store of what they learn.
             await Weights(client.link, client.subjects).prepare()
             await ensure_events(client.link, client.subjects)
-            raised = await raise_copies(client.link, client.subjects)
+            raised = await raise_all_replicas(client.link, client.subjects)
         await on_record(client, "push", info.model, info.version)
         if objective is not None:
             await set_objective(client, info.model, objective)

@@ -6,7 +6,7 @@ from swarm.link import Link, jetstream
 from swarm.subjects import Subjects
 
 
-async def raise_copies(link: Link, subjects: Subjects) -> list[str]:
+async def raise_all_replicas(link: Link, subjects: Subjects) -> list[str]:
     """Give keys, artifacts, weight versions, dead letters and audit as many copies as new ones get
     (`jetstream.replicas_of`); returns the names of the streams that have more now. Lanes stay.
 

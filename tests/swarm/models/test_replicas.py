@@ -11,8 +11,8 @@ from nodes.up.embedded_cluster import EmbeddedCluster, elected
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import ApiError, InvalidArgument, NoLeader
 from swarm.link import Link, LinkOptions, jetstream
-from swarm.models.copies import raise_copies
 from swarm.models.registry import Registry
+from swarm.models.replicas import raise_all_replicas
 from swarm.subjects import Subjects, api
 
 SUBJECTS = Subjects("m")
@@ -45,10 +45,10 @@ async def test_keys_of_one_server_get_three_copies_where_there_are_three_servers
         await Registry(single, SUBJECTS).prepare()
         assert await copies(single, KEYS) == 1
         link = await links.connect(*urls)
-        assert await raise_copies(link, SUBJECTS) == [KEYS]
+        assert await raise_all_replicas(link, SUBJECTS) == [KEYS]
         assert await copies(link, KEYS) == 3
-        assert await raise_copies(link, SUBJECTS) == []
-        assert await raise_copies(single, SUBJECTS) == [], "copies are never taken away"
+        assert await raise_all_replicas(link, SUBJECTS) == []
+        assert await raise_all_replicas(single, SUBJECTS) == [], "copies are never taken away"
         await links.close()
 
 
