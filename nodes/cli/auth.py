@@ -12,7 +12,13 @@ from rich.table import Table
 
 from nodes.announce import announce, reload_servers
 from nodes.cli.acts import auth_on_record
-from nodes.cli.auth_options import AddOptions, LimitOptions, RightsOptions, ServerOptions, Told
+from nodes.cli.auth_options import (
+    AddOptions,
+    AuthTarget,
+    LimitOptions,
+    RightsOptions,
+    ServerOptions,
+)
 from nodes.console import conclude, guarded, long_duration, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.security.authority.authority import Authority, User
@@ -93,80 +99,80 @@ def run_list(folder: str, as_json: bool) -> int:
     return guarded(main, as_json)
 
 
-def run_revoke(name: str, told: Told) -> int:
+def run_revoke(name: str, target: AuthTarget) -> int:
     """`swarm auth revoke`; returns its exit code."""
 
     async def main() -> int:
-        authority = Authority(told.auth)
+        authority = Authority(target.auth)
         user = authority.revoke(name)
-        await auth_on_record(told, authority.mesh, "revoke", name)
-        reached = await _tell_servers(authority, told)
+        await auth_on_record(target, authority.mesh, "revoke", name)
+        reached = await _tell_servers(authority, target)
         conclude(
-            told.json,
+            target.json,
             _document(user, time.time()) | {"told": reached},
             f"{name} is revoked; {_reached(reached)}",
         )
         return 0
 
-    return guarded(main, told.json)
+    return guarded(main, target.json)
 
 
-def run_limits(options: LimitOptions, told: Told) -> int:
+def run_limits(options: LimitOptions, target: AuthTarget) -> int:
     """`swarm auth limits`; returns its exit code. It shows the limits where none is to change."""
 
     async def main() -> int:
-        authority = Authority(told.auth)
+        authority = Authority(target.auth)
         reached: list[str] = []
         changes = {name: value for name, value in vars(options).items() if value is not None}
         if changes:
             with authority.changing():
                 authority.limit(replace(authority.limits, **changes))
-            await auth_on_record(told, authority.mesh, "limits", " ".join(changes))
-            reached = await _tell_servers(authority, told)
+            await auth_on_record(target, authority.mesh, "limits", " ".join(changes))
+            reached = await _tell_servers(authority, target)
         document = asdict(authority.limits)
         lines = [f"{name} {value}" for name, value in document.items()]
         text = "\n".join([*lines, _reached(reached)] if changes else lines)
-        conclude(told.json, document | {"told": reached}, text)
+        conclude(target.json, document | {"told": reached}, text)
         return 0
 
-    return guarded(main, told.json)
+    return guarded(main, target.json)
 
 
-def run_rotate(finish: bool, told: Told) -> int:
+def run_rotate(finish: bool, target: AuthTarget) -> int:
     """`swarm auth rotate`; returns its exit code."""
 
     async def main() -> int:
-        authority = Authority(told.auth)
+        authority = Authority(target.auth)
         renewed: list[User] = []
         if finish:
             authority.finish_rotation()
         else:
             renewed = authority.rotate()
-        await auth_on_record(told, authority.mesh, "rotate-finish" if finish else "rotate", "")
-        reached = await _tell_servers(authority, told)
+        await auth_on_record(target, authority.mesh, "rotate-finish" if finish else "rotate", "")
+        reached = await _tell_servers(authority, target)
         text = (
             "the old signing keys are worth nothing any more"
             if finish
-            else f"new signing keys; {len(renewed)} new files in {told.auth}/users: give them to "
+            else f"new signing keys; {len(renewed)} new files in {target.auth}/users: give them to "
             "their users, then: swarm auth rotate --finish"
         )
         document: dict[str, Any] = {"renewed": [user.name for user in renewed], "finished": finish}
         document |= {"told": reached}
-        conclude(told.json, document, f"{text}; {_reached(reached)}")
+        conclude(target.json, document, f"{text}; {_reached(reached)}")
         return 0
 
-    return guarded(main, told.json)
+    return guarded(main, target.json)
 
 
-async def _tell_servers(authority: Authority, told: Told) -> list[str]:
+async def _tell_servers(authority: Authority, target: AuthTarget) -> list[str]:
     """Write the configurations anew that `run_server` wrote, and tell running servers. Returns the
     files and servers that were reached."""
     # Or a command that began later could tell them more, and this one less again.
     with authority.changing():
-        return await _tell_servers_now(authority, told)
+        return await _tell_servers_now(authority, target)
 
 
-async def _tell_servers_now(authority: Authority, told: Told) -> list[str]:
+async def _tell_servers_now(authority: Authority, target: AuthTarget) -> list[str]:
     reached = []
     for folder in authority.servers:
         path = folder / USERS_CONF
@@ -174,12 +180,12 @@ async def _tell_servers_now(authority: Authority, told: Told) -> list[str]:
             plain = path.read_text().startswith(PLAIN_MARK)
             write_text(path, _users_conf(authority, folder, plain))
             reached.append(str(path))
-    if told.pid_file:
-        reload_servers(told.pid_file)
-        reached.append(told.pid_file)
-    if told.nats:
-        await announce(authority, told.servers(told.nats))
-        reached.append(told.nats)
+    if target.pid_file:
+        reload_servers(target.pid_file)
+        reached.append(target.pid_file)
+    if target.nats:
+        await announce(authority, target.servers(target.nats))
+        reached.append(target.nats)
     return reached
 
 

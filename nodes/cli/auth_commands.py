@@ -10,11 +10,11 @@ from nodes.cli.auth_options import (
     HERE,
     AddOptions,
     AuthFolder,
+    AuthTarget,
     CertsOptions,
     LimitOptions,
     RightsOptions,
     ServerOptions,
-    Told,
 )
 from nodes.cli.command import add_commands, argument, option
 from nodes.cli.options import Json, MeshName
@@ -47,22 +47,22 @@ def list_(auth: AuthFolder = HERE, json: Json = False) -> int:
     return run_list(auth, json)
 
 
-def revoke(name: UserName, told: Told) -> int:
+def revoke(name: UserName, target: AuthTarget) -> int:
     """Make a user's credentials worthless; its connections end as soon as servers are told, by
     --nats or --pid-file."""
     from nodes.cli.auth import run_revoke
 
-    return run_revoke(name, told)
+    return run_revoke(name, target)
 
 
 def rotate(
-    told: Told,
+    target: AuthTarget,
     finish: bool = option(False, "End a rotation: old signing keys are worth nothing any more."),
 ) -> int:
     """Make new signing keys and new credentials for all; the old ones do until --finish."""
     from nodes.cli.auth import run_rotate
 
-    return run_rotate(finish, told)
+    return run_rotate(finish, target)
 
 
 def server(
@@ -77,20 +77,20 @@ def server(
     return run_server(folder, options, auth, json)
 
 
-def certs(options: CertsOptions, told: Told) -> int:
+def certs(options: CertsOptions, target: AuthTarget) -> int:
     """Show, issue and rotate certificates of servers and clients; no connection ends by it."""
     from nodes.cli.certs import run_certs
 
-    return run_certs(options, told)
+    return run_certs(options, target)
 
 
-def limits(options: LimitOptions, told: Told) -> int:
+def limits(options: LimitOptions, target: AuthTarget) -> int:
     """Show, or change, how much of the servers members and clients may take.
 
     Each limit is an option, as --client-payload 65536; -1: no limit."""
     from nodes.cli.auth import run_limits
 
-    return run_limits(options, told)
+    return run_limits(options, target)
 
 
 def permissions(options: RightsOptions) -> int:

@@ -23,7 +23,7 @@ HERE = "swarm-auth"
 
 
 @dataclass(frozen=True)
-class Told(Servers):
+class AuthTarget(Servers):
     """A folder of keys, and the running servers that are told of its change, if any."""
 
     nats: str = option("", NATS, rich_help_panel=THE_MESH)

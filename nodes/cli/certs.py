@@ -13,7 +13,7 @@ from rich.table import Table
 
 from nodes.announce import end_connections, reload_servers
 from nodes.cli.auth import validity
-from nodes.cli.auth_options import CertsOptions, Told
+from nodes.cli.auth_options import AuthTarget, CertsOptions
 from nodes.console import err, guarded, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.security.authority.authority import Authority
@@ -26,11 +26,11 @@ from swarm.security.authority.keys import read_text, write_text
 from swarm.subjects import token
 
 
-def run_certs(act: CertsOptions, told: Told) -> int:
+def run_certs(act: CertsOptions, target: AuthTarget) -> int:
     """`swarm auth certs`; returns its exit code."""
 
     async def main() -> int:
-        authority = Authority(told.auth)
+        authority = Authority(target.auth)
         certificates = authority.certificates
         if not certificates.exists:
             raise InvalidArgument(
@@ -67,16 +67,16 @@ def run_certs(act: CertsOptions, told: Told) -> int:
             certificates.issue_client(
                 authority.directory / "users", token(name, "client's name"), valid
             )
-        if act.reconnect and not told.nats:
+        if act.reconnect and not target.nats:
             raise InvalidArgument("--reconnect ends the connections of a server: add --nats URL")
-        done = _tell_servers(act, told.pid_file)
+        done = _tell_servers(act, target.pid_file)
         if act.reconnect:
-            ended = await _reconnected(authority, told)
+            ended = await _reconnected(authority, target)
             done += f"{'; ' if done else ''}{ended} connections were ended, and connect again"
-        _show(authority, done, steps, told.json)
+        _show(authority, done, steps, target.json)
         return 0
 
-    return guarded(main, told.json)
+    return guarded(main, target.json)
 
 
 def rotate(authority: Authority, valid: timedelta) -> None:
@@ -119,10 +119,10 @@ def _hand_out(authority: Authority) -> None:
         write_text(folder / "ca.pem", text)
 
 
-async def _reconnected(authority: Authority, told: Told) -> int:
+async def _reconnected(authority: Authority, target: AuthTarget) -> int:
     """Let all who are connected connect again; returns how many connections have ended."""
-    servers = told.nats.split(",")
-    return sum([await end_connections(authority, told.servers(one)) for one in servers])
+    servers = target.nats.split(",")
+    return sum([await end_connections(authority, target.servers(one)) for one in servers])
 
 
 def _tell_servers(act: CertsOptions, pid_file: str) -> str:

@@ -25,7 +25,7 @@ from rich.text import Text
 from nodes.console import err, out, print_json
 from nodes.demo.frame import LOCAL_BANDWIDTH, MODEL, PIPELINE, Frame, kill, run_story
 from nodes.demo.record import DemoRecord, summarise
-from nodes.demo.secure import SecureStory, all_held
+from nodes.demo.secure import SecureStory, all_protected
 from nodes.progress import progress
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
@@ -170,7 +170,7 @@ async def _end_of_stream(local: LocalMesh, edge: NodeProcess) -> int:
 
 def _report(record: DemoRecord, count: int, as_json: bool, secured: dict[str, Any] | None) -> int:
     doc = summarise(record, count) | (secured or {})
-    held = secured is None or all_held(secured)
+    protected = secured is None or all_protected(secured)
     if as_json:
         print_json(doc)
     else:
@@ -186,14 +186,14 @@ def _report(record: DemoRecord, count: int, as_json: bool, secured: dict[str, An
         if secured is not None:
             out.print(
                 "[bold green]each protection held[/]"
-                if held
+                if protected
                 else "[bold red]a protection did not hold[/]"
             )
         out.print("next: swarm up --model YOUR.onnx --stages 3")
     complete = record.taken_over_at and record.returned_at
     if not complete:
         err.print("demo: the takeover or the return did not happen in time")
-    return 0 if doc["lost"] == 0 and doc["wrong"] == 0 and complete and held else 1
+    return 0 if doc["lost"] == 0 and doc["wrong"] == 0 and complete and protected else 1
 
 
 def live_picture(record: DemoRecord, statuses: dict[str, dict[str, Any]], part: float) -> Group:

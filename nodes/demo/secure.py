@@ -213,7 +213,7 @@ def files_with(pieces: list[bytes], folders: list[Path]) -> Found:
     return found
 
 
-def all_held(figures: Mapping[str, Any]) -> bool:
+def all_protected(figures: Mapping[str, Any]) -> bool:
     """Whether the protection held in each step."""
     return bool(
         figures.get("all_back")

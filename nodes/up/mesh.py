@@ -36,7 +36,7 @@ from swarm.subjects import speaker
 log = logging.getLogger("swarm.up")
 
 BROKEN_FROM = 3  # deaths in a row before it was ready from which a node will not become ready
-LOOK_EVERY = 0.2  # seconds: a process that dies publishes no status
+CHECK_EVERY = 0.2  # seconds: a process that dies publishes no status
 
 
 @dataclass
@@ -130,7 +130,7 @@ class LocalMesh:
             if broken or time.monotonic() > deadline:
                 node = (broken or waiting)[0]
                 raise Unavailable(f"{node.role} did not become ready:\n{self.tail(node)}")
-            await self._next_status(LOOK_EVERY)
+            await self._next_status(CHECK_EVERY)
 
     async def until(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Wait until `condition`, which is asked at each status; False after `timeout` seconds."""
@@ -138,7 +138,7 @@ class LocalMesh:
         while not condition():
             if time.monotonic() > deadline:
                 return False
-            await self._next_status(LOOK_EVERY)
+            await self._next_status(CHECK_EVERY)
         return True
 
     async def _next_status(self, timeout: float) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 
 HUNG_AFTER = 3.0  # seconds without an answer after which a server counts as hung
-# Looks without an answer that this takes at the least: a supervisor that was stopped itself, or a
+# Probes without an answer that this takes at the least: a supervisor that was stopped itself, or a
 # machine that slept, has waited long for a single answer.
-LEAST_LOOKS = 3
+LEAST_PROBES = 3
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds before a start after failed ones, doubled
 # Bytes of free disk: below the first a store counts as full, above the second as one with room. Not
 # one number, lest a store at the limit be called full and not full in turns.
@@ -25,7 +25,7 @@ FULL_BELOW, ROOM_ABOVE = 1 << 20, 2 << 20
 
 
 class Event(Enum):
-    """What a look at the server found, or what became of a start."""
+    """What a probe of the server found, or what became of a start."""
 
     ANSWERED = auto()
     SILENT = auto()
@@ -36,7 +36,7 @@ class Event(Enum):
 class Do(Enum):
     """What to do next."""
 
-    LOOK = auto()
+    PROBE = auto()
     KILL = auto()
     START = auto()
 
@@ -46,13 +46,13 @@ class Life:
     """A server since its last start.
 
     has_answered: whether it was up. silent_since: seconds of the clock at which the first of the
-    unanswered looks began. silent_looks: their number. failures: starts in a row that led to no
+    unanswered probes began. silent_probes: their number. failures: starts in a row that led to no
     answer.
     """
 
     has_answered: bool = False
     silent_since: float = 0.0
-    silent_looks: int = 0
+    silent_probes: int = 0
     failures: int = 0
 
 
@@ -65,15 +65,15 @@ class Step:
 
 
 def next_step(life: Life, event: Event, began: float, now: float) -> tuple[Life, Step]:
-    """The life after an event, and what to do. began: when the look or the start began; both are
+    """The life after an event, and what to do. began: when the probe or the start began; both are
     seconds of one monotonic clock."""
     if event is Event.ANSWERED:
-        return Life(has_answered=True), Step(Do.LOOK)
+        return Life(has_answered=True), Step(Do.PROBE)
     if event is Event.SILENT:
-        since = life.silent_since if life.silent_looks else began
-        silent = replace(life, silent_since=since, silent_looks=life.silent_looks + 1)
-        is_hung = now - since >= HUNG_AFTER and silent.silent_looks >= LEAST_LOOKS
-        return silent, Step(Do.KILL if is_hung else Do.LOOK)
+        since = life.silent_since if life.silent_probes else began
+        silent = replace(life, silent_since=since, silent_probes=life.silent_probes + 1)
+        is_hung = now - since >= HUNG_AFTER and silent.silent_probes >= LEAST_PROBES
+        return silent, Step(Do.KILL if is_hung else Do.PROBE)
     if event is Event.ENDED and life.has_answered:
         return Life(), Step(Do.START)
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**life.failures)
@@ -90,7 +90,7 @@ class StoreState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """One look. buckets: the folders of streams that are kept in files. free: bytes."""
+    """buckets: the folders of streams that are kept in files. free: bytes of the disk."""
 
     buckets: frozenset[str]
     free: int

@@ -2,7 +2,7 @@
 killed when it hangs.
 
 The decisions are in `nodes.up.server_rules`. The kernel tells of a death at once. A hang is seen
-by looks: the server greets each new connection with a line, and a process that does not run greets
+by probes: the server greets each new connection with a line, and a process that does not run greets
 nobody.
 """
 
@@ -25,8 +25,8 @@ from swarm.errors import Unavailable
 
 log = logging.getLogger("swarm.up")
 
-LOOK_EVERY = 0.5  # seconds between looks at a server that answers
-LOOK_TIMEOUT = 1.0  # seconds that a look waits for the greeting
+PROBE_EVERY = 0.5  # seconds between probes at a server that answers
+PROBE_TIMEOUT = 1.0  # seconds that a probe waits for the greeting
 
 IN_MEMORY = "requests that waited in lanes (their requesters ask again)"
 IN_FILES = "keys, artifacts, and which version serves"
@@ -41,7 +41,7 @@ def ended_how(code: int | None) -> str:
     return f"it ended with code {code}"
 
 
-def look_at(store: Path) -> StoreFiles:
+def read_store(store: Path) -> StoreFiles:
     """The files below the store's directory, and the room on its disk."""
     found: list[str] = []
     with contextlib.suppress(OSError):  # somebody may be deleting it just now
@@ -78,14 +78,14 @@ class ServerWatch:
         """Until cancelled."""
         life = Life()
         began = self._clock()
-        event = await self._look()
+        event = await self._probe()
         while True:
             life, step = next_step(life, event, began, self._clock())
             await asyncio.sleep(step.after)
             if step.do is Do.KILL:
                 await self.kill("it answered nothing for 3 s and was killed")
             began = self._clock()
-            event = await (self._start() if step.do is Do.START else self._look())
+            event = await (self._start() if step.do is Do.START else self._probe())
 
     async def kill(self, cause: str) -> None:
         """End the server; `run` starts it again. cause: what people are told."""
@@ -93,13 +93,13 @@ class ServerWatch:
         self._cause = cause
         await self.server.kill()
 
-    async def _look(self) -> Event:
+    async def _probe(self) -> Event:
         """How the server is. Lasts until it is due again, or until the server ends."""
-        due = self._clock() + LOOK_EVERY
-        answered = self.server.alive and await self.server.answers(LOOK_TIMEOUT)
+        due = self._clock() + PROBE_EVERY
+        answered = self.server.alive and await self.server.answers(PROBE_TIMEOUT)
         if answered:
             self.is_up = True
-            await self._look_at_files()
+            await self._check_files()
         if self.server.alive:
             await one_ends([self.server.pid], max(0.0, due - self._clock()))
         if not self.server.alive:
@@ -137,19 +137,19 @@ class ServerWatch:
                 "kept": [] if is_gone else [IN_FILES],
             },
         )
-        return Event.ANSWERED if await self.server.answers(LOOK_TIMEOUT) else Event.SILENT
+        return Event.ANSWERED if await self.server.answers(PROBE_TIMEOUT) else Event.SILENT
 
     # --- its files ----------------------------------------------------------------------
 
     def _files_are_gone(self) -> bool:
         store = self.server.store
-        return store is None or not self._known <= look_at(store).buckets
+        return store is None or not self._known <= read_store(store).buckets
 
-    async def _look_at_files(self) -> None:
+    async def _check_files(self) -> None:
         store = self.server.store
         if store is None:
             return
-        self.files = look_at(store)
+        self.files = read_store(store)
         before, self.store = self.store, judged(self.files, self._known, self.store)
         self._known |= self.files.buckets
         if self.store is before:

@@ -18,7 +18,7 @@ from nodes.event_loop import SUPERVISOR
 from nodes.up.supervisor import one_ends
 from swarm.errors import Internal, error_for
 
-LOOK_EVERY = 1.0  # seconds between looks, beside the kernel's word that the process ended
+CHECK_EVERY = 1.0  # seconds between checks, beside the kernel's word that the process ended
 END_TIMEOUT = 5.0  # seconds to end after Ctrl-C
 
 
@@ -37,7 +37,7 @@ async def split_into(folder: Path, file: str, arguments: Sequence[str]) -> None:
     )
     try:
         while process.poll() is None:
-            await one_ends([process.pid], LOOK_EVERY)
+            await one_ends([process.pid], CHECK_EVERY)
     finally:
         await _end(process)
     assert process.stdout is not None

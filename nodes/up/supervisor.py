@@ -21,8 +21,8 @@ from nodes.up.restarts import Past, after_death, is_missed
 log = logging.getLogger("swarm.up")
 
 STOP_TIMEOUT = 10.0  # seconds to drain before SIGKILL
-LOOK_EVERY = 1.0  # seconds between looks, beside the kernel's word that a process ended
-# Seconds between looks while a process waits for its restart, or where the kernel does not tell.
+CHECK_EVERY = 1.0  # seconds between checks, beside the kernel's word that a process ended
+# Seconds between checks while a process waits for its restart, or where the kernel does not tell.
 POLL_EVERY = 0.1
 
 
@@ -135,7 +135,7 @@ class Supervisor:
                     node.restart()
             living = [node.pid for node in self.nodes if node.alive]
             all_alive = len(living) == len(self.nodes)
-            await one_ends(living, LOOK_EVERY if all_alive else POLL_EVERY)
+            await one_ends(living, CHECK_EVERY if all_alive else POLL_EVERY)
 
     def _is_missed(self, node: NodeProcess) -> bool:
         wanted = [other.role for other in self.nodes if other.wanted]

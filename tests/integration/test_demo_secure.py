@@ -12,7 +12,7 @@ import pytest
 from support.commands import commands
 from support.waiting import eventually_now
 
-from nodes.demo.secure import all_held, files_with, pieces_of
+from nodes.demo.secure import all_protected, files_with, pieces_of
 from swarm.scratch import sweep
 
 GOOD: dict[str, Any] = {
@@ -34,7 +34,7 @@ def test_nothing_is_lost_through_a_rotation_a_kill_and_a_revocation(tmp_path: Pa
         doc = json.loads(command.stdout)
         assert (doc["lost"], doc["wrong"]) == (0, 0)
         assert doc["connections_ended"] >= 5
-        assert all_held(doc)
+        assert all_protected(doc)
         assert doc["revoked"] != doc["new_credentials"]
         assert not command.remaining()
         steps = ("has certificate", "gets SIGKILL", "are refused")
@@ -74,8 +74,8 @@ def test_the_folders_of_a_killed_demo_go_when_the_next_command_starts(
     ],
 )
 def test_one_protection_that_did_not_hold_is_enough_to_fail(name: str, value: object) -> None:
-    assert all_held(GOOD)
-    assert not all_held(GOOD | {name: value})
+    assert all_protected(GOOD)
+    assert not all_protected(GOOD | {name: value})
 
 
 def test_weights_on_a_disk_are_found(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from nodes.up.server_rules import (
     FIRST_PAUSE,
     FULL_BELOW,
     HUNG_AFTER,
-    LEAST_LOOKS,
+    LEAST_PROBES,
     LONGEST_PAUSE,
     ROOM_ABOVE,
     Do,
@@ -26,7 +26,7 @@ from nodes.up.server_rules import (
     judged,
     next_step,
 )
-from nodes.up.server_watch import look_at
+from nodes.up.server_watch import read_store
 
 UP = Life(has_answered=True)
 
@@ -37,7 +37,7 @@ def test_a_server_that_was_up_starts_again_at_once_however_often_it_dies() -> No
         life, step = next_step(life, Event.ENDED, turn, turn)
         assert step == Step(Do.START, 0.0)
         life, step = next_step(life, Event.ANSWERED, turn, turn)
-        assert step.do is Do.LOOK
+        assert step.do is Do.PROBE
 
 
 @pytest.mark.parametrize("failure", [Event.ENDED, Event.START_FAILED])
@@ -56,16 +56,16 @@ def test_silence_of_three_seconds_is_a_hang_and_one_answer_ends_it() -> None:
     life = UP
     for began in (10.0, 11.0):
         life, step = next_step(life, Event.SILENT, began, began + 1.0)
-        assert step.do is Do.LOOK
+        assert step.do is Do.PROBE
     assert next_step(life, Event.SILENT, 12.0, 13.0)[1].do is Do.KILL
     life, _ = next_step(life, Event.ANSWERED, 12.0, 12.5)
-    assert next_step(life, Event.SILENT, 13.0, 14.0)[1].do is Do.LOOK
+    assert next_step(life, Event.SILENT, 13.0, 14.0)[1].do is Do.PROBE
 
 
 def test_a_supervisor_that_slept_itself_does_not_blame_the_server() -> None:
     life, step = next_step(UP, Event.SILENT, 10.0, 1000.0)
-    assert step.do is Do.LOOK
-    assert next_step(life, Event.ANSWERED, 1000.0, 1000.1)[1].do is Do.LOOK
+    assert step.do is Do.PROBE
+    assert next_step(life, Event.ANSWERED, 1000.0, 1000.1)[1].do is Do.PROBE
 
 
 @given(st.lists(st.tuples(st.sampled_from(Event), st.floats(0.0, 5.0)), max_size=40))
@@ -81,9 +81,9 @@ def test_only_long_silence_kills_and_every_end_is_followed_by_a_start(
             silent_from, silent = (silent_from, silent + 1) if silent else (began, 1)
         else:
             silent = 0
-        is_hung = silent >= LEAST_LOOKS and now - silent_from >= HUNG_AFTER
+        is_hung = silent >= LEAST_PROBES and now - silent_from >= HUNG_AFTER
         ended = event in (Event.ENDED, Event.START_FAILED)
-        assert step.do is (Do.START if ended else Do.KILL if is_hung else Do.LOOK)
+        assert step.do is (Do.START if ended else Do.KILL if is_hung else Do.PROBE)
         assert 0.0 <= step.after <= LONGEST_PAUSE
 
 
@@ -110,9 +110,9 @@ def test_a_look_sees_buckets_and_room_also_where_the_folder_is_deleted(tmp_path:
     streams = tmp_path / "store" / "jetstream" / "$G" / "streams"
     for name in ("KV_keys", "OBJ_files", "SWARM=lane"):
         (streams / name).mkdir(parents=True)
-    seen = look_at(tmp_path / "store")
+    seen = read_store(tmp_path / "store")
     assert seen.buckets == {"KV_keys", "OBJ_files"}
-    gone = look_at(tmp_path / "nowhere" / "store")
+    gone = read_store(tmp_path / "nowhere" / "store")
     assert gone.buckets == frozenset()
     assert gone.free > 0
     assert seen.free > 0
@@ -133,7 +133,7 @@ def test_a_store_that_is_deleted_during_the_look_is_gone_and_the_look_ends(
 ) -> None:
     store = tmp_path / "store"
     (store / "jetstream" / "$G" / "streams" / "KV_keys").mkdir(parents=True)
-    known = look_at(store).buckets
-    seen = look_at(Vanishing(store))
+    known = read_store(store).buckets
+    seen = read_store(Vanishing(store))
     assert judged(seen, known, StoreState.FINE) is StoreState.GONE
     assert seen.free > 0, "of the disk that held it"
