@@ -10,10 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from nodes.connection.connection import Connection
 from nodes.connection.events import REASON_LIMIT
@@ -27,9 +24,6 @@ from nodes.versions.versions import Versions
 from shards.errors import ShardsError
 from shards.manifest import Manifest
 from swarm.errors import InvalidArgument, SwarmError
-from swarm.fleet.advertised import learners
-from swarm.fleet.membership import Membership
-from swarm.learning.consensus.layout import Layout
 from swarm.learning.consensus.participant import Event
 from swarm.learning.exchange import Exchange
 from swarm.learning.teaching import listening
@@ -156,7 +150,7 @@ class Learning:
             tell=self._tell,
         )
 
-    def _join(self, frozen: FrozenModel, parameters: Parameters, epoch: int) -> MeshExchange:
+    def _join(self, frozen: FrozenModel, parameters: Parameters, epoch: int) -> Exchange:
         info = frozen.info
         exchange = Exchange(
             self._mesh.link,
@@ -172,12 +166,12 @@ class Learning:
             allowed=self._allowed,
         )
 
-        def told(event: Event) -> None:
+        def tell(event: Event) -> None:
             detail = {"what": event.kind, "sender": event.node, "detail": event.detail}
             self._tell("learning", detail)
 
-        exchange.on_event(told)
-        return MeshExchange(exchange, self._membership, Layout.of(parameters))
+        exchange.on_event(tell)
+        return exchange
 
     def _is_idle(self) -> bool:
         return not any(server.queued or server.waiting for server in self._versions.servers())
@@ -188,57 +182,3 @@ class Learning:
         if self._problem:
             doc["problem"] = self._problem[:REASON_LIMIT]
         return {"learning": doc}
-
-
-class MeshExchange:
-    """The mesh's exchange of deltas, as a learner sees it."""
-
-    def __init__(self, exchange: Exchange, membership: Membership, layout: Layout) -> None:
-        self._exchange = exchange
-        self._membership = membership
-        self._layout = layout
-
-    @property
-    def parameters(self) -> Parameters:
-        return self._exchange.parameters
-
-    @property
-    def consensus(self) -> Parameters:
-        return self._exchange.consensus
-
-    @property
-    def copies(self) -> Mapping[str, Parameters]:
-        participant = self._exchange.participant
-        found: dict[str, Parameters] = {}
-        for node in participant.followed:
-            copy = participant.copy_of(node)
-            if copy is not None:
-                found[node] = self._layout.unflatten(copy[2])
-        return found
-
-    @property
-    def participants(self) -> frozenset[str]:
-        scope = self._exchange.participant.scope
-        return frozenset(peer.node for peer in learners(self._membership.view().values(), *scope))
-
-    @property
-    def counters(self) -> Mapping[str, Any]:
-        return self._exchange.counters
-
-    def mix(self) -> None:
-        self._exchange.mix()
-
-    def step(self, update: Mapping[str, np.ndarray]) -> None:
-        self._exchange.step(update)
-
-    def catch_up(self) -> bool:
-        return self._exchange.catch_up()
-
-    def block(self, node: str) -> None:
-        self._exchange.block(node)
-
-    def reset(self, parameters: Mapping[str, np.ndarray], epoch: int) -> None:
-        self._exchange.reset(parameters, epoch)
-
-    async def run(self) -> None:
-        await self._exchange.run()

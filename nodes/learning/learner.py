@@ -74,7 +74,7 @@ class Exchange(Protocol):
     def catch_up(self) -> bool:
         """Begin from the middle of the neighbours' parameters; whether there were any."""
 
-    def block(self, node: str) -> None:
+    def block(self, node: str) -> object:
         """Take nothing of that node's key any more."""
 
     def reset(self, parameters: Mapping[str, np.ndarray], epoch: int) -> None:
