@@ -1,8 +1,8 @@
 """The one seam for every way that a message can travel: Sender and Source, Parcel and Delivery.
 
-A stage takes each `Delivery` from its `Source`, and gives each result to a `Sender` as a `Parcel`.
-A requester gives its requests to the same kind of `Sender`. Neither knows sockets, shared memory,
-fast mode, or which process is on which host.
+A stage takes each `Delivery` from its `StageSource`, and gives each result to a `StageSender` as a
+`Parcel`. A requester gives its requests to the same kind of sender. Neither knows sockets, shared
+memory, fast mode, or which process is on which host.
 
     Parcel ─► Sender ─┬─ handed over to a process of this host ─┐
                       ├─ the lane (JetStream) ──────────────────┼─► Source ─► Delivery
@@ -28,7 +28,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from swarm.errors import Status, SwarmError
-from swarm.transport.parcel import Parcel
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Part
@@ -100,18 +99,6 @@ class Sending(Protocol):
 
     def drop(self) -> None:
         """Nobody waits for this try any more: no event comes."""
-        ...
-
-
-class Sender(Protocol):
-    """One way, or several, to one stage of one model version."""
-
-    def send(self, parcel: Parcel, on: OnEvent) -> Sending:
-        """Send now; never waits, never raises a `SwarmError`. Events may come before the return."""
-        ...
-
-    def close(self) -> None:
-        """Nothing is handed over any more; a parcel in flight is stored, or refused."""
         ...
 
 
@@ -197,37 +184,4 @@ class Delivery(Protocol):
 
     def dead_letter(self, reason: str) -> None:
         """No node can do the work: a dead letter with the reason."""
-        ...
-
-
-class Source(Protocol):
-    """All messages for one stage of one node, whichever way they come.
-
-    Made with `accept(delivery)`, which takes a message that is to be worked on, and `backlog()`,
-    which is asked before a message is taken from this host or from the fast queue."""
-
-    @property
-    def waiting(self) -> int:
-        """Messages that wait in the lanes, as last seen."""
-        ...
-
-    @property
-    def in_hand(self) -> int:
-        """Messages that this node works on, or keeps until the next one's ack."""
-        ...
-
-    def pause(self) -> None:
-        """Take nothing more."""
-        ...
-
-    def resume(self) -> None:
-        """Take messages again."""
-        ...
-
-    def hand_back(self) -> None:
-        """All messages in hand are to be worked on elsewhere."""
-        ...
-
-    async def drain(self) -> None:
-        """Take nothing more; messages that were on their way have arrived, or are refused."""
         ...

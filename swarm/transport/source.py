@@ -69,7 +69,7 @@ class SourceOptions:
 
 
 class StageSource:
-    """Serves one stage's messages to `accept` (a `Source`). `run()` owns its lanes' tasks.
+    """Serves one stage's messages to `accept`. `run()` owns its lanes' tasks.
 
     backlog(): asked before a message of the fast queue, or of this host, is taken. node: this
     node's id, for failures that it reports.

@@ -90,7 +90,7 @@ IN_LANE = _InLane()
 
 
 class StageSender:
-    """Sends to stage `stage` of a model version (a `Sender`); a requester sends to stage 1.
+    """Sends to stage `stage` of a model version; a requester sends to stage 1.
 
     run_time: how long a run takes, as the sender has seen it lately. in_flight(), where they are
     counted: parcels of the sender that are under way, by any way.
@@ -124,7 +124,7 @@ class StageSender:
         )
 
     def send(self, parcel: Parcel, on: OnEvent) -> Sending:
-        """See `Sender.send`."""
+        """Send now; never waits, never raises a `SwarmError`. Events may come before the return."""
         routes, attempt = self._routes, parcel.features.attempt
         peer = ""
         if attempt == 1 and routes.lender.host:
@@ -179,6 +179,6 @@ class StageSender:
         self._lane.send(self._subject_of(parcel.lane), parcel, on)
 
     def close(self) -> None:
-        """See `Sender.close`."""
+        """Nothing is handed over any more; a parcel in flight is stored, or refused."""
         self._handover.close()
         self._fast.close()
