@@ -22,7 +22,7 @@ from nodes.stage.server import StageServer
 from nodes.versions.serving import Serving
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import StagePeer, of_load
-from swarm.fleet.priorities import FALLBACK, PRIMARY
+from swarm.fleet.priorities import PRIMARY
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.gossip import Event
 from swarm.periodic import BEAT, next_beat
@@ -135,12 +135,12 @@ class Takeover:
                 if not better and server not in self._covering:
                     self._covering.add(server)
                     fresh.open()
-                    if self._config.priority == FALLBACK:
+                    if self._config.role != WARM:  # it tells of the stages that it takes
                         self._tell("took-over", detail)
                 elif better and server in self._covering:
                     self._covering.discard(server)
                     await fresh.close()
-                    if self._config.role != WARM:  # it tells of the stages that it takes
+                    if self._config.role != WARM:
                         self._tell("gave-back", detail)
         self._members.watch(frozenset(watched))
 
