@@ -35,6 +35,11 @@ def with_tables(text: str) -> str:
     return _BLOCK.sub(lambda found: found[1] + TABLES[found["name"]]() + found[3], text)
 
 
+def prose(text: str) -> str:
+    """A page without the tables that are made from the code."""
+    return _BLOCK.sub("", text)
+
+
 def rooms(package: str) -> str:
     """Each room of a package, and each module that stands beside them, with its purpose."""
     rows = [f"| `{name}` | {purpose} |" for name, purpose in purposes(package)]
@@ -88,6 +93,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rooms of nodes": partial(rooms, "nodes"),
     "decisions of swarm": partial(decisions, "swarm"),
     "decisions of shards": partial(decisions, "shards"),
+    "decisions of nodes": partial(decisions, "nodes"),
     "rights": rights,
     "options of swarm-node": node_options,
 }
