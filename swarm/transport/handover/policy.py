@@ -9,8 +9,9 @@ ends by
 - a *check* at the time `due`, which finds that the process hangs or that the parcel is late.
 
 Runs are long or short, processes many or few: so the patience for an ack follows the length of a
-run and the number of runs before it. A process that says nothing for longer than a run should take
-is *asked whether it lives*: its event loop answers, beside the longest run.
+run and the number of runs before it. Where runs are long, a process that says nothing for longer
+than one is *asked whether it lives*: its event loop answers, beside the run. Where they are short
+nobody is asked, since the patience ends as soon.
 
 All times are seconds of `time.monotonic()`.
 """
