@@ -293,6 +293,8 @@ class NodeConfig:
         mode_of(self.codec)
         checked_setting(self.two_connections)
         check(self)
+        if self.learns:
+            self.learner.privacy.check_usable()
         if self.role != "gateway":
             token(self.model_name, "model name (--model NAME[@VERSION])")
             if self.version:

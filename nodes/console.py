@@ -102,6 +102,11 @@ def long_duration(text: str) -> float:
     return _seconds(text, LONG_UNITS, "90d, 12h, 30m or 45s")
 
 
+def ago(text: str) -> float:
+    """Seconds of `500ms`, `90` (seconds), `10m`, `2h`, `1d`. Raises `InvalidArgument`."""
+    return _seconds(text, {"": 1.0, **UNITS, **LONG_UNITS}, "5m, 2h or 1d")
+
+
 def _seconds(text: str, units: Mapping[str, float], examples: str) -> float:
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", text.strip())
     if match is None or match[2] not in units:

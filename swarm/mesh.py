@@ -282,14 +282,14 @@ class Mesh:
         """Like `infer`, but a failure is a `Result` too and nothing is raised."""
         header = checked(traceparent) if traceparent else ""
         trace = None if self.tracer is None else self.tracer.begin(model, header)
-        request = Request(
-            dict(inputs),
-            request_id or ulid(),
-            session=session,
-            weights=weights,
-            traceparent=header if trace is None else trace.traceparent,
-        )
         try:
+            request = Request(
+                dict(inputs),
+                request_id or ulid(),
+                session=session,
+                weights=weights,
+                traceparent=header if trace is None else trace.traceparent,
+            )
             result = await self._ask(model, request, budget, delivery, hedge)
         except BaseException as error:
             if trace is not None:

@@ -17,7 +17,7 @@ import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.options import RecordOptions, ReplayOptions, Target
 from nodes.cli.with_mesh import named_version, with_mesh
-from nodes.console import duration, err, long_duration, out, print_json
+from nodes.console import ago, duration, err, out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.replay.recorded import Recorded, recorded, recorded_models
 from nodes.replay.recording import Recording, RecordLimits
@@ -116,7 +116,7 @@ def run_replay(request: str, options: ReplayOptions, target: Target) -> int:
         if bool(request) == bool(since):
             raise InvalidArgument("give one of ID and --since 5m")
         name, _, of_version = options.model.partition("@")
-        begin = time.time() - long_duration(since) if since else 0.0
+        begin = time.time() - ago(since) if since else 0.0
         wanted = token(request, "request id") if request else ""
         names = [token(name, "model name")] if name else []
         found: list[Recorded] = []

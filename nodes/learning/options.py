@@ -38,11 +38,17 @@ class Privacy:
 
     def __post_init__(self) -> None:
         check(self)
+
+    def check_usable(self) -> None:
+        """Raises `InvalidArgument` where no node can train so. A node that does not learn may have
+        these settings, too: one file serves all nodes of a host."""
+        if not self.noise:
+            return
         if not (self.clip > 0 and 0 < self.sampling <= 1 and 0 < self.delta < 1):
             raise InvalidArgument(
                 "privacy: 0 < clip, 0 < sampling <= 1 and 0 < delta < 1 are expected"
             )
-        if self.noise and importlib.util.find_spec("dp_accounting") is None:
+        if importlib.util.find_spec("dp_accounting") is None:
             raise InvalidArgument(
                 'privacy needs the package dp-accounting: pip install "swarm-mesh[privacy]"'
             )

@@ -194,11 +194,11 @@ class InferAnswerer:
         loaded = question.loaded
         if loaded.lighter is None:
             return await self._ask_mesh(question, question.deadline, inf)
+        deadline = question.deadline - loaded.lighter_seconds * 2 - LIGHTER_ROOM
         now = asyncio.get_running_loop().time()
-        tried_until = now + (question.deadline - now) * IN_VAIN_SHARE
-        reserve = loaded.lighter_seconds * 2 + LIGHTER_ROOM
+        tried_until = now + (deadline - now) * IN_VAIN_SHARE
         try:
-            result = await self._ask_mesh(question, question.deadline - reserve, tried_until)
+            result = await self._ask_mesh(question, deadline, tried_until)
         except (Unavailable, DeadlineExceeded) as error:  # of stage 0
             result = self._failed(question.request, loaded.info.model, error)
         return await self._lighter(question, result) if result.status in LIGHTER_ANSWERS else result

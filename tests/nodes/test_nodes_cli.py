@@ -26,7 +26,7 @@ from nodes.cli.node import node as run
 from nodes.cli.options import InferOptions, Target, UpOptions
 from nodes.cli.rollout import asked_plan
 from nodes.config import NodeConfig
-from nodes.console import delivery, duration
+from nodes.console import ago, delivery, duration
 from swarm.errors import InvalidArgument
 
 HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
@@ -364,6 +364,14 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidArgument, match="write 50ms, 2s or 1m"):
         duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("90", 90.0), ("10m", 600.0), ("2h", 7200.0), ("1d", 86400.0)],
+)
+def test_how_long_ago_takes_all_units(text: str, seconds: float) -> None:
+    assert ago(text) == pytest.approx(seconds)
 
 
 def test_options_of_a_rollout_without_its_canary_are_refused_with_the_remedy() -> None:

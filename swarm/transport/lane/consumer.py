@@ -294,7 +294,7 @@ class Lane:
                 log.warning("%s: ack_wait stays as it is: %s", self._consumer.name, error)
 
     def _down(self) -> None:
-        # The server hands out again the messages in unacked. An ack of them would reach a stream
+        # The server hands out again the messages in hand. An ack of them would reach a stream
         # that may have been made anew, where the numbers mean other messages.
         self._unacked.clear()
         self._pulls.clear()
@@ -319,7 +319,7 @@ class Lane:
 
     def _look_for_stop(self) -> None:
         """A round that is due and did not come: this process stood still, and the server has handed
-        out again what is in unacked."""
+        out again what is in hand."""
         due = self._rounds.due
         if due is None or not self._rounds.are_often:
             return

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from nodes.config import NodeConfig
 from nodes.learning.head import HeadLayout, Momentum
-from nodes.learning.options import Privacy
+from nodes.learning.options import LearnOptions, Privacy
 from nodes.learning.privacy import epsilon_of, private_gradient
 from shards.zoo import digits_heldout, digits_training
 from swarm.errors import InvalidArgument
@@ -97,4 +98,12 @@ def test_epsilon_grows_with_steps_and_falls_with_noise_and_sampling() -> None:
 )
 def test_settings_that_give_no_privacy_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument, match="priva"):
-        Privacy(**wrong)
+        Privacy(**{"noise": 1.0} | wrong).check_usable()
+
+
+def test_settings_of_privacy_concern_the_nodes_that_learn() -> None:
+    """One file serves all nodes of a host."""
+    unusable = LearnOptions(privacy=Privacy(noise=1.0, clip=0.0))
+    assert NodeConfig(role="shard-1", model="digits", learner=unusable).stage == 1
+    with pytest.raises(InvalidArgument, match="0 < clip"):
+        NodeConfig(role="learner", model="digits", learner=unusable)
