@@ -46,19 +46,20 @@ class PushClaim:
                 return
             if found is not None:
                 break
-        raise self._lost()
+        raise self.lost()
 
     async def check(self) -> None:
         """Raises `Unavailable` where others have claimed the key, or stored another manifest there,
         since this claim."""
         found, revision, _ = await self._present()
         if revision != self.revision and found != self._manifest:
-            raise self._lost()
+            raise self.lost()
 
     async def _present(self) -> tuple[bytes | None, int, bytes]:
         return await jetstream.kv_message(self._link, self._bucket, self._key)
 
-    def _lost(self) -> Unavailable:
+    def lost(self) -> Unavailable:
+        """The error of the push that lost."""
         version = "@".join(self._key.split(".")[1:])
         return Unavailable(
             f"others push {version} at the same time, with other content: look at `swarm model "

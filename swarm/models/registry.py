@@ -423,9 +423,10 @@ class Registry:
         if existing is not None and self._verifier is not None:
             with contextlib.suppress(Untrusted):  # it is replaced by the same, signed
                 counter = self._verifier.check(self._bucket, key, existing, headers).counter
-        if not await self._write(key, manifest, counter, claim.revision):
-            # Others may have stored the same meanwhile.
-            await claim.check()
+        written = await self._write(key, manifest, counter, claim.revision)
+        # Others may have stored the same; a server that is behind shows our claim still.
+        if not written and await jetstream.kv_get(self._link, self._bucket, key) != manifest:
+            raise claim.lost()
         present = await self._present(info.model)
         if present.document is None and present.refused is None:
             await self.promote(info.model, info.version)

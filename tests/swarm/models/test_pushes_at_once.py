@@ -16,7 +16,7 @@ from real_server import Links
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotFound, SwarmError
-from swarm.link import Link
+from swarm.link import Link, jetstream
 from swarm.models.registry import Registry
 from swarm.subjects import Subjects
 
@@ -31,6 +31,7 @@ class Pusher:
     """Pushes over its own connection. sent: messages that it has written in its last push."""
 
     def __init__(self, link: Link, note: str, files: dict[str, bytes]) -> None:
+        self.link = link
         self.registry = Registry(link, SUBJECTS)
         self.files = files
         self.note = note
@@ -156,3 +157,26 @@ async def test_two_pushes_of_the_same_content_both_succeed(
             ours.go_on()
             assert await first == "", step
             assert await ours.registry.fetch(f"m{step}", "1", list(OURS)) == OURS
+
+
+async def test_a_push_that_lost_says_so_though_its_server_has_not_heard_of_the_other_one_yet(
+    pushers: tuple[Pusher, Pusher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster the leader refuses the write, and a server that is behind answers the read."""
+    ours, theirs = pushers
+    read, write, late = jetstream.kv_message, jetstream.kv_replace, []
+
+    async def write_late(link: Link, bucket: str, key: str, value: bytes, **more: Any) -> Any:
+        if link is ours.link and value and key.startswith("models."):
+            late.append(await read(link, bucket, key))  # our claim still stands there
+            assert await theirs.begin("m") == ""
+        return await write(link, bucket, key, value, **more)
+
+    async def read_behind(link: Link, bucket: str, key: str, *more: Any) -> Any:
+        if link is ours.link and late and key.startswith("models."):
+            return late[0]
+        return await read(link, bucket, key, *more)
+
+    monkeypatch.setattr(jetstream, "kv_replace", write_late)
+    monkeypatch.setattr(jetstream, "kv_message", read_behind)
+    assert "another --version" in await ours.begin("m")
