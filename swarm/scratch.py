@@ -37,13 +37,21 @@ class Scratch:
         if not Scratch._swept:
             Scratch._swept = True
             sweep()
-        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-"))
-        # Under its name the file is locked from the first moment on.
-        made = self.path / f".{LOCK}"
-        self._lock: int | None = os.open(made, os.O_CREAT | os.O_RDWR, 0o600)
+        self._lock: int | None = None
+        while self._lock is None:
+            self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-"))
+            self._lock = self._locked()
+
+    def _locked(self) -> int | None:
+        """Lock the new folder; None where a sweep found its file before it was locked, and has
+        removed the folder."""
+        file = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         if fcntl is not None:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            made.rename(self.path / LOCK)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not (self.path / LOCK).exists():
+                os.close(file)
+                return None
+        return file
 
     def remove(self) -> None:
         """Remove the folder; once more does nothing."""

@@ -57,14 +57,8 @@ def test_the_folders_of_a_killed_demo_go_when_the_next_command_starts(
         command.signal(signal.SIGKILL)
         command.process.wait()
         command.leaves_nothing()
-
-        def swept() -> bool:
-            """A process that is being started has the lock for a moment, without the mark of its
-            family: while the kernel changes its memory, it has no environment."""
-            sweep()
-            return not list(run.temporary.glob("swarm-demo-*"))
-
-        eventually_now(swept, "its folders are gone")
+        sweep()
+        assert not list(run.temporary.glob("swarm-demo-*"))
 
 
 @pytest.mark.parametrize(
