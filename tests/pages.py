@@ -35,11 +35,6 @@ def with_tables(text: str) -> str:
     return _BLOCK.sub(lambda found: found[1] + TABLES[found["name"]]() + found[3], text)
 
 
-def prose(text: str) -> str:
-    """A page without the tables that are made from the code."""
-    return _BLOCK.sub("", text)
-
-
 def rooms(package: str) -> str:
     """Each room of a package, and each module that stands beside them, with its purpose."""
     rows = [f"| `{name}` | {purpose} |" for name, purpose in purposes(package)]

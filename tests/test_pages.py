@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import ROOT, pages, prose, purposes, with_tables
+from pages import ROOT, pages, purposes, with_tables
 
 MOST_BYTES = {"README.md": 10_240}
 MOST_WORDS = 4_000
@@ -40,7 +40,7 @@ def test_each_room_says_in_one_sentence_what_it_is_for(package: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PAGES.keys() - DECISIONS.keys()))
 def test_a_page_can_be_read_in_a_sitting(name: str) -> None:
-    words = prose(PAGES[name].read_text()).split()
+    words = PAGES[name].read_text().split()
     assert len(words) <= FEWER_WORDS.get(name, MOST_WORDS)
 
 

@@ -23,7 +23,7 @@ USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NA
 ABOUT = """\
 Run one node of a mesh. A flag wins over its environment variable SWARM_<NAME>, which wins over the
 key in the file of --config, which wins over the default. Settings that are seldom set are not shown
-here: nodes/README.md has them all, and each is a flag too.
+here: nodes/settings.md has them all, and each is a flag too.
 
 A node waits, with a message, for a server or a model that is not there yet. SIGTERM or Ctrl-C
 drains it: it finishes what it has begun and gives the rest back. Exit codes: 0 drained, 1 cannot
