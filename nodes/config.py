@@ -11,6 +11,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 from nodes.access import REPLICAS, REPLICAS_HELP, Access, read_replicas, who
+from nodes.camera_settings import CameraOptions
+from nodes.gateway_settings import GatewayOptions
 from nodes.learning.options import LearnOptions, learning
 from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
@@ -267,6 +269,8 @@ class NodeConfig:
     access: Access = field(default_factory=Access)
     edge: EdgeOptions = field(default_factory=EdgeOptions)
     learner: LearnOptions = field(default_factory=LearnOptions)
+    gateway: GatewayOptions = field(default_factory=GatewayOptions)
+    camera: CameraOptions = field(default_factory=CameraOptions)
     missed: bool = False
     level: Literal["all", "basic"] = "all"
 

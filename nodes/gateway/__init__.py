@@ -1,0 +1,1 @@
+"""The gateway for HTTP and gRPC: clients of the Open Inference Protocol ask the mesh, unchanged."""

@@ -1,0 +1,74 @@
+"""The one way from a client's request to the mesh: HTTP, gRPC and its streams all take it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from nodes.gateway.call import InferAnswer, InferCall
+from swarm.errors import InvalidArgument, ResourceExhausted, Status, error_for
+from swarm.model import ModelInfo
+from swarm.wire.messages import Request, Result
+
+RETRY_AFTER = 0.1  # seconds: what is in flight here has ended by then, usually
+
+Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result, never raises
+Describe = Callable[[str, str], Awaitable[ModelInfo]]  # (model, version) -> what it takes
+
+
+class Inference:
+    """answer: a node's answerer. describe: raises `NotFound`, `Unavailable`. most_in_flight:
+    requests of all clients at a time; more are refused at once."""
+
+    def __init__(self, answer: Answer, describe: Describe, most_in_flight: int) -> None:
+        self._answer = answer
+        self._describe = describe
+        self._most_in_flight = most_in_flight
+        self.in_flight = 0
+        self.refused = 0
+        """Requests refused because too many were in flight."""
+
+    async def run(self, call: InferCall) -> InferAnswer:
+        """The answer inside the call's budget; to cancel this coroutine cancels the request.
+
+        Raises the error of the failure's status: `InvalidArgument`, `NotFound`,
+        `ResourceExhausted` (with `retry_after` in seconds), `DeadlineExceeded`, `Unavailable`,
+        `PermissionDenied`, `Internal`.
+        """
+        if self.in_flight >= self._most_in_flight:
+            self.refused += 1
+            text = f"{self._most_in_flight} requests are in flight at this gateway"
+            raise ResourceExhausted(text, RETRY_AFTER)
+        self.in_flight += 1
+        try:
+            if call.outputs:
+                _check_outputs(call, await self._describe(call.model, call.version))
+            result = await self._answer(
+                call.model,
+                Request(
+                    call.inputs,
+                    id=call.id,
+                    version=call.version,
+                    budget=call.budget,
+                    session=call.session,
+                    agent=call.caller.agent,
+                    weights=call.weights,
+                    traceparent=call.traceparent,
+                ),
+            )
+        finally:
+            self.in_flight -= 1
+        if result.status is not Status.OK:
+            where = f" (stage {result.stage}, node {result.node})" if result.node else ""
+            raise error_for(result.status, result.message + where, result.retry_after)
+        wanted = {output.name: output for output in call.outputs}
+        outputs = {name: result.outputs[name] for name in wanted} if wanted else result.outputs
+        return InferAnswer(result, outputs, wanted)
+
+
+def _check_outputs(call: InferCall, info: ModelInfo) -> None:
+    known = [spec.name for spec in info.outputs]
+    for output in call.outputs:
+        if output.name not in known:
+            raise InvalidArgument(
+                f"model {call.model!r} has no output {output.name!r}: it has {', '.join(known)}"
+            )

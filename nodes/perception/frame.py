@@ -1,0 +1,43 @@
+"""A frame as sources give it, and the source: what the rest of the room is built on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """image: [height, width, 3], uint8, RGB, C order; nobody writes into it. captured: when the
+    light fell in, or where the source cannot tell, when the frame arrived; `time.monotonic()`
+    of this machine, in seconds. sequence: counts the source's frames, dropped ones too. source:
+    the name of the camera. decode_ms: from the packet to the image, in milliseconds."""
+
+    image: np.ndarray
+    captured: float
+    sequence: int
+    source: str = ""
+    decode_ms: float = 0.0
+
+
+class Source(Protocol):
+    """Frames of one camera, the latest only: a slow consumer never gets an old frame.
+
+    `latest` is called by one consumer. A source that fails tries again by itself, with backoff,
+    and says so in `status`; it never ends a node.
+    """
+
+    async def latest(self) -> Frame | None:
+        """The newest frame that was not given yet: waits for one. None at the end of a file."""
+        ...
+
+    def status(self) -> dict[str, object]:
+        """`state` (`running`, `waiting`, `failed`, `ended`), `frames`, `dropped`, `decode_ms`,
+        `reconnects`, `error`."""
+        ...
+
+    async def close(self) -> None:
+        """Give the device or the connection back. May be called twice."""
+        ...

@@ -1,0 +1,1 @@
+"""Language models: decoders whose stages keep the keys and values of their sessions."""

@@ -1,0 +1,1 @@
+"""What a model is for: how a picture becomes its input, and its outputs become results."""
