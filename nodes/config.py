@@ -249,6 +249,11 @@ class NodeConfig:
         "/metrics. Needs swarm-mesh[metrics]. Off when empty.",
         name="metrics_port",
     )
+    health: str = tuning(
+        "",
+        "PATH of a socket where `swarm-node --check` asks whether this node is ready; its probes "
+        "stand at /livez, /readyz and /startupz of the metrics port too. Empty: none.",
+    )
     otlp: str = figure(
         "", "URL of an OpenTelemetry collector, which gets traces of requests. Empty: none."
     )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import faulthandler
 import gc
 import json
 import logging
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodes.event_loop import STOP_LIMIT, run_event_loop, stop_on_signals
+from nodes.health.service_manager import ServiceManager
 from nodes.logs import LogForm, set_up_logging
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
@@ -36,14 +40,22 @@ def run_node(config: NodeConfig, started: float) -> int:
 
     async def main() -> int:
         stop = stop_on_signals(STOP_LIMIT)
-        on_change = _print_line if config.json_events else lambda document: None
+        manager = ServiceManager.of(os.environ)
+        told = [_print_line] if config.json_events else []
+        told += [manager.changed] if manager is not None else []
+
+        def on_change(document: dict[str, Any]) -> None:
+            for tell in told:
+                tell(document)
+
         code = 0
         try:
             if config.role == "edge":
                 counters = EdgeCounters()
                 node = Node(config, started, on_change, counters.status, stop.set)
-                with metrics_of(node):
-                    await Edge(node, config.edge, counters).run(stop)
+                async with managed(manager):
+                    with endpoints_of(node):
+                        await Edge(node, config.edge, counters).run(stop)
             else:
                 node = Node(config, started, on_change)
                 # Everything loaded so far lives as long as the node. Frozen, it is not walked by
@@ -52,8 +64,9 @@ def run_node(config: NodeConfig, started: float) -> int:
                 gc.freeze()
                 # Requests make no reference cycles: look for them seldom.
                 gc.set_threshold(20_000, 20, 50)
-                with metrics_of(node):
-                    await node.run(stop)
+                async with managed(manager):
+                    with endpoints_of(node):
+                        await node.run(stop)
         except* (SwarmError, ShardsError) as group:
             for error in _leaves(group):
                 print(f"swarm-node: {error}", file=sys.stderr)
@@ -67,14 +80,30 @@ def run_node(config: NodeConfig, started: float) -> int:
 
 
 @contextlib.contextmanager
-def metrics_of(node: Node) -> Iterator[None]:
-    """Serve the node's figures to Prometheus, where its settings say so. Raises
-    `InvalidArgument`."""
-    if not node.config.metrics:
+def endpoints_of(node: Node) -> Iterator[None]:
+    """Serve the node's figures to Prometheus, and its health to probes, where its settings say so.
+    Raises `InvalidArgument`."""
+    with contextlib.ExitStack() as stack:
+        if node.config.metrics or node.config.health:
+            _serve_endpoints(node, stack)
         yield
+
+
+def _serve_endpoints(node: Node, stack: contextlib.ExitStack) -> None:
+    # Imported here: a node that nobody probes has no server.
+    from nodes.health.endpoint import Where, endpoint, probes
+    from nodes.health.health import Health
+
+    def health() -> Health:
+        return Health.of(node.status(), node.mesh.link.connected)
+
+    pages = probes(asyncio.get_running_loop(), health)
+    if node.config.health:
+        stack.enter_context(endpoint(Path(node.config.health), pages))
+    if not node.config.metrics:
         return
     try:
-        from nodes.watch.metrics.endpoint import Where, endpoint
+        from nodes.watch.metrics.endpoint import figures
         from nodes.watch.metrics.families import Families, NodeStatus
     except ModuleNotFoundError as error:
         text = f"--metrics-port: {error}: pip install 'swarm-mesh[metrics]'"
@@ -86,9 +115,23 @@ def metrics_of(node: Node) -> Iterator[None]:
         return families
 
     where = Where.of(node.config.metrics)
-    with endpoint(where, collect) as port:
-        log.info("metrics at http://%s:%d/metrics", where.address, port)
+    port = stack.enter_context(endpoint(where, {**figures(collect), **pages}))
+    log.info("metrics at http://%s:%d/metrics", where.address, port)
+
+
+@contextlib.asynccontextmanager
+async def managed(manager: ServiceManager | None) -> AsyncIterator[None]:
+    """Send the service manager signs of life meanwhile."""
+    if manager is None:
         yield
+        return
+    alive = asyncio.create_task(manager.run(), name="signs of life")
+    try:
+        yield
+    finally:
+        alive.cancel()
+        await asyncio.gather(alive, return_exceptions=True)
+        manager.close()
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

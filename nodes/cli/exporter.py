@@ -12,6 +12,7 @@ from nodes.cli.options import Target
 from nodes.cli.with_mesh import with_mesh
 from nodes.console import err, print_json
 from nodes.event_loop import stop_on_signals
+from nodes.health.endpoint import Where, endpoint
 from swarm.errors import InvalidArgument
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
@@ -22,7 +23,7 @@ def run_exporter(port: str, most_nodes: int, target: Target) -> int:
 
     async def work(client: swarm.Mesh) -> int:
         try:
-            from nodes.watch.metrics.endpoint import Where, endpoint
+            from nodes.watch.metrics.endpoint import figures
             from nodes.watch.metrics.fleet import of_fleet
         except ModuleNotFoundError as error:
             raise InvalidArgument(f"{error}: pip install 'swarm-mesh[metrics]'") from None
@@ -30,9 +31,8 @@ def run_exporter(port: str, most_nodes: int, target: Target) -> int:
         stop = stop_on_signals()
         picture = FleetPicture(most_nodes=most_nodes)
         async with FleetWatch(client.link, client.subjects, picture, events=0):
-            with endpoint(
-                where, lambda: of_fleet(picture, client.link.connected, time.monotonic())
-            ) as bound:
+            pages = figures(lambda: of_fleet(picture, client.link.connected, time.monotonic()))
+            with endpoint(where, pages) as bound:
                 url = f"http://{where.address}:{bound}/metrics"
                 if target.json:
                     print_json({"event": "ready", "url": url})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Mapping, Sequence  # noqa: E402
+from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from nodes.config import NodeConfig  # noqa: E402
@@ -23,7 +25,8 @@ USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NA
 ABOUT = """\
 Run one node of a mesh. A flag wins over its environment variable SWARM_<NAME>, which wins over the
 key in the file of --config, which wins over the default. Settings that are seldom set are not shown
-here: nodes/settings.md has them all, and each is a flag too.
+here: nodes/settings.md has them all, and each is a flag too. `swarm-node --check [livez|readyz|
+startupz] --health PATH` asks the node that was given this path, and exits with 0 for yes.
 
 A node waits, with a message, for a server or a model that is not there yet. SIGTERM or Ctrl-C
 drains it: it finishes what it has begun and gives the rest back. Exit codes: 0 drained, 1 cannot
@@ -34,6 +37,8 @@ SETTINGS = sorted(settings_of(NodeConfig), key=lambda each: each.is_tuning)
 
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one node; returns its exit code. Ends the program for a wrong setting."""
+    if "--check" in arguments:
+        return check(arguments, environment)
     values = parse("swarm-node", USAGE, ABOUT, SETTINGS, arguments, environment)
     missed = MISSED in environment
     if missed:
@@ -41,6 +46,23 @@ def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     else:
         wait_for_low_priority_thread(import_work)
     return serve(values, missed)
+
+
+def check(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Ask the node of this machine that was given the same `--health PATH`; 0 for yes."""
+    from nodes.health.endpoint import asked
+    from nodes.health.health import PROBES
+
+    parser = argparse.ArgumentParser("swarm-node --check", description="Ask a node how it is.")
+    parser.add_argument("--check", nargs="?", choices=PROBES, const="readyz", required=True)
+    parser.add_argument("--health", default=environment.get("SWARM_HEALTH", ""))
+    chosen = parser.parse_args(arguments)
+    if not chosen.health:
+        print("swarm-node: --check needs the node's --health PATH", file=sys.stderr)
+        return 2
+    verdict = asked(Path(chosen.health), chosen.check)
+    print(verdict.reason)
+    return 0 if verdict.ok else 1
 
 
 def import_work() -> None:

@@ -1,0 +1,1 @@
+"""Health for machines: what probes, a service manager and a container's check learn of a node."""
