@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from functools import partial
 
 from nodes.settings import check, setting, tuning
+from swarm.errors import InvalidArgument
 
 gateway = partial(setting, "gateway")
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server listens. host: an address of this machine, or its name. port: 0 for a free
+    one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """Of `PORT`, on loopback alone, or `ADDRESS:PORT`. Raises `InvalidArgument`."""
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not (port.isascii() and port.isdigit() and int(port) < 65536) or (colon and not host):
+            raise InvalidArgument(
+                f"{text!r} is no place to listen: give PORT, for this machine alone, or "
+                "ADDRESS:PORT"
+            )
+        return cls(host or LOOPBACK, int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def at(self, port: int) -> str:
+        """`HOST:PORT` with another port, as clients write it."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
 @dataclass(frozen=True)
@@ -27,5 +62,76 @@ class GatewayOptions:
         256, "gateway: requests of all its clients at a time; more are refused.", least=1
     )
 
+    callers: str = gateway(
+        "",
+        "gateway: TOML file of who may ask: keys, tokens and certificates, each with its agent and "
+        "quota; `swarm keys gateway NAME` adds one. Read again when it changes.",
+        name="gateway_callers",
+    )
+    cert: str = gateway(
+        "", "gateway: PEM file of the certificate of both servers.", name="gateway_cert"
+    )
+    key: str = gateway("", "gateway: PEM file of the key of --gateway-cert.", name="gateway_key")
+    client_ca: str = tuning(
+        "",
+        "gateway: PEM file of the authorities of clients' certificates; the names in them count "
+        "where --gateway-callers lists them.",
+        name="gateway_client_ca",
+    )
+    open: bool = tuning(
+        False,
+        "gateway: answer everybody who reaches an address other than loopback, without TLS or "
+        "without --gateway-callers.",
+        name="gateway_open",
+    )
+    cors: str = tuning(
+        "",
+        "gateway: origins whose pages may ask from a browser, separated by commas: "
+        "https://example.org.",
+        name="gateway_cors",
+    )
+    settle: float = tuning(
+        0.5,
+        "gateway: seconds for which it goes on taking requests when it ends, so that balancers "
+        "see that it is not ready.",
+        least=0,
+        most=60,
+        name="gateway_settle",
+    )
+
     def __post_init__(self) -> None:
         check(self)
+        if not self.is_on:
+            return
+        if bool(self.cert) != bool(self.key):
+            raise InvalidArgument("--gateway-cert and --gateway-key go together")
+        if self.client_ca and not (self.cert and self.callers):
+            raise InvalidArgument("--gateway-client-ca needs --gateway-cert and --gateway-callers")
+        for flag, place in (("--http", self.http_place), ("--grpc", self.grpc_place)):
+            closed = bool(self.cert and self.callers)
+            if place is not None and not (place.is_loopback or closed or self.open):
+                raise InvalidArgument(
+                    f"{flag} {place.host} is open to everybody who reaches it: give "
+                    "--gateway-cert, --gateway-key and --gateway-callers, or --gateway-open if "
+                    "that is meant"
+                )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a server at all."""
+        return bool(self.http or self.grpc)
+
+    @property
+    def http_place(self) -> Place | None:
+        """None where HTTP is off. Raises `InvalidArgument`."""
+        return Place.of(self.http) if self.http else None
+
+    @property
+    def grpc_place(self) -> Place | None:
+        """None where gRPC is off. Raises `InvalidArgument`."""
+        return Place.of(self.grpc) if self.grpc else None
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Those whose pages may ask."""
+        return tuple(each.strip() for each in self.cors.split(",") if each.strip())

@@ -69,7 +69,8 @@ class InferAnswer:
 
 
 class Callers(Protocol):
-    """Tells who asks, by what a request shows."""
+    """Tells who asks, by what a request shows. Ask it once for each request, each of a stream too:
+    an answer takes from the caller's quota."""
 
     def of(self, headers: dict[str, str], peer: str, certificate: str = "") -> Caller:
         """headers: of HTTP, or gRPC's metadata, with names in lower case. peer: the address that

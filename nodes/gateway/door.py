@@ -1,0 +1,45 @@
+"""A door of the gateway: a server of one protocol, and the figures that it counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(slots=True)
+class Figures:
+    """by_code: answers by the protocol's own code, "200" or "OK". in_flight: requests that wait
+    for their answer. connections: those that are open."""
+
+    by_code: Counter[str] = field(default_factory=Counter)
+    in_flight: int = 0
+    connections: int = 0
+
+    def status(self) -> dict[str, Any]:
+        """Of the status document."""
+        return {
+            "by_code": dict(self.by_code),
+            "in_flight": self.in_flight,
+            "connections": self.connections,
+        }
+
+
+class Door(Protocol):
+    """`start` once, `drain` once."""
+
+    figures: Figures
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once it has started."""
+        ...
+
+    async def start(self) -> None:
+        """Listen. Raises `InvalidArgument` where nobody may listen there."""
+        ...
+
+    async def drain(self, timeout: float) -> None:
+        """Take no more requests, answer those in flight within so many seconds, and end every
+        connection so that its client knows that it may ask elsewhere."""
+        ...
