@@ -1,0 +1,143 @@
+"""One connection of a client: uvicorn's, with limits on its headers and on the time they take."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from nodes.gateway.door import Figures
+
+CONNECTION = "connection"  # key of an ASGI scope's state
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """connections: at a time; more are closed at once. head: bytes of a request's first line and
+    headers. fields: headers. head_time: seconds in which they have to come, from the connection or
+    from their first byte on. body_time: seconds for the whole body. idle_time: seconds between two
+    requests."""
+
+    connections: int = 768
+    head: int = 32 << 10
+    fields: int = 100
+    head_time: float = 10.0
+    body_time: float = 60.0
+    idle_time: float = 75.0
+
+
+def connection_class(bounds: Bounds, figures: Figures) -> type[HttpToolsProtocol]:
+    """The protocol class of a server with these bounds, which counts its connections there."""
+    return type("BoundedConnection", (Connection,), {"bounds": bounds, "figures": figures})
+
+
+class Connection(HttpToolsProtocol):
+    """`running`: the task that is cancelled when the client goes away, while it is set.
+    `certificate`: the common name of the client's verified certificate, "" without one."""
+
+    bounds: Bounds
+    figures: Figures
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.app_state = {**self.app_state, CONNECTION: self}
+        self.running: asyncio.Task[Any] | None = None
+        self.is_lost = False
+        self.certificate = ""
+        self._unread = 0  # bytes since the last that belonged to a body
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self.figures.connections += 1
+        if len(self.connections) > self.bounds.connections:
+            self._refuse(503, "too many connections are open at this gateway")
+            return
+        self.certificate = _common_name(transport.get_extra_info("peercert"))
+        self._start_timer(self.bounds.head_time)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        self.figures.connections -= 1
+        self._stop_timer()
+        super().connection_lost(exc)
+        if self.running is not None:
+            self.running.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
+        super().data_received(data)
+        if self._unread > self.bounds.head:  # of headers, of what follows a chunked body
+            self._refuse(431, f"the headers are longer than {self.bounds.head} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._start_timer(self.bounds.head_time)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > self.bounds.fields:
+            self._refuse(431, f"there are more than {self.bounds.fields} headers")
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self.bounds.head:
+            self._refuse(431, f"the headers are longer than {self.bounds.head} bytes")
+        self._unread = 0
+        self._stop_timer()
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread = 0
+        if self.transport.is_closing():
+            return
+        super().on_message_complete()
+        if self.cycle.response_complete:  # it was answered before it had come
+            self._start_timer(self.bounds.idle_time)
+
+    def on_response_complete(self) -> None:
+        self.running = None
+        super().on_response_complete()
+        if self.cycle.more_body:  # the rest of its body is thrown away as it comes
+            self._start_timer(self.bounds.body_time)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "this is no request of HTTP/1.1")
+
+    def _start_timer(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self._unread:
+            self._refuse(408, f"the headers did not come within {self.bounds.head_time:g} s")
+        else:
+            self.transport.close()
+
+    def _refuse(self, code: int, text: str) -> None:
+        """Answer and close, without the application."""
+        if self.transport.is_closing():
+            return
+        body = b'{"error": "%s"}' % text.encode()
+        head = b"HTTP/1.1 %d Refused\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(head % code + b"content-length: %d\r\n\r\n" % len(body) + body)
+        self.transport.close()
+
+
+def _common_name(certificate: dict[str, Any] | None) -> str:
+    subject = (certificate or {}).get("subject", ())
+    return next((value for part in subject for key, value in part if key == "commonName"), "")

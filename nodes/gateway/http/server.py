@@ -1,0 +1,159 @@
+"""The HTTP server: it listens beside a node, in the node's event loop, and drains with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+
+import uvicorn
+
+from nodes.gateway.call import Callers, Regions
+from nodes.gateway.door import Figures
+from nodes.gateway.http.app import App, Page
+from nodes.gateway.http.connection import Bounds, connection_class
+from nodes.gateway.inference import Inference
+from nodes.gateway.models import Models
+from nodes.gateway_settings import LOOPBACK, GatewayOptions, Place
+from swarm.errors import InvalidArgument, Unavailable
+
+log = logging.getLogger("swarm.gateway")
+
+START_TIMEOUT = 10.0  # seconds
+BACKLOG = 512  # connections that wait to be accepted
+BOUNDS = Bounds()
+
+
+class HttpServer:
+    """A `Door`. Without `options.http` it takes a free port of loopback.
+
+    regions: shared memory of clients, None where it is not allowed. page: an ASGI application for
+    paths that are none of the protocol. tls: its files may be loaded again while it serves.
+    """
+
+    def __init__(
+        self,
+        inference: Inference,
+        models: Models,
+        callers: Callers,
+        options: GatewayOptions,
+        *,
+        regions: Regions | None = None,
+        page: Page | None = None,
+        tls: ssl.SSLContext | None = None,
+        bounds: Bounds = BOUNDS,
+    ) -> None:
+        self.figures = Figures()
+        self._place = options.http_place or Place(LOOPBACK, 0)
+        self._app = App(inference, models, callers, options, regions, page, bounds, self.figures)
+        self._origins = options.origins
+        self._tls = tls
+        self._bounds = bounds
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """See `Door`."""
+        return self._port
+
+    async def start(self) -> None:
+        """See `Door`."""
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # one line a bad request else
+        sock = _listen(self._place)
+        self._port = sock.getsockname()[1]
+        config = uvicorn.Config(
+            with_cors(self._app, self._origins),
+            http=connection_class(self._bounds, self.figures),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(self._bounds.idle_time),
+        )
+        config.load()
+        config.ssl = self._tls
+        self._server = server = _Server(config)
+        self._serving = asyncio.create_task(server.serve(sockets=[sock]), name="http")
+        listening = asyncio.create_task(server.listening.wait())
+        done = {listening, self._serving}
+        await asyncio.wait(done, timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        if not listening.done():
+            listening.cancel()
+            await self.drain(0.0)
+            raise Unavailable(f"HTTP did not start within {START_TIMEOUT:g} s")
+        log.info("HTTP clients may ask at %s", self._place.at(self._port))
+
+    def begin_drain(self) -> None:
+        """Say so: `v2/health/ready` is 503 from now on, and each answer ends its connection.
+        Requests are still answered, until `drain`."""
+        self._app.is_draining = True
+
+    async def drain(self, timeout: float) -> None:
+        """See `Door`."""
+        self.begin_drain()
+        server, serving = self._server, self._serving
+        if server is None or serving is None:
+            return
+        server.config.timeout_graceful_shutdown = max(1, round(timeout))
+        server.should_exit = True
+        await asyncio.wait({serving}, timeout=timeout + 2.0)
+        if not serving.done():
+            log.warning("HTTP did not end within %g s", timeout)
+            serving.cancel()
+            await asyncio.wait({serving}, timeout=1.0)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the node."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def with_cors(app: Page, origins: tuple[str, ...]) -> Page:
+    """The application, for pages of these origins too."""
+    if not origins:
+        return app
+    from starlette.middleware.cors import CORSMiddleware  # most gateways answer no browser
+
+    exposed = ["inference-header-content-length", "retry-after"]
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=exposed,
+    )
+
+
+def _listen(place: Place) -> socket.socket:
+    """A listening socket. Raises `InvalidArgument`."""
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((place.host, place.port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise InvalidArgument(
+            f"--http: cannot listen at {place.at(place.port)} ({error.strerror or error}): port 0 "
+            "takes a free one"
+        ) from None
+    return sock

@@ -1,0 +1,64 @@
+"""Errors of the mesh as the answers that HTTP clients get."""
+
+from __future__ import annotations
+
+import math
+
+from swarm.errors import InvalidArgument, ResourceExhausted, Status, SwarmError
+
+HTTP_CODES = {
+    Status.INVALID_ARGUMENT: 400,
+    Status.UNAUTHENTICATED: 401,
+    Status.PERMISSION_DENIED: 403,
+    Status.NOT_FOUND: 404,
+    Status.RESOURCE_EXHAUSTED: 429,
+    Status.UNAVAILABLE: 503,
+    Status.DEADLINE_EXCEEDED: 504,
+    Status.INTERNAL: 500,
+}
+
+
+class NotOffered(InvalidArgument):
+    """A part of the protocol that the gateway leaves out: 501, or gRPC's UNIMPLEMENTED."""
+
+
+class TooLarge(InvalidArgument):
+    """More bytes than a request may have: 413."""
+
+
+class NoSuchMethod(InvalidArgument):
+    """The path is known, and takes another method: 405."""
+
+
+class NoSuchPath(InvalidArgument):
+    """Nothing is there: 404."""
+
+
+class TooSlow(InvalidArgument):
+    """The client took too long to send its request: 408."""
+
+
+_CODES_OF_HTTP: dict[type[SwarmError], int] = {
+    NotOffered: 501,
+    TooLarge: 413,
+    NoSuchMethod: 405,
+    NoSuchPath: 404,
+    TooSlow: 408,
+}
+
+
+def http_code(error: SwarmError, full: int = 429) -> int:
+    """The status code of an answer. full: the one for `ResourceExhausted`, 429 or 503."""
+    special = _CODES_OF_HTTP.get(type(error))
+    if special is not None:
+        return special
+    if error.status is Status.RESOURCE_EXHAUSTED:
+        return full
+    return HTTP_CODES.get(error.status, 500)
+
+
+def retry_after(error: SwarmError) -> int:
+    """Whole seconds for the header `Retry-After`, at least 1; 0 where it does not belong."""
+    if not isinstance(error, ResourceExhausted) or not math.isfinite(error.retry_after):
+        return 0
+    return max(1, math.ceil(error.retry_after))
