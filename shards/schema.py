@@ -93,8 +93,10 @@ class Manifest:
     optimisation level at which the model was fused before it was cut. `sealed` names the artifacts
     that are stored encrypted; all other hashes are those of the plaintext. `codecs` are the lossy
     codecs in which its owner lets features travel, each with its error while results are exact;
-    `result_codecs` those for results, each with its error while features are exact. `extra` has no
-    fixed fields: the splitter leaves hints there for the loader (`examples`, `tolerance`).
+    `result_codecs` those for results, each with its error while features are exact. `task` says
+    what the model is for, None where its owner did not: `shards.task.Task.of` reads it, so that a
+    node serves a model with a task that only newer versions know. `extra` has no fixed fields: the
+    splitter leaves hints there for the loader (`examples`, `tolerance`).
     """
 
     model: str
@@ -113,6 +115,7 @@ class Manifest:
     sealed: Mapping[str, SealedFile] = field(default_factory=dict)
     codecs: Mapping[str, CodecError] = field(default_factory=dict)
     result_codecs: Mapping[str, CodecError] = field(default_factory=dict)
+    task: Mapping[str, Any] | None = None
 
     @property
     def stages(self) -> int:
@@ -169,6 +172,8 @@ class Manifest:
                 name: {"sha256": file.sha256, "bytes": file.bytes}
                 for name, file in self.sealed.items()
             }
+        if self.task is not None:
+            raw["task"] = dict(self.task)
         return json.dumps(raw | self.codecs_doc(), indent=1, sort_keys=True).encode()
 
     def codecs_doc(self) -> dict[str, Any]:
@@ -216,6 +221,7 @@ class Manifest:
             },
             codecs=_codecs(raw, "codecs"),
             result_codecs=_codecs(raw, "result_codecs"),
+            task=None if raw.get("task") is None else _get(raw, "task", dict),
         )
         _check_chain(manifest)
         return manifest

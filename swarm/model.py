@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,8 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One version of a model. codecs: those with a loss that its owner allows for features on the
-    wire. result_codecs: those for results."""
+    wire. result_codecs: those for results. task: what the model is for, as the manifest has it,
+    unread; None where its owner did not say."""
 
     model: str
     version: str
@@ -69,6 +70,7 @@ class ModelInfo:
     batchable: bool = False
     codecs: frozenset[str] = frozenset()
     result_codecs: frozenset[str] = frozenset()
+    task: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def is_large(self) -> bool:
@@ -106,6 +108,7 @@ class ModelInfo:
                 batchable=bool(doc.get("batchable", False)),
                 codecs=frozenset(doc.get("codecs", {})).intersection(CODECS),
                 result_codecs=frozenset(doc.get("result_codecs", {})).intersection(CODECS),
+                task=doc["task"] if isinstance(doc.get("task"), dict) else None,
             )
         except (
             ValueError,

@@ -54,6 +54,12 @@ def test_features_and_results_have_codecs_of_their_own_and_none_are_allowed_by_d
     assert (got.codecs, got.result_codecs) == ({"i4"}, {"i8"})  # of a later version: not used
 
 
+def test_a_task_is_handed_on_unread() -> None:
+    assert info(task={"kind": "juggle"}).task == {"kind": "juggle"}
+    assert info().task is None
+    assert info(task="juggle").task is None
+
+
 @pytest.mark.parametrize(
     "changes",
     [

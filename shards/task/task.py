@@ -1,0 +1,321 @@
+"""What a model is for, as its manifest says it: from a picture to tensors, and back to results.
+
+    task = Task.of(manifest.task)
+    outputs = run(task.prepare(image))
+    found = task.read(outputs, image.shape)
+
+The document is JSON, signed with the manifest. Unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from shards.errors import InputError, ManifestError
+from shards.specs import DTYPES
+from shards.task.decode import DECODERS, read_classes, read_detections, read_embedding
+from shards.task.decode import read_segments as read_raw_segments
+from shards.task.pixels import FITS, normalised, on_grid
+from shards.task.placement import place
+from shards.task.results import Classes, Detections, Embedding, Segments
+
+Result = Detections | Classes | Segments | Embedding
+
+KINDS = ("detect", "classify", "segment", "embed")
+COLOURS = ("rgb", "bgr", "gray")
+LAYOUTS = ("nchw", "nhwc")
+DATATYPES = ("UINT8", "FP16", "FP32")
+# The outputs of a graph that holds its postprocessing, by kind.
+RESULTS: Mapping[str, tuple[str, ...]] = {
+    "detect": ("boxes", "scores", "classes"),
+    "classify": ("scores", "classes"),
+    "segment": ("classes",),
+    "embed": ("embedding",),
+}
+MOST_LABELS = 1 << 16
+MOST_LETTERS = 256  # of a label
+MOST_PIXELS = 16384  # of one side of the model's picture
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """From a picture to the model's `input`, [1, c, height, width] (`nchw`) or `nhwc`.
+
+    width, height: of the model's picture. fit: `stretch` it, or `letterbox`: keep its proportions,
+    and fill the rest with `fill` (0..255). colours: `rgb`, `bgr` or `gray`. datatype: UINT8 takes
+    the pixels as they are; FP32 and FP16 take (pixel * scale - mean) / std, with one number for
+    all channels or one for each, computed in FP32.
+    """
+
+    input: str
+    width: int
+    height: int
+    fit: str = "stretch"
+    colours: str = "rgb"
+    layout: str = "nchw"
+    datatype: str = "FP32"
+    scale: float = 1 / 255
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    fill: int = 114
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.colours == "gray" else 3
+
+    @property
+    def offset(self) -> np.ndarray:
+        """FP32 [1 or channels]: pixel - offset, times `factor`, is what the model takes."""
+        return (np.array(self.mean) / self.scale).astype(np.float32)
+
+    @property
+    def factor(self) -> np.ndarray:
+        """FP32 [1 or channels], see `offset`."""
+        return (self.scale / np.array(self.std)).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Postprocess:
+    """From the model's outputs to results. decode: one of `shards.task.decode.DECODERS` of the
+    task's kind. outputs: the names of the tensors that it reads, in its order. threshold: scores
+    above it count (0..1). iou: of two boxes of one class that overlap by more (0..1), the likelier
+    one stays. top: the most boxes, or the most classes."""
+
+    decode: str
+    outputs: tuple[str, ...]
+    threshold: float = 0.25
+    iou: float = 0.45
+    top: int = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """kind: `detect`, `classify`, `segment` or `embed`. labels: names by class, () without names.
+    baked: the graph itself holds the arithmetic: its input is UINT8 [n, height, width, channels],
+    RGB or gray, and its outputs are `RESULTS` of the kind. Resizing stays outside."""
+
+    kind: str
+    preprocess: Preprocess
+    postprocess: Postprocess
+    labels: tuple[str, ...] = ()
+    baked: bool = False
+
+    def prepare(self, image: np.ndarray) -> dict[str, np.ndarray]:
+        """The model's inputs of one picture.
+
+        image: uint8 [height, width, 3], RGB. Resized with OpenCV where it is installed, else with
+        numpy, which is slower and differs by 1 of 255 at most in some pixels. Raises InputError.
+        """
+        check_image(image)
+        pre = self.preprocess
+        grid = on_grid(image, pre.width, pre.height, pre.fit, pre.fill, gray=pre.channels == 1)
+        if self.baked:
+            return {pre.input: grid[None]}
+        if pre.colours == "bgr":
+            grid = grid[:, :, ::-1]
+        if pre.layout == "nchw":
+            grid = grid.transpose(2, 0, 1)
+        dtype = DTYPES[pre.datatype]
+        if pre.datatype == "UINT8":
+            return {pre.input: np.ascontiguousarray(grid[None])}
+        return {pre.input: normalised(grid[None], pre.offset, pre.factor, pre.layout, dtype)}
+
+    def read(self, outputs: Mapping[str, np.ndarray], shape: Sequence[int]) -> Result:
+        """What the model's outputs say about one picture.
+
+        shape: the picture's `image.shape`: height and width come first. Raises InputError for
+        outputs that are not those of one picture and of this task.
+        """
+        post, pre = self.postprocess, self.preprocess
+        names = RESULTS[self.kind] if self.baked else post.outputs
+        tensors = [_tensor(outputs, name) for name in names]
+        if self.kind == "detect":
+            arrays = (
+                _baked_detections(tensors)
+                if self.baked
+                else read_detections(
+                    post.decode,
+                    tensors,
+                    (pre.width, pre.height),
+                    post.threshold,
+                    post.iou,
+                    post.top,
+                )
+            )
+            boxes, scores, classes = arrays
+            placed = place(shape, pre.width, pre.height, pre.fit)
+            return Detections(placed.back(boxes), scores, classes.astype(np.int64), self.labels)
+        if self.kind == "classify":
+            if self.baked:
+                scores, classes = (_first(name, t) for name, t in zip(names, tensors, strict=True))
+            else:
+                scores, classes = read_classes(post.decode, tensors[0], post.top)
+            return Classes(classes.astype(np.int64), scores.astype(np.float32), self.labels)
+        if self.kind == "segment":
+            if self.baked:
+                return Segments(_first(names[0], tensors[0]), self.labels)
+            return Segments(read_raw_segments(post.decode, tensors[0]), self.labels)
+        if self.baked:
+            return Embedding(_first(names[0], tensors[0]).astype(np.float32))
+        return Embedding(read_embedding(tensors[0]))
+
+    def to_doc(self) -> dict[str, Any]:
+        """The document of the manifest, for JSON."""
+        doc = asdict(self)
+        for part in (doc, doc["preprocess"], doc["postprocess"]):
+            part.update({k: list(v) for k, v in part.items() if isinstance(v, tuple)})
+        return doc
+
+    @classmethod
+    def of(cls, doc: object) -> Task:
+        """Of a manifest's `task`. Raises ManifestError, which names the offending field, and for
+        a model that was split without `--task`."""
+        if doc is None:
+            raise ManifestError(
+                "the model does not say what it is for: split it with "
+                f"`swarm model split FILE --task {'|'.join(KINDS)}`"
+            )
+        kind = _word(doc, "kind", KINDS)
+        pre, post = _object(doc, "preprocess"), _object(doc, "postprocess")
+        task = cls(
+            kind=kind,
+            preprocess=Preprocess(
+                input=_name(pre, "input"),
+                width=_whole(pre, "width", 1, MOST_PIXELS),
+                height=_whole(pre, "height", 1, MOST_PIXELS),
+                fit=_word(pre, "fit", FITS),
+                colours=_word(pre, "colours", COLOURS),
+                layout=_word(pre, "layout", LAYOUTS),
+                datatype=_word(pre, "datatype", DATATYPES),
+                scale=_number(pre.get("scale"), "scale"),
+                mean=_numbers(pre, "mean"),
+                std=_numbers(pre, "std"),
+                fill=_whole(pre, "fill", 0, 255),
+            ),
+            postprocess=Postprocess(
+                decode=_word(post, "decode", DECODERS[kind]),
+                outputs=_names(post, "outputs", 8),
+                threshold=_share(post, "threshold"),
+                iou=_share(post, "iou"),
+                top=_whole(post, "top", 1, 1 << 16),
+            ),
+            labels=_names(doc, "labels", MOST_LABELS),
+            baked=_object({"baked": doc}, "baked").get("baked") is True,
+        )
+        task.check()
+        return task
+
+    def check(self) -> None:
+        """Raises ManifestError where the parts do not fit each other."""
+        pre, post = self.preprocess, self.postprocess
+        wanted = DECODERS[self.kind][post.decode]
+        if not self.baked and len(post.outputs) != wanted:
+            raise ManifestError(
+                f"{post.decode} reads {wanted} outputs, not {len(post.outputs)}: "
+                f"{', '.join(post.outputs)}"
+            )
+        for field, numbers in (("mean", pre.mean), ("std", pre.std)):
+            if len(numbers) not in (1, pre.channels):
+                raise ManifestError(
+                    f"task field {field!r} has {len(numbers)} numbers for {pre.channels} channels"
+                )
+        if not pre.scale or not all(pre.std):
+            raise ManifestError("task fields 'scale' and 'std' must not be 0")
+
+
+def check_image(image: np.ndarray) -> None:
+    """Raises InputError unless this is a picture: uint8 [height, width, 3], not empty."""
+    fits = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3
+    if not fits or image.shape[2] != 3 or 0 in image.shape:
+        got = getattr(image, "shape", type(image).__name__)
+        raise InputError(
+            "image", "UINT8[height,width,3], RGB", f"{getattr(image, 'dtype', '')} {got}"
+        )
+
+
+def _baked_detections(
+    tensors: Sequence[np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    boxes, scores, classes = tensors
+    n = len(scores) if scores.ndim == 1 else -1
+    if boxes.shape != (n, 4) or classes.shape != (n,):
+        got = ", ".join(str(list(t.shape)) for t in tensors)
+        raise InputError("boxes, scores, classes", "[n,4], [n], [n]", got)
+    return boxes.astype(np.float32), scores.astype(np.float32), classes
+
+
+def _tensor(outputs: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in outputs:
+        raise InputError(name, "an output of this name", ", ".join(outputs) or "nothing")
+    return np.asarray(outputs[name])
+
+
+def _first(name: str, array: np.ndarray) -> np.ndarray:
+    """The one row of a batch of one."""
+    if array.ndim < 2 or len(array) != 1:
+        raise InputError(name, "the result of one picture, [1,…]", str(list(array.shape)))
+    return np.asarray(array[0])
+
+
+def _object(raw: object, key: str) -> Mapping[str, Any]:
+    found = raw.get(key) if isinstance(raw, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise ManifestError(f"task field {key!r} must be an object")
+    return found
+
+
+def _word(raw: object, key: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    value = raw.get(key) if isinstance(raw, Mapping) else None
+    if not isinstance(value, str) or value not in known:
+        raise ManifestError(
+            f"task field {key!r} is {value!r:.80}, this version knows {', '.join(known)}: upgrade "
+            "the node, or split the model again"
+        )
+    return value
+
+
+def _name(raw: Mapping[str, Any], key: str) -> str:
+    value = raw.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= MOST_LETTERS:
+        raise ManifestError(f"task field {key!r} must be a name, is {value!r:.80}")
+    return value
+
+
+def _names(raw: object, key: str, most: int) -> tuple[str, ...]:
+    values = raw.get(key, []) if isinstance(raw, Mapping) else None
+    if not isinstance(values, list | tuple) or len(values) > most:
+        raise ManifestError(f"task field {key!r} must be a list of at most {most} names")
+    return tuple(_name({key: value}, key) for value in values)
+
+
+def _whole(raw: Mapping[str, Any], key: str, least: int, most: int) -> int:
+    value = raw.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ManifestError(f"task field {key!r} must be {least} to {most}, is {value!r:.80}")
+    return value
+
+
+def _number(value: object, key: str) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or abs(value) > 1e9:  # type: ignore[arg-type]
+        raise ManifestError(f"task field {key!r} must be a number, is {value!r:.80}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _numbers(raw: Mapping[str, Any], key: str) -> tuple[float, ...]:
+    values = raw.get(key)
+    if not isinstance(values, list | tuple) or not 1 <= len(values) <= 3:
+        raise ManifestError(f"task field {key!r} must be a list of 1 or 3 numbers")
+    return tuple(_number(value, key) for value in values)
+
+
+def _share(raw: Mapping[str, Any], key: str) -> float:
+    value = _number(raw.get(key), key)
+    if not 0 <= value <= 1:
+        raise ManifestError(f"task field {key!r} must be 0 to 1, is {value}")
+    return value
