@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from nodes.settings import check, setting
+from nodes.settings import check, setting, tuning
 
 camera = partial(setting, "camera")
 
@@ -13,6 +13,66 @@ camera = partial(setting, "camera")
 @dataclass(frozen=True)
 class CameraOptions:
     """Raises `InvalidArgument`."""
+
+    gate: str = camera(
+        "off",
+        "Skip frames that show nothing new: the last result stands for them, with its age. "
+        "ssim-min, block, thumbnail or phash; a number behind a colon is the threshold: "
+        "ssim-min:0.3.",
+    )
+    mask: str = camera(
+        "off",
+        "Fill regions of each frame before anything is made of it: an ONNX file, or NAME[@VERSION] "
+        "of a detector in the mesh, which runs on this device. Without the detector nothing "
+        "leaves. Features are the picture: without --mask they can tell who is in it.",
+    )
+    guard: str = camera(
+        "off",
+        "ood: learn what this camera's pictures are like, then tell of others. Needs a model with "
+        "edge layers.",
+    )
+    most_skipped: int = tuning(10, "edge: frames in a row that --gate may skip.", least=0)
+    gate_oldest: float = tuning(
+        1000.0, "edge: milliseconds that a result may stand for others.", unit="ms", least=0
+    )
+    mask_threshold: float = tuning(
+        0.3, "edge: the least score of what --mask fills.", least=0.01, most=1
+    )
+    mask_margin: float = tuning(
+        0.25,
+        "edge: what --mask fills around each box, as a share of its width and height.",
+        least=0,
+        most=10,
+    )
+    mask_frames: int = tuning(
+        5,
+        "edge: frames whose boxes --mask fills together, the newest among them.",
+        least=1,
+        most=300,
+    )
+    mask_within: float = tuning(
+        1000.0,
+        "edge: milliseconds that the detector of --mask has for a frame; a later one is withheld.",
+        unit="ms",
+        least=1,
+    )
+    mask_proof: str = tuning(
+        "",
+        "edge: a picture in which the detector of --mask must find something, to be believed when "
+        "it finds nothing; empty: a drawn face.",
+    )
+    guard_action: str = tuning(
+        "flag",
+        "edge: while alarmed. flag: results say so. drop: nothing leaves. whole: the whole model "
+        "is asked, with pixels. review: a person is, on swarm.<mesh>.review.<sink>.",
+        one_of=("flag", "drop", "whole", "review"),
+    )
+    guard_warm_up: int = tuning(225, "edge: frames that --guard is fitted to.", least=16)
+    guard_file: str = tuning(
+        "",
+        "edge: signed file of what --guard has learned: read at the start, written after the "
+        "warm-up. Needs --identity.",
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -1,0 +1,1 @@
+"""The temporal gate: whether a frame is computed, or the last result stands for it."""

@@ -1,0 +1,1 @@
+"""The mask: regions are filled on the device, or nothing leaves it."""
