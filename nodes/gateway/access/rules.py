@@ -1,0 +1,201 @@
+"""The file of who may ask a gateway.
+
+    [[key]]
+    agent = "camera-1"            # the mesh's name for who has the key
+    sha256 = "9f86d081884c7d65…"  # of the key, 64 hexadecimal digits
+    quota = 100                   # requests a second; left out: any number
+
+    [[token]]
+    algorithm = "EdDSA"           # or ES256, RS256, HS256: a token of another one is refused
+    key = "issuer.pem"            # a public key, PEM; of HS256 the secret. Beside this file
+    issuer = "https://login.example"  # left out: `iss` is not looked at
+    audience = "swarm"            # left out: a token that names an audience is refused
+    claim = "sub"                 # has the agent's name
+    quota = 50                    # of each agent that no other block gives one
+
+    [[certificate]]
+    name = "robot-7"              # the common name in a client's certificate
+    agent = "robot-7"
+
+A key is 256 random bits, so a hash without salt tells nothing of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from swarm.errors import BadKey, InvalidArgument, SwarmError
+from swarm.security.files import read_private
+from swarm.subjects import token
+
+ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
+PREFIX = "swk_"  # of a key, so that people and scanners of repositories know it
+MOST_BYTES = 4 << 20  # of the file
+MOST_ISSUERS = 16  # each may be asked about a token
+LEAST_SECRET = 32  # bytes of a secret of HS256, RFC 7518, 3.2
+LEAST_RSA = 2048  # bits, RFC 7518, 3.3
+_FIELDS = {
+    "key": {"agent", "sha256", "quota"},
+    "token": {"algorithm", "key", "issuer", "audience", "claim", "quota"},
+    "certificate": {"name", "agent", "quota"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """Whose tokens are taken. key: bytes of a secret, or a public key of `cryptography`. quota:
+    requests a second of each of its agents, 0.0 for any number."""
+
+    algorithm: str
+    key: Any
+    issuer: str
+    audience: str
+    claim: str
+    quota: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """keys: agents by the SHA-256 of their keys. certificates: agents by common name. quotas:
+    requests a second by agent. files: all that they were read from."""
+
+    keys: Mapping[bytes, str]
+    certificates: Mapping[str, str]
+    issuers: tuple[Issuer, ...]
+    quotas: Mapping[str, float]
+    files: tuple[Path, ...]
+
+
+def new_key() -> str:
+    """A key for a client."""
+    return PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("=")
+
+
+def hash_of(key: str) -> bytes:
+    """What the file knows of a key."""
+    return sha256(key.encode()).digest()
+
+
+def block(agent: str, key: str, quota: float) -> str:
+    """The lines of a key. quota: 0.0 for any number. Raises `InvalidArgument`."""
+    token(agent, "agent's name")
+    lines = ["[[key]]", f'agent = "{agent}"', f'sha256 = "{hash_of(key).hex()}"']
+    return "\n".join([*lines, *([f"quota = {quota:g}"] if quota else [])]) + "\n"
+
+
+def read_rules(path: str | Path) -> Rules:
+    """Raises `BadKey`, which names the file and the block, for a file that cannot be used."""
+    path = Path(path)
+    try:
+        document = tomllib.loads(read_private(path, MOST_BYTES).decode())
+        return _rules(path, document)
+    except (OSError, ValueError, SwarmError) as error:
+        raise BadKey(f"--gateway-callers {path}: {error}") from None
+
+
+def _rules(path: Path, document: dict[str, Any]) -> Rules:
+    """Raises `InvalidArgument`, `ValueError`, `OSError`."""
+    if unknown := sorted(set(document) - set(_FIELDS)):
+        raise InvalidArgument(f"[[{unknown[0]}]]: a block is key, token or certificate")
+    keys: dict[bytes, str] = {}
+    certificates: dict[str, str] = {}
+    issuers: list[Issuer] = []
+    quotas: dict[str, float] = {}
+    files = [path]
+    for kind, fields in _FIELDS.items():
+        blocks = document.get(kind, [])
+        if not isinstance(blocks, list) or not all(isinstance(each, dict) for each in blocks):
+            raise InvalidArgument(f"{kind}: write [[{kind}]] above each block")
+        for number, each in enumerate(blocks, start=1):
+            try:
+                if unknown := sorted(set(each) - fields):
+                    raise InvalidArgument(f"{unknown[0]!r} is no field of it")
+                quota = _quota(each)
+                if kind == "token":
+                    file = path.parent / _text(each, "key")
+                    files.append(file)
+                    issuers.append(_issuer(each, file, quota))
+                    continue
+                agent = token(_text(each, "agent"), "agent's name")
+                if quotas.setdefault(agent, quota) != quota:
+                    raise InvalidArgument(f"agent {agent!r} has another quota in another block")
+                if kind == "key":
+                    keys[_digest(each)] = agent
+                else:
+                    certificates[_text(each, "name")] = agent
+            except (InvalidArgument, ValueError, OSError) as error:
+                raise InvalidArgument(f"[[{kind}]] {number}: {error}") from None
+    if len(issuers) > MOST_ISSUERS:
+        raise InvalidArgument(f"{len(issuers)} blocks [[token]], of {MOST_ISSUERS} at most")
+    return Rules(keys, certificates, tuple(issuers), quotas, tuple(files))
+
+
+def _text(block: dict[str, Any], name: str, default: str | None = None) -> str:
+    value = block.get(name, default)
+    if not isinstance(value, str) or (default is None and not value):
+        raise InvalidArgument(f"{name} is a text, and not left out")
+    return value
+
+
+def _quota(block: dict[str, Any]) -> float:
+    value = block.get("quota", 0.0)
+    if type(value) not in (int, float) or not 0 <= value < 1e9:
+        raise InvalidArgument(f"quota = {value!r}: it is requests a second")
+    return float(value)
+
+
+def _digest(block: dict[str, Any]) -> bytes:
+    value = _text(block, "sha256")
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+        raise InvalidArgument("sha256 has 64 hexadecimal digits: `swarm keys gateway` makes one")
+    return bytes.fromhex(value)
+
+
+def _issuer(block: dict[str, Any], file: Path, quota: float) -> Issuer:
+    algorithm = _text(block, "algorithm")
+    if algorithm not in ALGORITHMS:
+        raise InvalidArgument(f"algorithm {algorithm!r}: it is {', '.join(ALGORITHMS)}")
+    return Issuer(
+        algorithm,
+        _secret(file) if algorithm == "HS256" else _public(file, algorithm),
+        _text(block, "issuer", ""),
+        _text(block, "audience", ""),
+        _text(block, "claim", "sub"),
+        quota,
+    )
+
+
+def _secret(file: Path) -> bytes:
+    secret = read_private(file, MOST_BYTES).strip()
+    if secret.startswith(b"-----BEGIN"):
+        # A public key as a secret lets everybody who knows it make tokens.
+        raise InvalidArgument(f"{file} is a key pair's; a secret of HS256 is random bytes")
+    if len(secret) < LEAST_SECRET:
+        raise InvalidArgument(f"{file} has {len(secret)} bytes: a secret has {LEAST_SECRET}")
+    return secret
+
+
+def _public(file: Path, algorithm: str) -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(file.read_bytes())
+    except ValueError:
+        raise InvalidArgument(f"{file} is no public key in PEM") from None
+    fits = {
+        "RS256": isinstance(key, rsa.RSAPublicKey) and key.key_size >= LEAST_RSA,
+        "ES256": isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1",
+        "EdDSA": isinstance(key, ed25519.Ed25519PublicKey),
+    }
+    if not fits[algorithm]:
+        raise InvalidArgument(f"{file} is no key of {algorithm} (RSA has {LEAST_RSA} bits)")
+    return key
