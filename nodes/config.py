@@ -299,6 +299,8 @@ class NodeConfig:
             raise InvalidArgument(
                 "a gateway forwards what sites have stored: --role gateway --site …"
             )
+        if self.gateway.is_on and self.role != "gateway":
+            raise InvalidArgument("--http and --grpc are for --role gateway")
         mode_of(self.codec)
         checked_setting(self.two_connections)
         check(self)

@@ -11,6 +11,7 @@ from swarm.errors import InvalidArgument
 
 gateway = partial(setting, "gateway")
 LOOPBACK = "127.0.0.1"
+DRAIN_TIMEOUT = 4.0  # seconds in which the servers answer what is in flight when they end
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,11 @@ class GatewayOptions:
     def is_on(self) -> bool:
         """Whether there is a server at all."""
         return bool(self.http or self.grpc)
+
+    @property
+    def leaves_within(self) -> float:
+        """Seconds that its servers may take to end."""
+        return self.settle + DRAIN_TIMEOUT + 4.0 if self.is_on else 0.0
 
     @property
     def http_place(self) -> Place | None:

@@ -22,6 +22,7 @@ from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
 
 if TYPE_CHECKING:
     from nodes.config import NodeConfig
+    from nodes.gateway.front import Front
     from nodes.life.node import Node
 
 log = logging.getLogger("swarm.node")
@@ -39,7 +40,7 @@ def run_node(config: NodeConfig, started: float) -> int:
     set_up_logging(form, role=config.role, mesh=config.mesh)
 
     async def main() -> int:
-        stop = stop_on_signals(STOP_LIMIT)
+        stop = stop_on_signals(STOP_LIMIT + config.gateway.leaves_within)
         manager = ServiceManager.of(os.environ)
         told = [_print_line] if config.json_events else []
         told += [manager.changed] if manager is not None else []
@@ -56,14 +57,16 @@ def run_node(config: NodeConfig, started: float) -> int:
                 async with managed(manager):
                     with endpoints_of(node):
                         await Edge(node, config.edge, counters).run(stop)
+            elif config.gateway.is_on:
+                front = _front(config)
+                node = Node(config, started, on_change, front.status, stop.set)
+                _collect_seldom()
+                async with managed(manager):
+                    with endpoints_of(node):
+                        await front.run(node, stop)
             else:
                 node = Node(config, started, on_change)
-                # Everything loaded so far lives as long as the node. Frozen, it is not walked by
-                # the garbage collector (measured: 20-40 ms for a full collection).
-                gc.collect()
-                gc.freeze()
-                # Requests make no reference cycles: look for them seldom.
-                gc.set_threshold(20_000, 20, 50)
+                _collect_seldom()
                 async with managed(manager):
                     with endpoints_of(node):
                         await node.run(stop)
@@ -77,6 +80,25 @@ def run_node(config: NodeConfig, started: float) -> int:
         return run_event_loop(main())
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def _front(config: NodeConfig) -> Front:
+    """Raises `InvalidArgument`."""
+    try:
+        from nodes.gateway.front import Front
+    except ModuleNotFoundError as error:
+        text = f"--http, --grpc: {error}: pip install 'swarm-mesh[gateway]'"
+        raise InvalidArgument(text) from None
+    return Front(config.gateway)
+
+
+def _collect_seldom() -> None:
+    # Everything loaded so far lives as long as the node. Frozen, it is not walked by the garbage
+    # collector (measured: 20-40 ms for a full collection).
+    gc.collect()
+    gc.freeze()
+    # Requests make no reference cycles: look for them seldom.
+    gc.set_threshold(20_000, 20, 50)
 
 
 @contextlib.contextmanager

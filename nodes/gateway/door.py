@@ -26,7 +26,7 @@ class Figures:
 
 
 class Door(Protocol):
-    """`start` once, `drain` once."""
+    """`start` once, `begin_drain` and `drain` once."""
 
     figures: Figures
 
@@ -37,6 +37,10 @@ class Door(Protocol):
 
     async def start(self) -> None:
         """Listen. Raises `InvalidArgument` where nobody may listen there."""
+        ...
+
+    def begin_drain(self) -> None:
+        """Say that it is not ready, and go on answering, until `drain`."""
         ...
 
     async def drain(self, timeout: float) -> None:

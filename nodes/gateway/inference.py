@@ -5,24 +5,33 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from nodes.gateway.call import InferAnswer, InferCall
-from swarm.errors import InvalidArgument, ResourceExhausted, Status, error_for
+from swarm.errors import InvalidArgument, ResourceExhausted, Status, SwarmError, error_for
 from swarm.model import ModelInfo
 from swarm.wire.messages import Request, Result
 
 RETRY_AFTER = 0.1  # seconds: what is in flight here has ended by then, usually
 
 Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result, never raises
+OnRefused = Callable[[str, SwarmError, str], None]  # (agent, error, address of the client)
 Describe = Callable[[str, str], Awaitable[ModelInfo]]  # (model, version) -> what it takes
 
 
 class Inference:
     """answer: a node's answerer. describe: raises `NotFound`, `Unavailable`. most_in_flight:
-    requests of all clients at a time; more are refused at once."""
+    requests of all clients at a time; more are refused at once. on_refused: is told of each
+    refusal."""
 
-    def __init__(self, answer: Answer, describe: Describe, most_in_flight: int) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        describe: Describe,
+        most_in_flight: int,
+        on_refused: OnRefused = lambda agent, error, peer: None,
+    ) -> None:
         self._answer = answer
         self._describe = describe
         self._most_in_flight = most_in_flight
+        self._on_refused = on_refused
         self.in_flight = 0
         self.refused = 0
         """Requests refused because too many were in flight."""
@@ -37,7 +46,9 @@ class Inference:
         if self.in_flight >= self._most_in_flight:
             self.refused += 1
             text = f"{self._most_in_flight} requests are in flight at this gateway"
-            raise ResourceExhausted(text, RETRY_AFTER)
+            error = ResourceExhausted(text, RETRY_AFTER)
+            self._on_refused(call.caller.agent, error, "")
+            raise error
         self.in_flight += 1
         try:
             if call.outputs:

@@ -51,7 +51,8 @@ class Node:
     started: `time.monotonic()` of the process's start. on_change(document) is called at each
     change of state. more_status: fields that a role adds to the status documents. end(): ends all
     that stands around this node too, which an operator may ask for; without it, `run` ends.
-    became_ready: is set once the node serves. Raises `InvalidArgument` as `Connection` does.
+    became_ready: is set once the node serves. audit: None where nothing is recorded. Raises
+    `InvalidArgument` as `Connection` does.
     """
 
     def __init__(
@@ -70,22 +71,22 @@ class Node:
         self.id, self.mesh = connection.id, connection.mesh
         desired = DesiredObjectives(self.mesh.catalog)
         objectives = Objectives(desired, connection.events.tell)
-        self._audit = _audit_of(connection)
+        self.audit = _audit_of(connection)
         # What it serves.
         self._times = KeptTimes(Checkpoint(config.state_dir, config.mesh, config.role))
         self._versions = Versions(
-            connection, (connection.route, desired.read), self._times, self._audit, policy.versions
+            connection, (connection.route, desired.read), self._times, self.audit, policy.versions
         )
         self.weights = self._versions.loader.weights
-        self._requests = RequestService(connection, self._versions, objectives, self._audit)
+        self._requests = RequestService(connection, self._versions, objectives, self.audit)
         self.answerer = self._requests.answerer
         # What it is to others, and does for them.
-        inbox = "" if self._audit is None else self._audit.gossip
+        inbox = "" if self.audit is None else self.audit.gossip
         self._entry = OwnEntry(connection, self._versions.pulling, inbox)
         self._duties = Duties(connection, self._versions, self._entry.take)
         more = [more_status, self._duties.status, self._requests.status]
-        if self._audit is not None:
-            more.append(self._audit.status)
+        if self.audit is not None:
+            more.append(self.audit.status)
         self._status = StatusPublisher(connection, self._versions.pulling, more, started, on_change)
         self._watchdog = NodeWatchdog(
             self._versions.servers,
@@ -129,8 +130,8 @@ class Node:
         own(self._status.run(), "status")
         self._connection.keep(own)
         self._drain_when_told(stop)
-        if self._audit is not None:
-            own(self._audit.recorder.run(), "audit")
+        if self.audit is not None:
+            own(self.audit.recorder.run(), "audit")
 
     def _serve(self, own: Own) -> None:
         """Every lane of this node pulls: join the mesh, and tell everybody."""
@@ -160,8 +161,8 @@ class Node:
                 await self._versions.drain()
         except (TimeoutError, ExceptionGroup) as error:
             log.warning("left without draining: %r", error)
-        if self._audit is not None and self.mesh.link.connected:
-            await self._audit.close()
+        if self.audit is not None and self.mesh.link.connected:
+            await self.audit.close()
         if was_ready:
             self._connection.membership.leave()
         self._requests.close()

@@ -174,6 +174,7 @@ REQUESTS = form(
         "breakers": table(text),
     }
 )
+DOOR = form({"address": text, "by_code": table(COUNT), "in_flight": COUNT, "connections": COUNT})
 ROLLOUT = form(
     {
         "model": name,
@@ -243,6 +244,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "codecs": rows(text),
     "link_rate": COUNT,
     "sites": anything,
+    "gateway": form({"doors": table(DOOR), "refused": COUNT}),
 }
 STATUS = form(STATUS_FIELDS, ("role", "state"))
 EVENT_TEXTS: dict[str, Reader] = {"kind": name, "node": name, "role": name, "at": text}

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from nodes.gateway.access.browsers import LOOPBACK_NAMES, Browsers
 from nodes.gateway.call import Callers, Regions
 from nodes.gateway.door import Figures
 from nodes.gateway.http.app import App, Page
@@ -49,7 +50,7 @@ class HttpServer:
         self.figures = Figures()
         self._place = options.http_place or Place(LOOPBACK, 0)
         self._app = App(inference, models, callers, options, regions, page, bounds, self.figures)
-        self._origins = options.origins
+        self._options = options
         self._tls = tls
         self._bounds = bounds
         self._server: _Server | None = None
@@ -67,7 +68,7 @@ class HttpServer:
         sock = _listen(self._place)
         self._port = sock.getsockname()[1]
         config = uvicorn.Config(
-            with_cors(self._app, self._origins),
+            _for_browsers(self._app, self._options),
             http=connection_class(self._bounds, self.figures),
             ws="none",
             lifespan="off",
@@ -126,20 +127,13 @@ class _Server(uvicorn.Server):
         yield
 
 
-def with_cors(app: Page, origins: tuple[str, ...]) -> Page:
-    """The application, for pages of these origins too."""
-    if not origins:
-        return app
-    from starlette.middleware.cors import CORSMiddleware  # most gateways answer no browser
-
-    exposed = ["inference-header-content-length", "retry-after"]
-    return CORSMiddleware(
-        app,
-        allow_origins=origins,
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        expose_headers=exposed,
-    )
+def _for_browsers(app: Page, options: GatewayOptions) -> Page:
+    """The application, for pages of the origins that may ask. Without keys, a page elsewhere that
+    points its own name at loopback gets nothing."""
+    place = options.http_place
+    anybody = not (options.callers or options.open)
+    names = LOOPBACK_NAMES if anybody and (place is None or place.is_loopback) else ()
+    return Browsers(app, options.origins, names)
 
 
 def _listen(place: Place) -> socket.socket:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import accumulate
 from typing import Any
 
@@ -35,6 +36,9 @@ TOLD_EVENTS = (
 OUTCOMES = ("served", "failed", "expired", "refused", "cancelled", "dead_lettered", "redelivered")
 CAPTURES = ("captured", "dropped", "answered", "failed", "degraded")
 BREAKERS = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
+DOORS = ("http", "grpc")
+# Of HTTP and of gRPC, with which a gateway answers; 499: the client went away.
+CODES = STATUSES | {"CANCELLED", "UNKNOWN", "UNIMPLEMENTED", "499", *map(str, map(int, HTTPStatus))}
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 OTHER = "other"
 
@@ -157,6 +161,9 @@ class Families:
             self._stage(at, stage)
         if requests := part(status, "requests"):
             self._requests(at, requests)
+        for door in DOORS:
+            if counts := part(part(part(status, "gateway"), "doors"), door):
+                self._door((*at, door), counts)
         captures = _known(part(status, "edge"), CAPTURES)
         about = "Captures by what became of them."
         self.by_kind("swarm_edge_captures", about, (*NODE, "outcome"), at, captures)
@@ -203,6 +210,12 @@ class Families:
             open_ = BREAKERS.get(breakers[where])
             self.gauge("swarm_breaker_open", about, (*NODE, "where"), (*at, where), open_)
 
+    def _door(self, at: tuple[str, ...], counts: Fields) -> None:
+        codes, labels = _known(part(counts, "by_code"), CODES), (*NODE, "door")
+        about = "Answers to clients of HTTP and gRPC, by the protocol's code."
+        self.by_kind("swarm_gateway_requests", about, (*labels, "code"), at, codes)
+        self.figures(DOOR_FIGURES, labels, at, counts)
+
     def _slo(self, of: tuple[str, ...], slo: Fields) -> None:
         at, labels = (*of, _text(slo.get("model"))), (*NODE, "model")
         p99 = slo.get("p99_ms")
@@ -238,6 +251,20 @@ PROCESS_FIGURES: tuple[Figure, ...] = (
         "swarm_node_requests_per_second",
         "Requests of the last seconds, by the node's own count.",
         "rate",
+    ),
+)
+DOOR_FIGURES: tuple[Figure, ...] = (
+    (
+        Families.gauge,
+        "swarm_gateway_in_flight",
+        "Requests of clients of HTTP and gRPC that wait for their answer.",
+        "in_flight",
+    ),
+    (
+        Families.gauge,
+        "swarm_gateway_connections",
+        "Open connections of clients of HTTP and gRPC.",
+        "connections",
     ),
 )
 GOSSIP_FIGURES: tuple[Figure, ...] = (

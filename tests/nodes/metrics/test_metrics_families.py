@@ -46,6 +46,12 @@ MORE = {
     },
     "slo": [{"model": "digits", "p99_ms": 20.0, "errors": 0.001, "burn": {"1h": 15.0, "9d": 1.0}}],
     "edge": {"captured": 5},
+    "gateway": {
+        "doors": {
+            "http": {"by_code": {"200": 4, "299": 5}, "in_flight": 2, "connections": 3},
+            "back": {"by_code": {"200": 1}},
+        }
+    },
 }
 
 
@@ -108,6 +114,14 @@ def test_a_status_becomes_metrics_in_base_units() -> None:
     assert found["swarm_slo_burn_rate"] == [(node | {"model": "digits", "window": "1h"}, 15.0)]
     [(labels, depth)] = found["swarm_lane_depth"]
     assert (labels["model"], labels["version"], labels["stage"], depth) == ("digits", "1", "1", 2.0)
+
+
+def test_the_doors_of_a_gateway_are_told_by_code() -> None:
+    found = of(NodeStatus("n1", all_told(), "ready"))
+    door = {"node": "n1", "role": "shard-1", "door": "http"}
+    assert found["swarm_gateway_requests_total"] == [(door | {"code": "200"}, 4.0)]
+    assert found["swarm_gateway_in_flight"] == [(door, 2.0)]
+    assert found["swarm_gateway_connections"] == [(door, 3.0)]
 
 
 def test_histograms_are_cumulative_and_begin_at_a_quarter_of_a_millisecond() -> None:
