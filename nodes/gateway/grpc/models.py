@@ -1,0 +1,81 @@
+"""The methods about the server and its models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import ParseDict
+
+from nodes.gateway import model_documents
+from nodes.gateway.grpc.calls import Call, Method
+from nodes.gateway.grpc.messages import message
+from nodes.gateway.models import Models
+
+LEFT_OUT = {
+    "RepositoryModelLoad": "models are loaded by `swarm model push` and `swarm model promote`",
+    "RepositoryModelUnload": "models are taken away by `swarm model remove`",
+    "CudaSharedMemoryStatus": "CUDA shared memory is not offered: use system shared memory",
+    "CudaSharedMemoryRegister": "CUDA shared memory is not offered: use system shared memory",
+    "CudaSharedMemoryUnregister": "CUDA shared memory is not offered: use system shared memory",
+    "TraceSetting": "trace settings are not offered: nodes trace by their own settings",
+    "LogSettings": "log settings are not offered: nodes log by their own settings",
+}
+"""Methods of Triton that the gateway has no answer to, and why."""
+
+
+class ModelMethods:
+    """shm: whether clients may register shared memory."""
+
+    def __init__(self, models: Models, name: str, shm: bool) -> None:
+        self._models = models
+        self._metadata = model_documents.server_metadata(name, shm)
+
+    def methods(self) -> dict[str, Method]:
+        """By name."""
+        return {
+            "ServerMetadata": self._server_metadata,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "RepositoryIndex": self._repository_index,
+        }
+
+    async def _server_metadata(self, request: Any, call: Call) -> Any:
+        return _filled("ServerMetadataResponse", self._metadata)
+
+    async def _model_ready(self, request: Any, call: Call) -> Any:
+        ready = await self._models.is_ready(request.name, request.version)
+        return _filled("ModelReadyResponse", {"ready": ready})
+
+    async def _model_metadata(self, request: Any, call: Call) -> Any:
+        info = await self._models.describe(request.name, request.version)
+        versions = await self._models.versions(info.model)
+        document = model_documents.model_metadata(info, versions)
+        return _filled("ModelMetadataResponse", document)
+
+    async def _model_config(self, request: Any, call: Call) -> Any:
+        info = await self._models.describe(request.name, request.version)
+        return _filled("ModelConfigResponse", {"config": model_documents.model_config(info)})
+
+    async def _repository_index(self, request: Any, call: Call) -> Any:
+        listed = await self._models.listed()
+        document = model_documents.repository_index(listed, only_ready=request.ready)
+        return _filled("RepositoryIndexResponse", {"models": document})
+
+
+def _filled(name: str, document: dict[str, Any]) -> Any:
+    """A message of the document that HTTP's clients get: fields that gRPC lacks are left out."""
+    return ParseDict(document, message(f"inference.{name}")(), ignore_unknown_fields=True)
+
+
+def not_offered() -> dict[str, Any]:
+    """Handlers that answer `UNIMPLEMENTED`, in a line, by the names of their methods."""
+
+    def handler(text: str) -> Any:
+        async def refuse(request: bytes, context: Any) -> None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+    return {name: handler(text) for name, text in LEFT_OUT.items()}

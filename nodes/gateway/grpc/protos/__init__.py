@@ -1,0 +1,1 @@
+"""What the gRPC server speaks: services and messages as `.proto` files, and their descriptors."""

@@ -1,0 +1,143 @@
+"""A gRPC server of the gateway whose mesh is a function: the model `simple` adds and subtracts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+
+from nodes.gateway.call import Caller, Regions
+from nodes.gateway.grpc.server import Bounds, GrpcServer
+from nodes.gateway.inference import Inference
+from nodes.gateway.models import Listed
+from nodes.gateway_settings import GatewayOptions
+from swarm.errors import Status, SwarmError
+from swarm.model import ModelInfo, Spec, Stage, unknown_model
+from swarm.wire.hops import Hop
+from swarm.wire.messages import Request, Result
+
+BOUNDS = Bounds()
+SHAPE = (1, 16)
+INPUTS = tuple(Spec(name, "INT32", SHAPE) for name in ("INPUT0", "INPUT1"))
+OUTPUTS = tuple(Spec(name, "INT32", SHAPE) for name in ("OUTPUT0", "OUTPUT1"))
+SIMPLE = ModelInfo("simple", "1", INPUTS, OUTPUTS, (Stage(1, INPUTS, OUTPUTS, 0.1),))
+
+
+def numbers(start: int = 0) -> dict[str, np.ndarray]:
+    """Inputs of `simple`: counted from `start`, and ones."""
+    counted = np.arange(start, start + 16, dtype=np.int32).reshape(SHAPE)
+    return {"INPUT0": counted, "INPUT1": np.ones(SHAPE, np.int32)}
+
+
+class SimpleModels:
+    """`Models` with `simple` alone. connected: what `is_connected` says."""
+
+    def __init__(self) -> None:
+        self.connected = True
+
+    def is_connected(self) -> bool:
+        return self.connected
+
+    async def describe(self, model: str, version: str = "") -> ModelInfo:
+        if model != "simple" or version not in ("", "1"):
+            raise unknown_model(model, version)
+        return SIMPLE
+
+    async def versions(self, model: str) -> list[str]:
+        return [(await self.describe(model)).version]
+
+    async def is_ready(self, model: str, version: str = "") -> bool:
+        return model == "simple" and version in ("", "1")
+
+    async def listed(self) -> list[Listed]:
+        return [Listed("simple", "1", True), Listed("simple", "2", False, "no node serves it")]
+
+    async def manifest(self, model: str, version: str = "") -> bytes:
+        raise unknown_model(model, version)
+
+
+class SimpleMesh:
+    """Answers `simple`, and keeps the requests. held: while it is not set, requests wait. failing:
+    the error that each request gets. cancelled: ids of requests that were given up."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.cancelled: list[str] = []
+        self.held = asyncio.Event()
+        self.held.set()
+        self.failing: SwarmError | None = None
+        self.delay: Callable[[Request], Awaitable[Any]] | None = None
+
+    async def answer(self, model: str, request: Request) -> Result:
+        self.requests.append(request)
+        try:
+            await self.held.wait()
+            if self.delay is not None:
+                await self.delay(request)
+            return self._result(model, request)
+        except asyncio.CancelledError:
+            self.cancelled.append(request.id)
+            raise
+
+    def _result(self, model: str, request: Request) -> Result:
+        error = self.failing
+        try:
+            if model != "simple":
+                raise unknown_model(model, request.version)
+            if error is not None:
+                raise error
+            SIMPLE.check(request.inputs)
+        except SwarmError as failure:
+            after = getattr(failure, "retry_after", 0.0)
+            return Result(
+                request.id, model, status=failure.status, message=str(failure), retry_after=after
+            )
+        first, second = request.inputs["INPUT0"], request.inputs["INPUT1"]
+        outputs = {"OUTPUT0": first + second, "OUTPUT1": first - second}
+        hop = Hop(1, "node-1", 10, 20, weights=7)
+        return Result(request.id, model, "1", Status.OK, outputs, hops=(hop,))
+
+
+class OpenCallers:
+    """`Callers` that takes the header `agent`. seen: headers, peers and certificates."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[dict[str, str], str, str]] = []
+        self.refusing: SwarmError | None = None
+
+    def of(self, headers: dict[str, str], peer: str, certificate: str = "") -> Caller:
+        self.seen.append((headers, peer, certificate))
+        if self.refusing is not None:
+            raise self.refusing
+        return Caller(headers.get("agent", ""))
+
+
+class Gateway:
+    """A server, and what stands around it. url: where it listens."""
+
+    def __init__(self, server: GrpcServer, mesh: SimpleMesh, models: Any, callers: Any) -> None:
+        self.server, self.mesh, self.models, self.callers = server, mesh, models, callers
+
+    @property
+    def url(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+
+@asynccontextmanager
+async def gateway(
+    regions: Regions | None = None, bounds: Bounds = BOUNDS, most_in_flight: int = 256
+) -> AsyncIterator[Gateway]:
+    """A server at a free port; behind the block it has ended."""
+    mesh, models, callers = SimpleMesh(), SimpleModels(), OpenCallers()
+    inference = Inference(mesh.answer, models.describe, most_in_flight)
+    options = GatewayOptions(grpc="127.0.0.1:0")
+    server = GrpcServer(inference, models, callers, options, regions=regions, bounds=bounds)
+    await server.start()
+    try:
+        yield Gateway(server, mesh, models, callers)
+    finally:
+        mesh.held.set()
+        await server.drain(2.0)
