@@ -63,6 +63,31 @@ class GatewayOptions:
         256, "gateway: requests of all its clients at a time; more are refused.", least=1
     )
 
+    body: int = tuning(
+        67,
+        "gateway: megabytes of a request, unpacked.",
+        unit="MB",
+        least=1,
+        most=67,
+        name="gateway_body_mb",
+    )
+    full_is_503: bool = tuning(
+        False,
+        "gateway: say 503, as Triton does, and not 429 where too many requests are in flight.",
+        name="gateway_full_is_503",
+    )
+    compress: bool = tuning(
+        False,
+        "gateway: compress HTTP answers for clients that accept it; tensors cost more time "
+        "than a fast link saves.",
+        name="gateway_compress",
+    )
+    server_name: str = tuning(
+        "swarm-mesh",
+        "gateway: the server's name in its metadata; some clients of Triton look for `triton`.",
+        name="gateway_server_name",
+    )
+
     callers: str = gateway(
         "",
         "gateway: TOML file of who may ask: keys, tokens and certificates, each with its agent and "

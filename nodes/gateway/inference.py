@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from nodes.gateway.call import InferAnswer, InferCall
+from nodes.gateway.statistics import Statistics
 from swarm.errors import InvalidArgument, ResourceExhausted, Status, SwarmError, error_for
 from swarm.model import ModelInfo
 from swarm.wire.messages import Request, Result
@@ -35,6 +36,7 @@ class Inference:
         self.in_flight = 0
         self.refused = 0
         """Requests refused because too many were in flight."""
+        self.statistics = Statistics()
 
     async def run(self, call: InferCall) -> InferAnswer:
         """The answer inside the call's budget; to cancel this coroutine cancels the request.
@@ -68,6 +70,7 @@ class Inference:
             )
         finally:
             self.in_flight -= 1
+        self.statistics.add(call.model, result, call.version)
         if result.status is not Status.OK:
             where = f" (stage {result.stage}, node {result.node})" if result.node else ""
             raise error_for(result.status, result.message + where, result.retry_after)

@@ -7,6 +7,7 @@ from typing import Any
 
 import swarm
 from nodes.gateway.models import Listed
+from nodes.gateway.statistics import empty_document
 from swarm.model import ModelInfo, Spec
 
 PLATFORM = "onnxruntime_onnx"  # Triton's word for a model that came as ONNX
@@ -59,6 +60,19 @@ def model_config(info: ModelInfo) -> dict[str, Any]:
 def _config_tensor(spec: Spec) -> dict[str, Any]:
     datatype = "TYPE_" + spec.datatype
     return {"name": spec.name, "data_type": datatype, "dims": list(spec.shape)}
+
+
+def no_statistics(info: ModelInfo) -> dict[str, Any]:
+    """The entry of `model_stats` for a version that nobody has asked for."""
+    return empty_document(info.model, info.version)
+
+
+def regions(registered: dict[str, tuple[str, int, int]]) -> list[dict[str, Any]]:
+    """Of the status of shared memory."""
+    return [
+        {"name": name, "key": key, "offset": offset, "byte_size": size}
+        for name, (key, offset, size) in sorted(registered.items())
+    ]
 
 
 def repository_index(listed: list[Listed], only_ready: bool = False) -> list[dict[str, Any]]:

@@ -70,7 +70,10 @@ class MeshModels:
 
     async def describe(self, model: str, version: str = "") -> ModelInfo:
         """See `Models`."""
-        return await self._mesh.model(f"{model}@{version}" if version else model)
+        try:
+            return await self._mesh.model(f"{model}@{version}" if version else model)
+        except NotFound as error:  # clients of Triton look for these words
+            raise NotFound(f"Request for unknown model: {error}") from None
 
     async def versions(self, model: str) -> list[str]:
         """See `Models`."""

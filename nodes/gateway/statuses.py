@@ -26,6 +26,10 @@ class TooLarge(InvalidArgument):
     """More bytes than a request may have: 413."""
 
 
+class UnknownEncoding(InvalidArgument):
+    """A body in a form that nobody here unpacks: 415."""
+
+
 class NoSuchMethod(InvalidArgument):
     """The path is known, and takes another method: 405."""
 
@@ -41,6 +45,7 @@ class TooSlow(InvalidArgument):
 _CODES_OF_HTTP: dict[type[SwarmError], int] = {
     NotOffered: 501,
     TooLarge: 413,
+    UnknownEncoding: 415,
     NoSuchMethod: 405,
     NoSuchPath: 404,
     TooSlow: 408,

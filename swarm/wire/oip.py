@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,10 @@ from swarm.wire.tensors import DTYPES, LIMITS, Limits, datatype_of
 VALUE_BYTES = 80
 OBJECT_BYTES = 320
 COUNTED_FROM = 1 << 20
+# Of integers, for `struct`.
+_CODES = {"|i1": "b", "|u1": "B", "<i2": "h", "<u2": "H", "<i4": "i", "<u4": "I"}
+_CODES |= {"<i8": "q", "<u8": "Q"}
+_FORM = 'a request is {"inputs": [{"name", "shape", "datatype", "data"}, …]}'
 
 
 def is_json(data: bytes | memoryview) -> bool:
@@ -32,6 +38,14 @@ def is_json(data: bytes | memoryview) -> bool:
 
 def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request:
     """Raises `DecodeError`, saying what is wrong with which input."""
+    doc = document(data, limits)
+    return request_of(doc, inputs_of(doc, tensor, limits))
+
+
+def document(
+    data: bytes | memoryview, limits: Limits = LIMITS, loads: Callable[[bytes], Any] = json.loads
+) -> dict[str, Any]:
+    """The object that a request is. loads: raises `ValueError`. Raises `DecodeError`."""
     if len(data) > limits.bytes:
         raise DecodeError(f"request of {len(data)} bytes; at most {limits.bytes} are accepted")
     data = bytes(data)
@@ -41,12 +55,34 @@ def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request
             "MessagePack with the tensors' bytes"
         )
     try:
-        doc = json.loads(data)
+        doc = loads(data)
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"not JSON: {error}") from None
-    inputs = doc.get("inputs") if isinstance(doc, dict) else None
-    if not isinstance(inputs, list) or len(inputs) > limits.tensors:
-        raise DecodeError('a request is {"inputs": [{"name", "shape", "datatype", "data"}, …]}')
+    if not isinstance(doc, dict):
+        raise DecodeError(_FORM)
+    return doc
+
+
+def inputs_of(
+    doc: dict[str, Any],
+    read: Callable[[dict[str, Any], Limits], tuple[str, np.ndarray]],
+    limits: Limits = LIMITS,
+) -> dict[str, np.ndarray]:
+    """The arrays by name. read: one entry's name and array, as `tensor`. Raises `DecodeError`."""
+    entries = doc.get("inputs")
+    if not isinstance(entries, list) or len(entries) > limits.tensors:
+        raise DecodeError(_FORM)
+    inputs: dict[str, np.ndarray] = {}
+    for entry in entries:
+        name, array = read(entry, limits)
+        if name in inputs:
+            raise DecodeError(f"input {name!r} comes twice")
+        inputs[name] = array
+    return inputs
+
+
+def request_of(doc: dict[str, Any], inputs: dict[str, np.ndarray]) -> Request:
+    """A request of these inputs, with its id and parameters. Raises `DecodeError`."""
     parameters = doc.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise DecodeError("parameters must be an object")
@@ -61,7 +97,7 @@ def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request
     if type(weights) is not int or weights < 0:
         raise DecodeError(f"weights must be the number of a weight version, not {weights!r:.80}")
     return Request(
-        inputs=dict(_tensor(entry, limits) for entry in inputs),
+        inputs=inputs,
         id=str(doc.get("id", ""))[:128],
         version=str(parameters.get("version", ""))[:128],
         budget=None if budget is None else budget / 1e3,
@@ -81,7 +117,8 @@ def most_memory(data: bytes) -> int:
     return VALUE_BYTES * values + OBJECT_BYTES * data.count(b"{")
 
 
-def _tensor(entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
+def described(entry: Any, limits: Limits) -> tuple[str, np.dtype[Any], list[int]]:
+    """A tensor's name, dtype and shape. Raises `DecodeError`."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not 0 < len(name) <= limits.name:
         raise DecodeError("every input needs a name, shape, datatype and data")
@@ -95,6 +132,12 @@ def _tensor(entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
         or not all(type(d) is int and 0 <= d <= limits.dimension for d in shape)
     ):
         raise DecodeError(f"input {name!r}: shape must be a list of dimensions, not {shape!r:.80}")
+    return name, dtype, shape
+
+
+def tensor(entry: Any, limits: Limits = LIMITS) -> tuple[str, np.ndarray]:
+    """A tensor whose values stand in JSON. Raises `DecodeError`."""
+    name, dtype, shape = described(entry, limits)
     try:
         array = _values(entry.get("data"), dtype)
     except (ValueError, TypeError, OverflowError, FloatingPointError) as error:
@@ -104,8 +147,13 @@ def _tensor(entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
         raise DecodeError(
             f"input {name!r}: {array.size} values where shape {shape} takes {math.prod(shape)}"
         )
+    return name, shaped(name, array, shape)
+
+
+def shaped(name: str, array: np.ndarray, shape: list[int]) -> np.ndarray:
+    """A flat array in its shape, which has as many values. Raises `DecodeError`."""
     try:
-        return name, array.reshape(shape)
+        return array.reshape(shape)
     except ValueError:  # a dimension of 0 beside ones whose product no array may have
         raise DecodeError(f"input {name!r}: shape {shape} is too large") from None
 
@@ -113,6 +161,8 @@ def _tensor(entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
 def _values(data: Any, dtype: np.dtype[Any]) -> np.ndarray:
     """Numbers as they stand in JSON, exactly or rounded to a float; nothing is made up of
     null or text, cut off, or wrapped around. Raises what numpy raises, or `ValueError`."""
+    if type(data) is list and (packed := _packed(data, dtype)) is not None:
+        return packed
     given = np.asarray(data)
     if given.dtype.kind not in "biuf":
         raise ValueError("it must hold numbers or booleans only")
@@ -123,6 +173,21 @@ def _values(data: Any, dtype: np.dtype[Any]) -> np.ndarray:
     if not np.array_equal(given, array):
         raise ValueError("a value is out of its range")
     return array
+
+
+def _packed(data: list[Any], dtype: np.dtype[Any]) -> np.ndarray | None:
+    """A flat list of numbers, in a quarter of numpy's time; None for what needs a closer look."""
+    code = _CODES.get(dtype.str) if dtype.kind in "iu" else "d"
+    if dtype.kind == "b" or code is None:
+        return None
+    try:
+        packed = struct.pack(f"<{len(data)}{code}", *data)
+    except (struct.error, OverflowError):
+        return None
+    if code != "d":
+        return np.frombuffer(packed, dtype)
+    with np.errstate(over="raise"):
+        return np.frombuffer(packed, "<f8").astype(dtype)
 
 
 def encode_result(result: Result) -> bytes:
@@ -181,7 +246,7 @@ def decode_result(data: bytes | memoryview, limits: Limits = LIMITS) -> Result:
         raise DecodeError(f"no result in JSON: {error}") from None
     if not isinstance(entries, list) or len(entries) > limits.tensors:
         raise DecodeError("the outputs of a result are a list of tensors")
-    result.outputs = dict(_tensor(entry, limits) for entry in entries)
+    result.outputs = dict(tensor(entry, limits) for entry in entries)
     return result
 
 

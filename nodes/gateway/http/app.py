@@ -10,15 +10,21 @@ from typing import Any
 
 import orjson
 
-from nodes.gateway import model_documents, statuses
+from nodes.gateway import model_documents as documents
+from nodes.gateway import parameters as words
+from nodes.gateway import statuses
 from nodes.gateway.call import Caller, Callers, Regions
 from nodes.gateway.door import Figures
+from nodes.gateway.http import compression
+from nodes.gateway.http.answer import encoded
 from nodes.gateway.http.connection import CONNECTION, Bounds, Connection
+from nodes.gateway.http.infer import HEADER_LENGTH, decoded
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
-from nodes.gateway.statuses import NoSuchPath
+from nodes.gateway.statuses import NoSuchMethod, NoSuchPath, NotOffered, TooLarge, TooSlow
 from nodes.gateway_settings import GatewayOptions
-from swarm.errors import Internal, SwarmError
+from swarm.errors import Internal, InvalidArgument, SwarmError, Unauthenticated
+from swarm.wire.tensors import LIMITS, Limits, Part
 
 log = logging.getLogger("swarm.gateway")
 
@@ -29,11 +35,23 @@ Page = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
+BINARY = (b"content-type", b"application/octet-stream")
+SMALL = 64 << 10  # bytes of a body that holds no tensors
+# What Triton has and the mesh has not, by the path's parts.
+LEFT_OUT = {
+    "cudasharedmemory": "shared memory of GPUs is not offered: send the tensors",
+    "logging": "settings of logs are not offered",
+    "trace": "trace settings are not offered: the header traceparent goes through",
+    "load": "models are not loaded by clients: `swarm model push` and `promote` do that",
+    "unload": "models are not unloaded by clients: `swarm model rollback` and `promote` do that",
+    "generate": "generate is not offered: `infer` is",
+    "generate_stream": "generate_stream is not offered: `infer` is",
+}
 
 
 @dataclass(slots=True)
 class Asked:
-    """One HTTP request. path: its parts, without `v2`. body: decompressed."""
+    """One HTTP request. path: its parts behind `v2`."""
 
     method: str
     path: list[str]
@@ -47,12 +65,11 @@ class Answered:
     """What goes back. parts: pieces of the body."""
 
     code: int = 200
-    parts: list[bytes | memoryview] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     headers: Headers = field(default_factory=lambda: [JSON])
 
 
-def json_answer(document: Any, code: int = 200) -> Answered:
-    """A document as the answer."""
+def _json(document: Any, code: int = 200) -> Answered:
     return Answered(code, [orjson.dumps(document)])
 
 
@@ -74,6 +91,7 @@ class App:
         self._models = models
         self._callers = callers
         self._options = options
+        self._limits = Limits(bytes=min(options.body, LIMITS.bytes))
         self._regions = regions
         self._page = page
         self._bounds = bounds
@@ -96,6 +114,7 @@ class App:
             raise
         finally:
             self._figures.in_flight -= 1
+            connection.running = None
         await self._send(answered, send)
 
     async def _answered(self, scope: Scope, path: list[str], receive: Receive) -> Answered:
@@ -104,29 +123,44 @@ class App:
         except SwarmError as error:
             return self._refused(error)
         except Exception:
-            log.exception("a request to %s failed", scope["path"])
+            log.exception("a request to %.200s failed", scope["path"])
             return self._refused(Internal("a fault of the gateway, which its log describes"))
 
     async def _route(self, scope: Scope, path: list[str], receive: Receive) -> Answered:
-        method = scope["method"]
         if path[:2] == ["v2", "health"]:
             return self._health(path)
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        certificate = scope["state"][CONNECTION].certificate
-        caller = self._callers.of(headers, (scope["client"] or ("", 0))[0], certificate)
-        asked = Asked(method, path[1:], headers, caller, receive)
+        state, client = scope["state"], scope["client"] or ("", 0)
+        caller = self._callers.of(headers, client[0], state[CONNECTION].certificate)
+        asked = Asked(scope["method"], path[1:], headers, caller, receive)
         match asked.path:
-            case []:
-                return json_answer(
-                    model_documents.server_metadata("swarm", self._regions is not None)
-                )
-            case ["models", name]:
-                info = await self._models.describe(name)
-                versions = await self._models.versions(name)
-                return json_answer(model_documents.model_metadata(info, versions))
+            case ["models", name, "infer"]:
+                return await self._infer(asked, name, "")
+            case ["models", name, "versions", version, "infer"]:
+                return await self._infer(asked, name, version)
+            case [] if path == ["v2"]:
+                self._only(asked, "GET", "HEAD")
+                shm = self._regions is not None
+                return _json(documents.server_metadata(self._options.server_name, shm))
+            case ["models", "stats"]:
+                self._only(asked, "GET", "HEAD")
+                return _json({"model_stats": self._inference.statistics.documents()})
+            case ["models", name, "versions", version, *rest]:
+                return await self._model(asked, name, version, rest)
+            case ["models", name, *rest]:
+                return await self._model(asked, name, "", rest)
+            case ["repository", "index"]:
+                return await self._index(asked)
+            case ["systemsharedmemory", "region", name, act]:
+                return await self._shared_memory(asked, name, act)
+            case ["systemsharedmemory", act]:
+                return await self._shared_memory(asked, "", act)
+        self._refuse_left_out(asked)
         raise NoSuchPath(f"there is nothing at {scope['path']!r:.200}")
+
+    # --- what there is ----------------------------------------------------------------------
 
     def _health(self, path: list[str]) -> Answered:
         if path[2:] == ["live"]:
@@ -136,15 +170,137 @@ class App:
             return Answered(200 if ready else 503)
         raise NoSuchPath("there are v2/health/live and v2/health/ready")
 
+    async def _model(self, asked: Asked, name: str, version: str, rest: list[str]) -> Answered:
+        if rest not in ([], ["ready"], ["config"], ["stats"]):
+            self._refuse_left_out(asked)
+            raise NoSuchPath(f"model {name!r:.80} has no {'/'.join(rest)!r:.80}")
+        self._only(asked, "GET", "HEAD")
+        if rest == ["ready"]:
+            ready = await self._models.is_ready(name, version)
+            return (
+                Answered() if ready else _json({"error": f"model {name!r:.80} is not ready"}, 404)
+            )
+        info = await self._models.describe(name, version)
+        if rest == ["config"]:
+            return _json(documents.model_config(info))
+        if rest == ["stats"]:
+            found = self._inference.statistics.documents(name, version)
+            return _json({"model_stats": found or [documents.no_statistics(info)]})
+        return _json(documents.model_metadata(info, await self._models.versions(name)))
+
+    async def _index(self, asked: Asked) -> Answered:
+        self._only(asked, "POST", "GET")
+        document = await self._small(asked)
+        listed = await self._models.listed()
+        return _json(documents.repository_index(listed, document.get("ready") is True))
+
+    async def _shared_memory(self, asked: Asked, name: str, act: str) -> Answered:
+        if self._regions is None:
+            raise words.no_shared_memory()
+        if act == "status":
+            self._only(asked, "GET", "HEAD")
+            return _json(documents.regions(self._regions.registered(name)))
+        self._only(asked, "POST")
+        if act == "unregister":
+            self._regions.unregister(name)
+            return Answered()
+        if act != "register" or not name:
+            raise NoSuchPath("a region is registered, unregistered, or asked for its status")
+        document = await self._small(asked)
+        key = words.word(document.get("key"), "key")
+        offset = words.count(document.get("offset", 0), "offset")
+        self._regions.register(
+            name, key, offset, words.count(document.get("byte_size"), "byte_size")
+        )
+        return Answered()
+
+    def _only(self, asked: Asked, *methods: str) -> None:
+        if asked.method not in methods:
+            raise NoSuchMethod(f"{asked.method} is not for this path: {methods[0]} is")
+
+    def _refuse_left_out(self, asked: Asked) -> None:
+        for part in asked.path[:1] + asked.path[2:]:
+            if part in LEFT_OUT:
+                raise NotOffered(LEFT_OUT[part])
+
+    # --- an inference -----------------------------------------------------------------------
+
+    async def _infer(self, asked: Asked, model: str, version: str) -> Answered:
+        self._only(asked, "POST")
+        body = await self._body(asked, self._limits.bytes)
+        request = decoded(
+            model, version, body, asked.headers, asked.caller, self._regions, self._limits
+        )
+        answer = await self._inference.run(request.call)
+        head, tensors = encoded(answer, request.binary, self._regions)
+        answered = Answered(parts=[head, *tensors])
+        if tensors:
+            length = (HEADER_LENGTH.encode(), b"%d" % len(head))
+            answered.headers = [BINARY, length]
+        if self._options.compress:
+            await self._compress(answered, asked.headers.get("accept-encoding", ""))
+        return answered
+
+    async def _compress(self, answered: Answered, accept: str) -> None:
+        encoding = compression.accepted(accept)
+        body = b"".join(answered.parts)
+        if encoding and len(body) >= compression.COMPRESS_FROM:
+            answered.parts = [await compression.packed(body, encoding)]
+            answered.headers = [*answered.headers, (b"content-encoding", encoding.encode())]
+
+    async def _small(self, asked: Asked) -> dict[str, Any]:
+        """The object in a body, {} for no body. Raises `InvalidArgument`."""
+        body = await self._body(asked, SMALL)
+        try:
+            document = orjson.loads(body or b"{}")
+        except ValueError as error:
+            raise InvalidArgument(f"the body is no JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise InvalidArgument("the body is an object of JSON")
+        return document
+
+    async def _body(self, asked: Asked, limit: int) -> bytes:
+        """The whole body, unpacked. Raises `TooLarge`, `TooSlow`, and what `unpacked` raises."""
+        announced = asked.headers.get("content-length", "0")
+        if not (announced.isascii() and announced.isdigit()) or int(announced[:20]) > limit:
+            raise TooLarge(f"a body of {announced:.20} bytes: at most {limit} are taken")
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._bounds.body_time):
+                more = True
+                while more:
+                    message = await asked.receive()
+                    if message["type"] != "http.request":
+                        raise asyncio.CancelledError  # the client is gone
+                    pieces.append(message.get("body", b""))
+                    size += len(pieces[-1])
+                    if size > limit:
+                        raise TooLarge(f"a body of more than {limit} bytes")
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise TooSlow(f"the body did not come within {self._bounds.body_time:g} s") from None
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        encoding = asked.headers.get("content-encoding")
+        return await compression.unpacked(body, encoding, limit) if encoding else body
+
+    # --- what goes back ---------------------------------------------------------------------
+
     def _refused(self, error: SwarmError) -> Answered:
-        answered = json_answer({"error": str(error)}, statuses.http_code(error))
+        full = 503 if self._options.full_is_503 else 429
+        answered = _json({"error": str(error)}, statuses.http_code(error, full))
         if after := statuses.retry_after(error):
             answered.headers.append((b"retry-after", b"%d" % after))
+        if isinstance(error, Unauthenticated):
+            answered.headers.append((b"www-authenticate", b"Bearer"))
+        if isinstance(error, TooSlow):
+            answered.headers.append((b"connection", b"close"))
         return answered
 
     async def _send(self, answered: Answered, send: Send) -> None:
         self._figures.by_code[str(answered.code)] += 1
-        body = b"".join(answered.parts)
+        parts = answered.parts
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
         headers = [*answered.headers, (b"content-length", b"%d" % len(body))]
         if self.is_draining:
             headers.append((b"connection", b"close"))

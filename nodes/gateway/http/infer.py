@@ -1,0 +1,177 @@
+"""A request for an inference out of its body, JSON or with binary tensors behind the JSON: decided
+without sockets or waits."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from nodes.gateway import parameters as words
+from nodes.gateway.call import Caller, InferCall, Regions, WantedOutput
+from swarm.errors import DecodeError, InvalidArgument
+from swarm.wire import oip
+from swarm.wire.tensors import DTYPES, LIMITS, Limits
+
+HEADER_LENGTH = "inference-header-content-length"  # bytes of JSON before the binary tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """binary: whether outputs that say nothing of it go behind the JSON."""
+
+    call: InferCall
+    binary: bool
+
+
+def decoded(
+    model: str,
+    version: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    caller: Caller,
+    regions: Regions | None,
+    limits: Limits = LIMITS,
+) -> Decoded:
+    """version: of the path, "" for none. body: unpacked; the arrays view it. regions: None where
+    shared memory is off. Raises `DecodeError`, `InvalidArgument`, `NotOffered`, and what
+    `Regions.read` raises."""
+    head, tail = _split(body, headers.get(HEADER_LENGTH))
+    doc = oip.document(head, limits, _loads)
+    parameters = words.checked(doc.get("parameters"), "request")
+    words.check_request(parameters)
+    reader = _Reader(tail, regions)
+    inputs = oip.inputs_of(doc, reader.tensor, limits)
+    reader.check_end()
+    request = oip.request_of(doc, inputs)
+    session = words.word(headers.get(words.SESSION_HEADER, ""), words.SESSION_HEADER)
+    call = InferCall(
+        model,
+        inputs,
+        caller,
+        version=version or request.version,
+        id=_text(request.id),
+        outputs=_outputs(doc.get("outputs"), regions, limits),
+        budget=words.budget(parameters) or request.budget,
+        session=session or _text(request.session),
+        weights=request.weights,
+        traceparent=headers.get("traceparent", "")[: words.LONGEST_WORD] or request.traceparent,
+    )
+    return Decoded(call, _flag(parameters.get("binary_data_output"), "binary_data_output") or False)
+
+
+def _text(text: str) -> str:
+    """Without the halves of characters that JSON can say and nobody can write."""
+    return text if text.isascii() else text.encode("utf-8", "ignore").decode()
+
+
+def _split(body: bytes, length: str | None) -> tuple[bytes, memoryview]:
+    """The JSON, and the binary tensors behind it. Raises `DecodeError`."""
+    if length is None:
+        return body, memoryview(b"")
+    if not (length.isascii() and length.isdigit()) or int(length[:20]) > len(body):
+        raise DecodeError(f"{HEADER_LENGTH} {length!r:.80} in a body of {len(body)} bytes")
+    view = memoryview(body)
+    return bytes(view[: int(length)]), view[int(length) :]
+
+
+def _loads(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # NaN and Infinity are no JSON, but clients write them, and the mesh's reader takes them.
+        if b"NaN" in data or b"Infinity" in data:
+            return json.loads(data)
+        raise
+
+
+class _Reader:
+    """Takes binary tensors from the body, in the order of the inputs."""
+
+    def __init__(self, tail: memoryview, regions: Regions | None) -> None:
+        self._tail = tail
+        self._regions = regions
+        self._at = 0
+
+    def tensor(self, entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
+        """One input. Raises `DecodeError`, `InvalidArgument`, `NotOffered`."""
+        parameters = entry.get("parameters") if type(entry) is dict else None
+        _check_datatype(entry)
+        if not parameters:
+            return oip.tensor(entry, limits)
+        name, dtype, shape = oip.described(entry, limits)
+        given = words.checked(parameters, f"input {name!r}")
+        region = words.region(given)
+        if region is None and words.BINARY_SIZE not in given:
+            return oip.tensor(entry, limits)
+        if "data" in entry:
+            raise DecodeError(f"input {name!r} has data beside its bytes elsewhere")
+        if region is None:
+            return name, self._binary(name, dtype, shape, given[words.BINARY_SIZE])
+        if self._regions is None:
+            raise words.no_shared_memory(f"input {name!r}: ")
+        return name, self._regions.read(region, entry["datatype"], tuple(shape))
+
+    def _binary(self, name: str, dtype: np.dtype[Any], shape: list[int], size: Any) -> np.ndarray:
+        size = words.count(size, f"input {name!r}: {words.BINARY_SIZE}")
+        wanted = dtype.itemsize * math.prod(shape)
+        if size != wanted:
+            raise DecodeError(
+                f"input {name!r}: {words.BINARY_SIZE} {size} where shape {shape} takes {wanted}"
+            )
+        data = self._tail[self._at : self._at + size]
+        if len(data) != size:
+            raise DecodeError(
+                f"input {name!r}: {size} bytes, of which the body has {len(data)}"
+                f" (header {HEADER_LENGTH})"
+            )
+        self._at += size
+        return oip.shaped(name, np.frombuffer(data, dtype), shape)
+
+    def check_end(self) -> None:
+        """Raises `DecodeError` for bytes behind the last binary tensor."""
+        if left := len(self._tail) - self._at:
+            raise DecodeError(f"{left} bytes of the body belong to no input")
+
+
+def _check_datatype(entry: Any) -> None:
+    """Raises `InvalidArgument` for datatypes of the protocol that no model of the mesh has."""
+    datatype = entry.get("datatype") if type(entry) is dict else None
+    if datatype in ("BYTES", "BF16"):
+        raise InvalidArgument(
+            f"input {entry.get('name')!r:.80}: datatype {datatype} is not taken: models of the "
+            f"mesh have {', '.join(DTYPES)}"
+        )
+
+
+def _outputs(entries: Any, regions: Regions | None, limits: Limits) -> tuple[WantedOutput, ...]:
+    if entries is None:
+        return ()
+    if not isinstance(entries, list) or len(entries) > limits.tensors:
+        raise DecodeError('outputs is a list of {"name", "parameters"}')
+    wanted: dict[str, WantedOutput] = {}
+    for entry in entries:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not 0 < len(name) <= limits.name:
+            raise DecodeError("every output needs a name")
+        if name in wanted:
+            raise DecodeError(f"output {name!r} comes twice")
+        given = words.checked(entry.get("parameters"), f"output {name!r}")
+        words.check_no_classes(given, name)
+        region = words.region(given)
+        if region is not None and regions is None:
+            raise words.no_shared_memory(f"output {name!r}: ")
+        binary = _flag(given.get(words.BINARY), f"output {name!r}: {words.BINARY}")
+        wanted[name] = WantedOutput(name, binary, region)
+    return tuple(wanted.values())
+
+
+def _flag(value: Any, name: str) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise DecodeError(f"{name} must be true or false, not {value!r:.80}")
+    return value

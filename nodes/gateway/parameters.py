@@ -1,0 +1,99 @@
+"""What requests say in parameters, and answers too: the same words in both protocols."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from nodes.gateway.call import Region
+from nodes.gateway.statuses import NotOffered
+from swarm.errors import InvalidArgument
+from swarm.wire.messages import Result
+
+MOST = 64  # parameters of a request, or of a tensor
+LONGEST_WORD = 128  # characters of an id, a version, a session, a region's name
+SHM_REGION = "shared_memory_region"
+SHM_OFFSET = "shared_memory_offset"
+SHM_SIZE = "shared_memory_byte_size"
+BINARY, BINARY_SIZE = "binary_data", "binary_data_size"
+SESSION_HEADER = "swarm-session"
+
+
+def checked(parameters: Any, of: str) -> Mapping[str, Any]:
+    """of: "request", or a tensor's name. Raises `InvalidArgument`."""
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict) or len(parameters) > MOST:
+        raise InvalidArgument(f"{of}: parameters must be an object of at most {MOST} fields")
+    return parameters
+
+
+def check_request(parameters: Mapping[str, Any]) -> None:
+    """Raises `NotOffered` for a sequence, `InvalidArgument` for a priority that is none. The mesh
+    has no classes of priority: each request has the same."""
+    count(parameters.get("priority", 0), "parameter priority")
+    if any(parameters.get(name) for name in ("sequence_id", "sequence_start", "sequence_end")):
+        raise NotOffered(
+            "sequences (parameter sequence_id) are not offered: send whole inputs; requests of one "
+            f"session stay on one node by the header {SESSION_HEADER}"
+        )
+
+
+def budget(parameters: Mapping[str, Any]) -> float | None:
+    """Seconds, of `timeout` in microseconds; None without one. Raises `InvalidArgument`."""
+    timeout = count(parameters.get("timeout", 0), "parameter timeout (microseconds)")
+    return timeout / 1e6 if timeout else None
+
+
+def region(parameters: Mapping[str, Any]) -> Region | None:
+    """Where a tensor's parameters place it; None for one that comes in the message. Raises
+    `InvalidArgument`."""
+    if SHM_REGION not in parameters:
+        return None
+    return Region(
+        word(parameters[SHM_REGION], SHM_REGION),
+        count(parameters.get(SHM_OFFSET, 0), SHM_OFFSET),
+        count(parameters.get(SHM_SIZE, 0), SHM_SIZE),
+    )
+
+
+def no_shared_memory(of: str = "") -> NotOffered:
+    """The refusal where clients may register no memory. of: a tensor's name and a colon."""
+    return NotOffered(f"{of}this gateway takes no shared memory of clients (--allow-client-shm)")
+
+
+def check_no_classes(parameters: Mapping[str, Any], name: str) -> None:
+    """Raises `NotOffered` for an output that is wanted as the names of its largest values."""
+    if parameters.get("classification"):
+        raise NotOffered(
+            f"output {name!r}: classes (class_count, parameter classification) are not offered: "
+            "take the whole output"
+        )
+
+
+def word(value: Any, name: str) -> str:
+    """A short text. Raises `InvalidArgument`."""
+    if not isinstance(value, str) or len(value) > LONGEST_WORD:
+        raise InvalidArgument(f"{name} is a text of at most {LONGEST_WORD} characters")
+    return value
+
+
+def count(value: Any, name: str) -> int:
+    """A whole number from 0 on, as such or as its text. Raises `InvalidArgument`."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise InvalidArgument(f"{name} must be a whole number from 0 on, not {value!r:.80}")
+    return value
+
+
+def of_answer(result: Result) -> dict[str, bool | int | str]:
+    """Of an answer. hops: JSON text, since a parameter is a bool, a number or a text; times in
+    microseconds."""
+    return {
+        "degraded": result.degraded,
+        "weights": result.weights,
+        "latency_us": round(result.latency * 1e6),
+        "hops": json.dumps([hop.as_json() for hop in result.hops]),
+    }
