@@ -72,7 +72,20 @@ def rotate(
     return run_rotate_mesh_key(mesh_key, json) if mesh_key else run_rotate(key, file, json)
 
 
-app = typer.Typer(
-    no_args_is_help=True, help="Whose models nodes take: the user's own key, and the trusted ones."
-)
-add_commands(app, {"Commands": {"new": new, "show": show, "trust": trust, "rotate": rotate}})
+def gateway(
+    agent: Annotated[str, typer.Argument(help="The mesh's name for who gets the key.")],
+    callers: Annotated[
+        str, typer.Argument(help="File of `swarm-node --gateway-callers`; made where missing.")
+    ] = "gateway.toml",
+    quota: float = option(0.0, "Requests a second that it may ask; 0: any number.", min=0),
+    json: Json = False,
+) -> int:
+    """Make a key with which a client of HTTP or gRPC asks a gateway; it is shown once."""
+    from nodes.cli.gateway_key import run_gateway_key
+
+    return run_gateway_key(agent, callers, quota, json)
+
+
+app = typer.Typer(no_args_is_help=True, help="Whose models nodes take, and who may ask a gateway.")
+COMMANDS = {"new": new, "show": show, "trust": trust, "rotate": rotate, "gateway": gateway}
+add_commands(app, {"Commands": COMMANDS})
