@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import add_commands, argument, option
+from nodes.cli.command import Work, add_commands, argument, option
 from nodes.cli.options import Json
 
 Key = Annotated[
@@ -87,5 +87,11 @@ def gateway(
 
 
 app = typer.Typer(no_args_is_help=True, help="Whose models nodes take, and who may ask a gateway.")
-COMMANDS = {"new": new, "show": show, "trust": trust, "rotate": rotate, "gateway": gateway}
+COMMANDS: dict[str, Work | typer.Typer] = {
+    "new": new,
+    "show": show,
+    "trust": trust,
+    "rotate": rotate,
+    "gateway": gateway,
+}
 add_commands(app, {"Commands": COMMANDS})

@@ -10,19 +10,17 @@ from typing import Any, Protocol
 @dataclass(slots=True)
 class Figures:
     """by_code: answers by the protocol's own code, "200" or "OK". in_flight: requests that wait
-    for their answer. connections: those that are open."""
+    for their answer. connections: those that are open, as far as the door knows them."""
 
     by_code: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
     connections: int = 0
+    knows_connections: bool = True
 
     def status(self) -> dict[str, Any]:
         """Of the status document."""
-        return {
-            "by_code": dict(self.by_code),
-            "in_flight": self.in_flight,
-            "connections": self.connections,
-        }
+        connections = {"connections": self.connections} if self.knows_connections else {}
+        return {"by_code": dict(self.by_code), "in_flight": self.in_flight, **connections}
 
 
 class Door(Protocol):

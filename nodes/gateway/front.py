@@ -104,6 +104,13 @@ class Front:
         if options.http:
             context = None if tls is None else tls.context
             self._doors[HTTP] = HttpServer(inference, models, callers, options, tls=context)
+        if options.grpc:
+            from nodes.gateway.grpc.server import GrpcServer  # 15 MB, where it is asked for
+
+            credentials = None if tls is None else tls.for_grpc()
+            self._doors[GRPC] = GrpcServer(
+                inference, models, callers, options, credentials=credentials
+            )
 
     async def _close(self, settle: float) -> None:
         """Let balancers see for `settle` seconds that this gateway is not ready, then answer what

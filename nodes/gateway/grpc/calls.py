@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -22,11 +23,13 @@ Behaviour = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, contex
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """headers: the metadata that is text. context: of the library."""
+    """headers: the metadata that is text. context: of the library. ask_again: who asks with each
+    request of a stream; raises what `Callers.of` raises."""
 
     caller: Caller
     headers: dict[str, str]
     context: Any
+    ask_again: Callable[[], Caller]
 
     @property
     def remaining(self) -> float | None:
@@ -80,8 +83,8 @@ class Calls:
         headers = {name: value for name, value in metadata if isinstance(value, str)}
         names = context.auth_context().get("x509_common_name") or [b""]
         certificate = names[0].decode("utf-8", "replace")
-        caller = self._callers.of(headers, address(context.peer()), certificate)
-        return Call(caller, headers, context)
+        asks = partial(self._callers.of, headers, address(context.peer()), certificate)
+        return Call(asks(), headers, context, asks)
 
     async def _ended(self, context: Any, work: Callable[[], Awaitable[Any]]) -> Any:
         """The answer; in place of an error, its status. A cancelled call counts as `CANCELLED`."""

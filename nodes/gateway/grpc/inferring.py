@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
-from nodes.gateway.call import Regions
+from nodes.gateway.call import Caller, Regions
 from nodes.gateway.grpc.answers import error_text, fill
 from nodes.gateway.grpc.calls import Call, readable
 from nodes.gateway.grpc.decode import infer_call
@@ -37,12 +37,12 @@ class Inferring:
     async def infer(self, request: Any, call: Call) -> Any:
         """Of `ModelInfer`. To cancel it cancels the request."""
         response = ModelInferResponse()
-        await self.infer_into(response, request, call)
+        await self.infer_into(response, request, call, call.caller)
         return response
 
-    async def infer_into(self, response: Any, request: Any, call: Call) -> None:
+    async def infer_into(self, response: Any, request: Any, call: Call, caller: Caller) -> None:
         """response: an empty `ModelInferResponse`."""
-        asked = infer_call(request, call.caller, call.headers, call.remaining, self._regions)
+        asked = infer_call(request, caller, call.headers, call.remaining, self._regions)
         fill(response, await self._inference.run(asked), self._regions)
 
     async def stream(self, requests: Any, call: Call) -> None:
@@ -98,8 +98,9 @@ class _Stream:
         response = ModelStreamInferResponse()
         try:
             try:
+                caller = self._call.ask_again()  # its quota, and whether it still may
                 await self._inferring.infer_into(
-                    response.infer_response, readable(request), self._call
+                    response.infer_response, readable(request), self._call, caller
                 )
             except SwarmError as error:
                 if self._ends_with_failure:

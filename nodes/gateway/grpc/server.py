@@ -64,7 +64,7 @@ class GrpcServer:
         credentials: grpc.ServerCredentials | None = None,
         bounds: Bounds = Bounds(),
     ) -> None:
-        self.figures = Figures()
+        self.figures = Figures(knows_connections=False)
         self._place = options.grpc_place or Place(LOOPBACK, 0)
         self._bounds = bounds
         self._credentials = credentials

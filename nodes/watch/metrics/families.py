@@ -263,7 +263,7 @@ DOOR_FIGURES: tuple[Figure, ...] = (
     (
         Families.gauge,
         "swarm_gateway_connections",
-        "Open connections of clients of HTTP and gRPC.",
+        "Open connections of clients of HTTP.",
         "connections",
     ),
 )
