@@ -14,15 +14,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shards.errors import ArtifactError
+from shards.json_fields import FILE_NAME, check_token
 from shards.schema import (
-    FILE_NAME,
     FORMAT,
     CodecError,
     LighterModel,
     Manifest,
     SealedFile,
     Shard,
-    check_token,
 )
 from shards.specs import DATATYPES, DTYPES, TensorSpec, spec_of
 

@@ -8,24 +8,20 @@ need ONNX. `shards/README.md` lists the fields.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from shards.decoder_fields import Decoder, decoder_from_dict
 from shards.errors import ManifestError
+from shards.json_fields import check_token, digest_of, file_name, get, objects
 from shards.specs import TensorSpec
 
 # The version of the manifest's format. A reader refuses another one.
 FORMAT = 1
-FILE_NAME = "manifest.json"
 MOST_BYTES = 4 << 20  # of a manifest; one of 50 stages has some 100 KB
 MOST_MILLISECONDS = 1e12
-_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
-# Files lie beside the manifest. A name that leads out of the folder is an attack or a mistake.
-_FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +91,10 @@ class Manifest:
     codecs in which its owner lets features travel, each with its error while results are exact;
     `result_codecs` those for results, each with its error while features are exact. `task` says
     what the model is for, None where its owner did not: `shards.task.Task.of` reads it, so that a
-    node serves a model with a task that only newer versions know. `extra` has no fixed fields: the
-    splitter leaves hints there for the loader (`examples`, `tolerance`).
+    node serves a model with a task that only newer versions know. `decoder` is there for a language
+    model, whose stages keep states: the model of a stage then has more inputs and outputs than the
+    tensors that cross. `extra` has no fixed fields: the splitter leaves hints there for the loader
+    (`examples`, `tolerance`).
     """
 
     model: str
@@ -116,6 +114,7 @@ class Manifest:
     codecs: Mapping[str, CodecError] = field(default_factory=dict)
     result_codecs: Mapping[str, CodecError] = field(default_factory=dict)
     task: Mapping[str, Any] | None = None
+    decoder: Decoder | None = None
 
     @property
     def stages(self) -> int:
@@ -131,9 +130,10 @@ class Manifest:
         raise ManifestError(f"{self.model}@{self.version} has no stage {stage}; it has {known}")
 
     def files(self) -> tuple[str, ...]:
-        """Names of every artifact of this version, in stage order, the lighter model last."""
+        """Names of every artifact of this version: in stage order, the lighter model, texts."""
         names = [shard.file for shard in self.shards if shard.file]
-        return (*names, *((self.lighter.file,) if self.lighter else ()))
+        texts = [text.file for text in self.decoder.files] if self.decoder else []
+        return (*names, *((self.lighter.file,) if self.lighter else ()), *texts)
 
     def digest(self, file: str) -> str:
         """The SHA-256 of an artifact. Raises ManifestError when there is no such artifact."""
@@ -142,6 +142,9 @@ class Manifest:
                 return shard.sha256
         if self.lighter is not None and self.lighter.file == file:
             return self.lighter.sha256
+        for text in self.decoder.files if self.decoder else ():
+            if text.file == file:
+                return text.sha256
         raise ManifestError(f"{self.model}@{self.version} has no file {file!r}")
 
     def to_json(self) -> bytes:
@@ -174,6 +177,8 @@ class Manifest:
             }
         if self.task is not None:
             raw["task"] = dict(self.task)
+        if self.decoder is not None:
+            raw["decoder"] = self.decoder.to_dict()
         return json.dumps(raw | self.codecs_doc(), indent=1, sort_keys=True).encode()
 
     def codecs_doc(self) -> dict[str, Any]:
@@ -205,36 +210,27 @@ class Manifest:
         manifest = cls(
             model=check_token("model name", raw.get("model")),
             version=check_token("model version", raw.get("version")),
-            created=_get(raw, "created", str),
-            source_sha256=_digest(raw, "source_sha256"),
-            opset=_get(raw, "opset", int),
+            created=get(raw, "created", str),
+            source_sha256=digest_of(raw, "source_sha256"),
+            opset=get(raw, "opset", int),
             inputs=_specs(raw, "inputs"),
             outputs=_specs(raw, "outputs"),
-            shards=tuple(_shard_from_dict(item) for item in _get(raw, "shards", list)),
-            batchable=_get(raw, "batchable", bool),
+            shards=tuple(_shard_from_dict(item) for item in get(raw, "shards", list)),
+            batchable=get(raw, "batchable", bool),
             lighter=None if lighter is None else _lighter(lighter),
-            extra=_get({"extra": {}, **raw}, "extra", dict),
-            fusion=_get(raw, "fusion", str),
+            extra=get({"extra": {}, **raw}, "extra", dict),
+            fusion=get(raw, "fusion", str),
             sealed={
-                _file(name): SealedFile(_digest(item, "sha256"), _get(item, "bytes", int))
-                for name, item in _objects({"sealed": {}, **raw}, "sealed").items()
+                file_name(name): SealedFile(digest_of(item, "sha256"), get(item, "bytes", int))
+                for name, item in objects({"sealed": {}, **raw}, "sealed").items()
             },
             codecs=_codecs(raw, "codecs"),
             result_codecs=_codecs(raw, "result_codecs"),
-            task=None if raw.get("task") is None else _get(raw, "task", dict),
+            task=None if raw.get("task") is None else get(raw, "task", dict),
+            decoder=decoder_from_dict(raw["decoder"]) if raw.get("decoder") is not None else None,
         )
         _check_chain(manifest)
         return manifest
-
-
-def check_token(title: str, value: object) -> str:
-    """Return the value if it may be a token of a subject, or a folder's name.
-
-    Raises ManifestError otherwise, which names the value by `title`.
-    """
-    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
-        raise ManifestError(f"{title} {value!r} must be made of letters, digits, '-' and '_'")
-    return value
 
 
 def _check_chain(manifest: Manifest) -> None:
@@ -259,6 +255,13 @@ def _check_chain(manifest: Manifest) -> None:
         raise ManifestError("two artifacts share one file name")
     if manifest.sealed and set(manifest.sealed) != set(manifest.files()):
         raise ManifestError("all artifacts of a version are encrypted, or none is")
+    if manifest.decoder is not None:
+        parts = [(part.stage, part.layers) for part in manifest.decoder.stages]
+        ends = [0, *(end for _, (_, end) in parts)]
+        if [stage for stage, _ in parts] != [shard.stage for shard in shards] or [
+            begin for _, (begin, _) in parts
+        ] != ends[:-1]:
+            raise ManifestError("the stages of the decoder are not those of the manifest")
     for shard in shards:
         arrives = {spec.name for spec in shard.receives}
         made = {spec.name for spec in shard.outputs}
@@ -291,17 +294,17 @@ def _shard_to_dict(shard: Shard) -> dict[str, Any]:
 def _shard_from_dict(raw: object) -> Shard:
     if not isinstance(raw, dict):
         raise ManifestError("a shard is not an object")
-    file = _get(raw, "file", str)
-    carries = _get(raw, "carries", list)
+    file = get(raw, "file", str)
+    carries = get(raw, "carries", list)
     if not all(isinstance(name, str) for name in carries):
         raise ManifestError("manifest field 'carries' must be a list of names")
     return Shard(
-        stage=_get(raw, "stage", int),
-        start=_get(raw, "start", int),
-        end=_get(raw, "end", int),
-        file=_file(file) if file else "",
-        sha256=_digest(raw, "sha256") if file else "",
-        bytes=_get(raw, "bytes", int),
+        stage=get(raw, "stage", int),
+        start=get(raw, "start", int),
+        end=get(raw, "end", int),
+        file=file_name(file) if file else "",
+        sha256=digest_of(raw, "sha256") if file else "",
+        bytes=get(raw, "bytes", int),
         inputs=_specs(raw, "inputs"),
         outputs=_specs(raw, "outputs"),
         carries=tuple(carries),
@@ -313,7 +316,7 @@ def _shard_from_dict(raw: object) -> Shard:
 
 def _milliseconds(raw: Mapping[str, Any], key: str) -> float:
     """A field that holds a duration. Raises ManifestError, also for what no float can hold."""
-    value = _get(raw, key, (int, float))
+    value = get(raw, key, (int, float))
     if not 0 <= value < MOST_MILLISECONDS:
         raise ManifestError(f"manifest field {key!r} must be a duration, is {value!r:.80}")
     return float(value)
@@ -323,15 +326,15 @@ def _codecs(raw: Mapping[str, Any], key: str) -> dict[str, CodecError]:
     """A field that holds codecs with their errors, and may be absent. Raises ManifestError."""
     return {
         check_token("codec", name): CodecError(
-            _share(item, "max"), _share(item, "mean"), _get(item, "samples", int)
+            _share(item, "max"), _share(item, "mean"), get(item, "samples", int)
         )
-        for name, item in _objects({key: {}, **raw}, key).items()
+        for name, item in objects({key: {}, **raw}, key).items()
     }
 
 
 def _share(raw: Mapping[str, Any], key: str) -> float:
     """A field that holds a number. Raises ManifestError, also for what no float can hold."""
-    value = _get(raw, key, (int, float))
+    value = get(raw, key, (int, float))
     try:
         return float(value)
     except OverflowError:
@@ -342,46 +345,14 @@ def _lighter(raw: object) -> LighterModel:
     if not isinstance(raw, dict):
         raise ManifestError("manifest field 'lighter' must be an object or null")
     return LighterModel(
-        _file(_get(raw, "file", str)), _digest(raw, "sha256"), _get(raw, "bytes", int)
+        file_name(get(raw, "file", str)), digest_of(raw, "sha256"), get(raw, "bytes", int)
     )
 
 
 def _specs(raw: Mapping[str, Any], key: str) -> tuple[TensorSpec, ...]:
     """A field that lists tensor specifications, each name once. Raises ManifestError."""
-    items: Sequence[object] = _get(raw, key, list)
+    items: Sequence[object] = get(raw, key, list)
     specs = tuple(TensorSpec.from_dict(item) for item in items)
     if len({spec.name for spec in specs}) != len(specs):
         raise ManifestError(f"manifest field {key!r} names a tensor twice")
     return specs
-
-
-def _objects(raw: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
-    """A field that holds objects by name. Raises ManifestError."""
-    items: dict[str, dict[str, Any]] = _get(raw, key, dict)
-    if not all(isinstance(item, dict) for item in items.values()):
-        raise ManifestError(f"manifest field {key!r} must hold objects")
-    return items
-
-
-def _digest(raw: Mapping[str, Any], key: str) -> str:
-    """A field that holds a SHA-256. Raises ManifestError."""
-    value = _get(raw, key, str)
-    if not _SHA256.fullmatch(value):
-        raise ManifestError(f"manifest field {key!r} is not a SHA-256 in hexadecimal")
-    return str(value)
-
-
-def _file(name: str) -> str:
-    """The name, if it is a plain file name. Raises ManifestError."""
-    if not _FILE.fullmatch(name) or name == FILE_NAME:
-        raise ManifestError(f"{name!r} is not a plain file name")
-    return name
-
-
-def _get(raw: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
-    """A field of this type; a boolean is no number. Raises ManifestError."""
-    value = raw.get(key)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        names = kind.__name__ if isinstance(kind, type) else "number"
-        raise ManifestError(f"manifest field {key!r} must be of type {names}, is {value!r}")
-    return value

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from shards.errors import SplitError
 from shards.graph.graph import Graph, names_read
@@ -62,34 +62,52 @@ def extract(
     """
     if not part.outputs:
         return None
-    source = graph.model
     nodes = graph.nodes[part.start : part.end]
     read = [name for node in nodes for name in names_read(node)]
     wanted, copies = _constants(graph, [*read, *part.outputs])
+    inputs = [types[name].value_info() for name in part.inputs]
+    outputs = [types[name].value_info() for name in part.outputs]
+    model = assemble(graph, wanted, (*copies, *nodes), inputs, outputs)
+    check_weights(model, f"layers [{part.start}, {part.end})", limit)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def assemble(
+    graph: Graph,
+    weights: Container[str],
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[ValueInfoProto],
+    outputs: Sequence[ValueInfoProto],
+) -> ModelProto:
+    """A model of these nodes, with those of the graph's stored tensors that `weights` names."""
+    source = graph.model
     model = ModelProto(ir_version=source.ir_version, producer_name="swarm")
     model.graph.name = "shard"
-    model.graph.node.extend(copies)
     model.graph.node.extend(nodes)
     model.graph.initializer.extend(
-        tensor for name, tensor in graph.initializers.items() if name in wanted
+        tensor for name, tensor in graph.initializers.items() if name in weights
     )
     model.graph.sparse_initializer.extend(
-        tensor for name, tensor in graph.sparse.items() if name in wanted
+        tensor for name, tensor in graph.sparse.items() if name in weights
     )
-    model.graph.input.extend(types[name].value_info() for name in part.inputs)
-    model.graph.output.extend(types[name].value_info() for name in part.outputs)
+    model.graph.input.extend(inputs)
+    model.graph.output.extend(outputs)
     # The fusing runtime lists all domains that it knows; an older one may refuse an unknown domain.
-    domains = _domains((*copies, *nodes)) | {""}
+    domains = _domains(nodes) | {""}
     model.opset_import.extend(
         opset for opset in source.opset_import if _canonical(opset.domain) in domains
     )
+    return model
+
+
+def check_weights(model: ModelProto, title: str, limit: int = PROTOBUF_LIMIT) -> None:
+    """Raise SplitError where the weights of `title` take `limit` bytes or more."""
     weights = weight_bytes(model)
     if weights >= limit:
         raise SplitError(
-            f"layers [{part.start}, {part.end}) hold {weights / 2**30:.1f} GiB of weights, "
+            f"{title} hold {weights / 2**30:.1f} GiB of weights, "
             "more than one file can (2 GiB): ask for more stages"
         )
-    return bytes(model.SerializeToString(deterministic=True))
 
 
 def _constants(graph: Graph, names: Iterable[str]) -> tuple[set[str], list[NodeProto]]:

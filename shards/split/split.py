@@ -11,7 +11,9 @@ from itertools import pairwise
 import numpy as np
 from onnx import ModelProto
 
+from shards.decoder_fields import LanguageHints
 from shards.errors import ModelError
+from shards.graph.decoder import is_decoder
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
 from shards.graph.layer_range import LayerRange, extract, layer_range
@@ -23,6 +25,7 @@ from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANT
 from shards.specs import TensorSpec
 from shards.split.balance import LINK_BYTES_PER_MS
 from shards.split.check import CheckReport, check_split, find_example
+from shards.split.decoder_split import split_decoder
 from shards.split.plan import Plan, SplitOptions, plan_cuts
 
 
@@ -49,6 +52,7 @@ def split(
     example: Mapping[str, np.ndarray] | None = None,
     bandwidth: float = LINK_BYTES_PER_MS,
     created: str | None = None,
+    language: LanguageHints | None = None,
 ) -> SplitResult:
     """Split a model, given as a path or as bytes, into `stages` shards of equal measured time.
 
@@ -61,6 +65,10 @@ def split(
     bytes per millisecond: the bytes of a cut count as time of the stage that sends them. `created`
     is an RFC 3339 time, now by default.
 
+    A language model with its cache is cut at the ends of layers, and keeps its states in the
+    stages; `language` tells about it what its graph does not, and has its tokenizer and chat
+    template. `lighter`, `example` and the options of an edge do not go with it.
+
     Before this returns, the shards are compared with the whole model at the same optimisation
     level. Any deviation is told in a note. Raises ModelError (invalid or unsupported model, or a
     deviation above the model's tolerance), SplitError (cannot be split as asked), ManifestError
@@ -70,6 +78,26 @@ def split(
     check_token("model version", version)
     options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth)
     source, digest = read_model(model)
+    created = created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    if is_decoder(source):
+        if lighter is not None or example is not None:
+            raise ModelError("a language model is split without a lighter model and an example")
+        return SplitResult(
+            *split_decoder(
+                source,
+                digest,
+                name=name,
+                version=version,
+                created=created,
+                options=options,
+                hints=language or LanguageHints(),
+            )
+        )
+    if language is not None and language.files:
+        raise ModelError(
+            "the folder has a tokenizer, but the model is no language model with its cache: export "
+            "it with past and present keys and values"
+        )
     graph = Graph.of(fuse(source))
     del source
     types = infer_types(graph)
@@ -102,7 +130,7 @@ def split(
     manifest = Manifest(
         model=name,
         version=version,
-        created=created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        created=created,
         source_sha256=digest,
         opset=_opset(graph.model),
         inputs=tuple(specs[n] for n in graph.inputs),
