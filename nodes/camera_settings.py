@@ -73,6 +73,9 @@ class CameraOptions:
         "edge: signed file of what --guard has learned: read at the start, written after the "
         "warm-up. Needs --identity.",
     )
+    explain: bool = tuning(
+        False, "edge: show where a frame's milliseconds went, each second, on standard error."
+    )
 
     def __post_init__(self) -> None:
         check(self)

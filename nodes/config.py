@@ -46,9 +46,14 @@ class EdgeOptions:
 
     source: str = capture(
         "digits",
-        "Where captures come from. digits, or an .npz file with one array for each model input.",
+        "Where captures come from: rtsp://, http:// (MJPEG) or udp:// (MPEG-TS) URLs, /dev/video0, "
+        "picamera2, video files, folders of pictures; several by commas, as NAME=URL where they "
+        "have names. Or digits, or an .npz file with one array for each model input.",
+        many=True,
     )
-    rate: float = capture(30.0, "Captures a second.", least=0.01)
+    rate: float = capture(
+        30.0, "Captures a second; a camera and a video have a rate of their own.", least=0.01
+    )
     sink: str = capture(
         "stdout", "Where results go. stdout, or NAME for the subject swarm.<mesh>.results.<NAME>."
     )

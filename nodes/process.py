@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,6 +35,7 @@ def run_node(config: NodeConfig, started: float) -> int:
     # Imported here: the clients' commands use this module's event loop, but no node.
     from nodes.edge.edge import Edge, EdgeCounters
     from nodes.life.node import Node
+    from nodes.perception.sources.address import is_camera
 
     form = LogForm(config.verbose, config.log_json)
     set_up_logging(form, role=config.role, mesh=config.mesh)
@@ -51,7 +52,10 @@ def run_node(config: NodeConfig, started: float) -> int:
 
         code = 0
         try:
-            if config.role == "edge":
+            if config.role == "edge" and is_camera(config.edge.source):
+                async with managed(manager):
+                    await _with_cameras(config, started, on_change, stop)
+            elif config.role == "edge":
                 counters = EdgeCounters()
                 node = Node(config, started, on_change, counters.status, stop.set)
                 async with managed(manager):
@@ -99,6 +103,28 @@ def _collect_seldom() -> None:
     gc.freeze()
     # Requests make no reference cycles: look for them seldom.
     gc.set_threshold(20_000, 20, 50)
+
+
+async def _with_cameras(
+    config: NodeConfig,
+    started: float,
+    on_change: Callable[[dict[str, Any]], None],
+    stop: asyncio.Event,
+) -> None:
+    """An edge whose sources are cameras, which need libraries of their own."""
+    from nodes.edge.edge import EdgeCounters
+    from nodes.life.node import Node
+
+    try:
+        from nodes.perception.camera_edge import CameraEdge, Cameras
+    except ModuleNotFoundError as error:
+        text = f"--source {config.edge.source}: {error}: pip install 'swarm-mesh[perception]'"
+        raise InvalidArgument(text) from None
+    counters = EdgeCounters()
+    cameras = Cameras(counters)
+    node = Node(config, started, on_change, cameras.status, stop.set)
+    with endpoints_of(node):
+        await CameraEdge(node, config.edge, counters, cameras).run(stop)
 
 
 @contextlib.contextmanager

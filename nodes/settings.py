@@ -32,7 +32,8 @@ class Setting:
     """default: in the setting's unit; its type is the setting's; None stands for a text that must
     be given. least, most: bounds, inclusive. one_of: the texts that it may be. spelled: the flags,
     where they are not `--name`. A switch that is on by default, or `negatable`, has a `--no-name`
-    too. name: its key in the file and, after a prefix, in the environment.
+    too. many: the flag may be given several times, as commas between its texts. name: its key in
+    the file and, after a prefix, in the environment.
     """
 
     group: str
@@ -44,6 +45,7 @@ class Setting:
     one_of: tuple[str, ...] = ()
     spelled: tuple[str, ...] = ()
     negatable: bool = False
+    many: bool = False
     name: str = ""
 
     @property
@@ -220,7 +222,17 @@ def _add(parser: argparse._ActionsContainer, declared: Setting) -> None:
         common["action"] = argparse.BooleanOptionalAction if both else "store_true"
     else:
         common["metavar"] = {int: "N", float: "X"}.get(type(default), "TEXT")
+        if declared.many:
+            common["action"] = _Joined
     parser.add_argument(*declared.flags, **common)
+
+
+class _Joined(argparse.Action):
+    """A flag that is given several times, as one text with commas."""
+
+    def __call__(self, parser: Any, given: Any, values: Any, flag: Any = None) -> None:
+        before = getattr(given, self.dest, None)
+        setattr(given, self.dest, values if before is None else f"{before},{values}")
 
 
 def table(settings: Sequence[Setting]) -> str:

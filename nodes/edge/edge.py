@@ -223,8 +223,9 @@ class Edge:
         self._results.publish(data.encode())
 
 
-def result_line(sequence: int, result: Result) -> dict[str, Any]:
-    """The JSON document that a sink gets for one capture; times in milliseconds."""
+def result_line(sequence: int, result: Result, told: bool = True) -> dict[str, Any]:
+    """The JSON document that a sink gets for one capture; times in milliseconds. told: whether the
+    outputs are in it, as they are."""
     line: dict[str, Any] = {
         "sequence": sequence,
         "id": result.id,
@@ -234,8 +235,8 @@ def result_line(sequence: int, result: Result) -> dict[str, Any]:
         "attempt": result.attempt,
         "hops": [hop.as_json() for hop in result.hops],
     }
-    if result.status is Status.OK:
+    if result.status is Status.OK and told:
         line["outputs"] = {name: array.tolist() for name, array in result.outputs.items()}
-    else:
+    elif result.status is not Status.OK:
         line["error"] = result.message
     return line

@@ -25,17 +25,23 @@ class Frame:
 class Source(Protocol):
     """Frames of one camera, the latest only: a slow consumer never gets an old frame.
 
-    `latest` is called by one consumer. A source that fails tries again by itself, with backoff,
-    and says so in `status`; it never ends a node.
+    `arrived` and `latest` are called by one consumer. A source that fails tries again by itself,
+    with backoff, and says so in `status`; it never ends a node.
     """
+
+    name: str
+
+    async def arrived(self) -> bool:
+        """Wait until a frame is there that was not given yet. False at the end of a file."""
+        ...
 
     async def latest(self) -> Frame | None:
         """The newest frame that was not given yet: waits for one. None at the end of a file."""
         ...
 
     def status(self) -> dict[str, object]:
-        """`state` (`running`, `waiting`, `failed`, `ended`), `frames`, `dropped`, `decode_ms`,
-        `reconnects`, `error`."""
+        """`name`, `state` (`running`, `waiting`, `failed`, `ended`), `frames`, `dropped`, `torn`
+        (packets that were no picture), `decode_ms`, `reconnects`, `error`."""
         ...
 
     async def close(self) -> None:

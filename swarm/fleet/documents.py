@@ -200,6 +200,23 @@ SLO = form(
     },
     ("model",),
 )
+CAMERA = form(
+    {
+        "name": name,
+        "where": text,
+        "state": text,
+        "frames": COUNT,
+        "dropped": COUNT,
+        "torn": COUNT,
+        "decode_ms": COUNT,
+        "reconnects": COUNT,
+        "error": text,
+        "sent": COUNT,
+        "age_ms": LATENCY,
+        "age_s": HISTOGRAM,
+    },
+    ("name", "state"),
+)
 STATUS_FIELDS: dict[str, Reader] = {
     "v": number(),
     "node": name,
@@ -238,6 +255,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "slo": rows(SLO),
     "rollout": ROLLOUT,
     "edge": table(COUNT),
+    "cameras": rows(CAMERA),
     "learning": anything,
     "audit": anything,
     "every_s": COUNT,

@@ -24,7 +24,7 @@ from nodes.watch.fields import part, rows
 from swarm.errors import Status
 from swarm.flow.latency import BUCKETS_S
 
-MOST_STAGES, MOST_BREAKERS, MOST_SLOS = 32, 32, 32  # of one node that are told
+MOST_STAGES, MOST_BREAKERS, MOST_SLOS, MOST_CAMERAS = 32, 32, 32, 64  # of one node that are told
 STATES = ("waiting", "loading", "ready", "draining", "left", "failed", "dead", "silent", "suspect")
 STATUSES = frozenset(map(str, Status))
 GOSSIP_EVENTS = ("joined", "left", "suspected", "refuted", "died", "returned", "duplicate")
@@ -35,6 +35,7 @@ TOLD_EVENTS = (
 )  # fmt: skip
 OUTCOMES = ("served", "failed", "expired", "refused", "cancelled", "dead_lettered", "redelivered")
 CAPTURES = ("captured", "dropped", "answered", "failed", "degraded")
+FRAMES = ("frames", "dropped", "torn", "sent")
 BREAKERS = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
 DOORS = ("http", "grpc")
 # Of HTTP and of gRPC, with which a gateway answers; 499: the client went away.
@@ -167,6 +168,8 @@ class Families:
         captures = _known(part(status, "edge"), CAPTURES)
         about = "Captures by what became of them."
         self.by_kind("swarm_edge_captures", about, (*NODE, "outcome"), at, captures)
+        for camera in rows(status.get("cameras"))[:MOST_CAMERAS]:
+            self._camera(at, camera)
         for slo in rows(status.get("slo"))[:MOST_SLOS]:
             self._slo(at, slo)
 
@@ -215,6 +218,22 @@ class Families:
         about = "Answers to clients of HTTP and gRPC, by the protocol's code."
         self.by_kind("swarm_gateway_requests", about, (*labels, "code"), at, codes)
         self.figures(DOOR_FIGURES, labels, at, counts)
+
+    def _camera(self, of: tuple[str, ...], camera: Fields) -> None:
+        at, labels = (*of, _text(camera.get("name"))), (*NODE, "camera")
+        running = camera.get("state") == "running"
+        self.gauge("swarm_camera_up", "1 where a camera gives frames.", labels, at, running)
+        about = "From a frame's capture to its result."
+        self.durations("swarm_camera_age_seconds", about, labels, at, part(camera, "age_s"))
+        decode_ms = camera.get("decode_ms")
+        about = "Usual time from a packet to its picture."
+        seconds = None if decode_ms is None else decode_ms / 1e3
+        self.gauge("swarm_camera_decode_seconds", about, labels, at, seconds)
+        frames = _known(camera, FRAMES)
+        about = "Frames by what became of them."
+        self.by_kind("swarm_camera_frames", about, (*labels, "outcome"), at, frames)
+        reconnects = camera.get("reconnects")
+        self.counter("swarm_camera_reconnects", "Losses of a camera.", labels, at, reconnects)
 
     def _slo(self, of: tuple[str, ...], slo: Fields) -> None:
         at, labels = (*of, _text(slo.get("model"))), (*NODE, "model")

@@ -52,6 +52,10 @@ MORE = {
             "back": {"by_code": {"200": 1}},
         }
     },
+    "cameras": [
+        {"name": "gate", "state": "running", "frames": 9, "dropped": 4, "torn": 1, "sent": 5}
+        | {"decode_ms": 2.0, "reconnects": 3, "age_s": HISTOGRAM}
+    ],
 }
 
 
@@ -112,6 +116,11 @@ def test_a_status_becomes_metrics_in_base_units() -> None:
     assert found["swarm_breaker_open"] == [(node | {"where": "digits@1/2"}, 1.0)]
     assert found["swarm_slo_latency_target_seconds"] == [(node | {"model": "digits"}, 0.02)]
     assert found["swarm_slo_burn_rate"] == [(node | {"model": "digits", "window": "1h"}, 15.0)]
+    camera = node | {"camera": "gate"}
+    assert found["swarm_camera_up"] == [(camera, 1.0)]
+    assert found["swarm_camera_age_seconds_sum"] == [(camera, 12.5)]
+    assert found["swarm_camera_decode_seconds"] == [(camera, 0.002)]
+    assert (camera | {"outcome": "dropped"}, 4.0) in found["swarm_camera_frames_total"]
     [(labels, depth)] = found["swarm_lane_depth"]
     assert (labels["model"], labels["version"], labels["stage"], depth) == ("digits", "1", "1", 2.0)
 

@@ -1,0 +1,89 @@
+"""How a frame becomes a model's input, and the answer becomes what people understand: by the task
+that the version's manifest declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+
+from shards.manifest import Manifest
+from shards.specs import TensorSpec
+from swarm.errors import InvalidArgument
+from swarm.mesh import Mesh
+
+MOST_KEPT = 4  # versions whose tasks are kept: the one that serves, and its neighbours
+
+
+class PictureTask(Protocol):
+    """Of one version of a model."""
+
+    def prepare(self, image: np.ndarray) -> dict[str, np.ndarray]:
+        """The model's inputs of a picture, [height, width, 3], uint8, RGB."""
+        ...
+
+    def read(self, outputs: Mapping[str, np.ndarray], image_size: tuple[int, int]) -> Any:
+        """The outputs as results. image_size: height, width."""
+        ...
+
+
+class RawPictures:
+    """Of a model that declares no task, and takes uint8 pixels: they are resized, and its outputs
+    stay as they are. Raises `InvalidArgument` for a model whose input is no picture."""
+
+    def __init__(self, inputs: tuple[TensorSpec, ...], model: str) -> None:
+        spec = inputs[0]
+        shape = spec.shape
+        is_picture = spec.datatype == "UINT8" and len(shape) == 4 and 3 in (shape[1], shape[3])
+        if len(inputs) != 1 or not is_picture:
+            raise InvalidArgument(
+                f"model {model!r} takes {spec.name} {spec} and does not say how a picture becomes "
+                "that: split it with `swarm model split --task …`"
+            )
+        self._name = spec.name
+        self._is_last = shape[3] == 3
+        height, width = shape[1:3] if self._is_last else shape[2:]
+        self._size = (width, height) if width > 0 and height > 0 else None
+
+    def prepare(self, image: np.ndarray) -> dict[str, np.ndarray]:
+        if self._size is not None and self._size != image.shape[1::-1]:
+            image = cv2.resize(image, self._size, interpolation=cv2.INTER_LINEAR)
+        if not self._is_last:
+            image = np.ascontiguousarray(image.transpose(2, 0, 1))
+        return {self._name: image[None]}
+
+    def read(self, outputs: Mapping[str, np.ndarray], image_size: tuple[int, int]) -> None:
+        """Nothing that people understand."""
+
+
+def task_of(manifest: Manifest) -> PictureTask:
+    """Raises `InvalidArgument` for a model that takes no picture."""
+    return RawPictures(manifest.inputs, manifest.model)
+
+
+class Tasks:
+    """The tasks of the versions that serve, read once each."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._kept: dict[tuple[str, str], PictureTask | InvalidArgument] = {}
+
+    async def of(self, model: str, version: str) -> PictureTask:
+        """Raises `InvalidArgument`, `NotFound`, `Unavailable`."""
+        key = (model, version)
+        if key not in self._kept:
+            found: PictureTask | InvalidArgument
+            manifest = Manifest.from_json(await self._mesh.registry.manifest(model, version))
+            try:
+                found = task_of(manifest)
+            except InvalidArgument as error:
+                found = error
+            while len(self._kept) >= MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = found
+        task = self._kept[key]
+        if isinstance(task, InvalidArgument):
+            raise task
+        return task

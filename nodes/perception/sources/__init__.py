@@ -1,0 +1,1 @@
+"""Cameras, streams, files and folders as sources of frames, of which the newest counts."""

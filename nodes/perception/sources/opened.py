@@ -1,0 +1,65 @@
+"""`--source` as sources: each kind has its library, imported only where it is used."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from nodes.perception.sources.address import Address, Kind, addresses
+from nodes.perception.sources.camera import Camera, checked_waits
+from nodes.perception.sources.feed import Feed
+from swarm.errors import InvalidArgument
+
+INSTALL = "pip install 'swarm-mesh[perception]'"
+
+
+def open_sources(text: str, on_full: str, rate: float) -> list[Camera]:
+    """A camera for each part of `--source`, each with its thread. on_full: `block` makes files and
+    folders wait for their consumer. rate: pictures a second, of folders. Raises
+    `InvalidArgument`. In an event loop."""
+    found = addresses(text)
+    waits = [checked_waits(each, on_full) for each in found]
+    for each in found:
+        _check_library(each)
+    return [
+        Camera(each, partial(open_feed, rate=rate, waits=wait), wait)
+        for each, wait in zip(found, waits, strict=True)
+    ]
+
+
+def open_feed(address: Address, rate: float, waits: bool) -> Feed:
+    """Raises `CameraLost`, `InvalidArgument`."""
+    match address.kind:
+        case Kind.PICTURES:
+            from nodes.perception.sources.pictures import PictureFeed
+
+            return PictureFeed(address.where, 0.0 if waits else rate)
+        case Kind.V4L2:
+            from nodes.perception.sources.v4l2 import V4l2Feed
+
+            return V4l2Feed(address.where)
+        case Kind.PICAMERA:
+            from nodes.perception.sources.picamera import PicameraFeed
+
+            return PicameraFeed(address.where)
+        case _:
+            from nodes.perception.sources.streams import StreamFeed
+
+            return StreamFeed(address, waits)
+
+
+def _check_library(address: Address) -> None:
+    """Raises `InvalidArgument` where a library is missing, which no second attempt finds."""
+    try:
+        import cv2  # noqa: F401
+
+        if address.kind is Kind.V4L2:
+            import linuxpy.video.device  # noqa: F401
+        elif address.kind is Kind.PICAMERA:
+            import picamera2  # noqa: F401
+        elif address.kind is not Kind.PICTURES:
+            import av  # noqa: F401
+    except ModuleNotFoundError as error:
+        how = INSTALL
+        if error.name == "picamera2":
+            how = "apt-get install python3-picamera2, and a venv with --system-site-packages"
+        raise InvalidArgument(f"--source {address.shown}: {error}: {how}") from None

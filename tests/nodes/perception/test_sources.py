@@ -1,0 +1,186 @@
+"""Sources give the newest frame, stamped when it came, and outlive all that a camera does."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from support.camera import scene, sending, true_age, write_video
+from support.waiting import eventually
+
+from nodes.perception.frame import Frame
+from nodes.perception.sources.address import Kind, addresses, is_camera
+from nodes.perception.sources.camera import Camera
+from nodes.perception.sources.feed import BadPicture
+from nodes.perception.sources.pictures import pixels_of, size_of
+from swarm.errors import InvalidArgument
+
+LIMIT = 30.0
+Opened = Callable[..., list[Camera]]
+
+
+async def frames_of(camera: Camera, count: int = 1_000_000) -> list[Frame]:
+    found: list[Frame] = []
+    async with asyncio.timeout(LIMIT):
+        while len(found) < count and (frame := await camera.latest()) is not None:
+            found.append(frame)
+    return found
+
+
+# --- what --source names ------------------------------------------------------------------
+
+
+def test_sources_are_separated_by_commas_and_may_have_names(tmp_path: Path) -> None:
+    (tmp_path / "a,b.mp4").touch()
+    text = f"gate=rtsp://user:secret@10.0.0.2/s?token=1,udp://:5000,{tmp_path},v4l2:///dev/video0"
+    found = addresses(text)
+    assert [each.name for each in found] == ["gate", "cam-2", "cam-3", "cam-4"]
+    assert [each.kind for each in found] == [Kind.RTSP, Kind.UDP, Kind.PICTURES, Kind.V4L2]
+    assert found[0].shown == "rtsp://10.0.0.2/s"
+    assert addresses(str(tmp_path / "a,b.mp4"))[0].kind is Kind.FILE
+    assert [is_camera(each) for each in ("digits", "x.npz", "x.mp4")] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"),
+        ("ftp://a/b", "schemes are rtsp"),
+        ("/no/such/file.mp4", "nothing of that is there"),
+        ("a=udp://:1,a=udp://:2", "two sources are called a"),
+        ("a.b=udp://:1", "nothing of that is there|schemes are"),
+        (",".join(["udp://:1"] * 65), "64 at most"),
+    ],
+)
+def test_a_source_that_cannot_be_is_refused(text: str, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        addresses(text)
+
+
+# --- files and folders --------------------------------------------------------------------
+
+
+async def test_a_file_gives_all_its_frames_where_its_consumer_sets_the_pace(
+    opened: Opened, tmp_path: Path
+) -> None:
+    path = tmp_path / "clip.mp4"
+    write_video(path, 40)
+    (camera,) = opened(str(path), "block")
+    frames = await frames_of(camera)
+    assert [frame.sequence for frame in frames] == list(range(40))
+    assert frames[0].image.shape == (480, 640, 3)
+    assert np.abs(frames[7].image.astype(int) - scene(7)).mean() < 4
+    assert (camera.status()["state"], camera.status()["dropped"]) == ("ended", 0)
+
+
+async def test_a_slow_consumer_gets_the_newest_frame_and_never_an_old_one(
+    opened: Opened, tmp_path: Path
+) -> None:
+    path = tmp_path / "clip.mp4"
+    write_video(path, 60)
+    (camera,) = opened(str(path))
+    ages, sequences = [], []
+    async with asyncio.timeout(LIMIT):
+        while (frame := await camera.latest()) is not None:
+            ages.append(time.monotonic() - frame.captured)
+            sequences.append(frame.sequence)
+            await asyncio.sleep(0.1)  # a consumer of ten frames a second
+    assert len(sequences) < 40
+    assert camera.status()["dropped"] == 60 - len(sequences)
+    assert sequences == sorted(sequences)
+    # Through a queue the last one would be as old as the clip is long.
+    assert np.median(ages) < 0.2
+
+
+async def test_a_folder_of_a_hundred_thousand_files_is_no_problem(
+    opened: Opened, tmp_path: Path
+) -> None:
+    good = cv2.imencode(".jpg", scene(0))[1].tobytes()
+    (tmp_path / "000000.jpg").write_bytes(good)
+    for number in range(1, 100_001):
+        (tmp_path / f"{number:06}.jpg").symlink_to("000000.jpg")
+    (tmp_path / "notes.txt").touch()
+    began = time.monotonic()
+    (camera,) = opened(str(tmp_path), "block")
+    frames = await frames_of(camera, 3)
+    assert [frame.sequence for frame in frames] == [0, 1, 2]
+    assert time.monotonic() - began < 10.0
+
+
+async def test_a_picture_that_is_spoilt_or_too_large_is_said_and_the_next_one_counts(
+    opened: Opened, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = cv2.imencode(".jpg", scene(0))[1].tobytes()
+    at = good.index(b"\xff\xc0") + 5
+    (tmp_path / "1-huge.jpg").write_bytes(
+        good[:at] + struct.pack(">HH", 10_000, 10_000) + good[at + 4 :]
+    )
+    (tmp_path / "2-empty.jpg").touch()
+    (tmp_path / "3-cut.png").write_bytes(cv2.imencode(".png", scene(0))[1].tobytes()[:30])
+    (tmp_path / "4-no-size.jpg").write_bytes(good[:at] + struct.pack(">HH", 0, 0) + good[at + 4 :])
+    (tmp_path / "5-good.jpg").write_bytes(good)
+    (camera,) = opened(str(tmp_path), "block")
+    frames = await frames_of(camera)
+    assert len(frames) == 1
+    assert camera.status()["torn"] == 4
+    assert "1-huge.jpg: a picture of 10000 x 10000 pixels" in caplog.text
+    assert caplog.text.count("4-no-size.jpg") == 1
+
+
+@pytest.mark.parametrize("form", [".jpg", ".png", ".bmp"])
+def test_the_size_of_a_picture_is_read_without_decoding_it(form: str) -> None:
+    data = cv2.imencode(form, scene(0)[:, :300])[1].tobytes()
+    assert size_of(data) == (300, 480)
+    assert pixels_of(data).shape == (480, 300, 3)
+    for end in (0, 1, 10, 20):
+        with pytest.raises(BadPicture):
+            size_of(data[:end])
+
+
+async def test_a_file_that_is_no_video_fails_with_a_reason(opened: Opened, tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(b"no video" * 100)
+    (camera,) = opened(str(path))
+    assert await frames_of(camera) == []
+    assert camera.status()["state"] == "failed"
+    assert "no video that FFmpeg reads" in str(camera.status()["error"])
+
+
+def test_a_live_camera_cannot_be_made_to_wait(opened: Opened, udp: str) -> None:
+    with pytest.raises(InvalidArgument, match="waits for nobody"):
+        opened(udp, "block")
+
+
+# --- streams ------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_seen_within_milliseconds(opened: Opened, udp: str) -> None:
+    """Half of a frame's time: by its defaults FFmpeg holds each frame back until the next one."""
+    (camera,) = opened(udp)
+    with sending(f"{udp}?pkt_size=1316"):
+        ages = []
+        for _ in range(60):
+            (frame,) = await frames_of(camera, 1)
+            ages.append(true_age(frame.image, time.monotonic()))
+    assert np.median(ages) < 16.7, ages
+
+
+async def test_a_camera_that_went_away_is_opened_anew_and_said_once(
+    opened: Opened, udp: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (camera,) = opened(udp)
+    with sending(udp):
+        await frames_of(camera, 3)
+    await eventually(lambda: camera.status()["state"] == "waiting", "the loss is seen")
+    # Another camera at the same place, with another codec and another size.
+    with sending(udp, "--codec", "mpeg2video", "--size", "320x240"):
+        (frame, *_) = await frames_of(camera, 3)
+        assert frame.image.shape == (240, 320, 3)
+        assert camera.status()["reconnects"] == 1
+        assert caplog.text.count("is lost") == 1
