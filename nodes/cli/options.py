@@ -181,6 +181,13 @@ class UpOptions(Splitting):
         False, "Every hop goes through JetStream as bytes, as it does between hosts."
     )
     audit: bool = option(False, "Record who asked what, with which outcome.")
+    http: bool = option(
+        False, "Start a gateway too, which HTTP clients of the Open Inference Protocol ask."
+    )
+    http_port: int = seldom(8000, "Port of --http; 0 takes a free one.", min=0, max=65535)
+    grpc_port: int | None = seldom(
+        None, "Port where the gateway of --http takes gRPC clients too.", min=0, max=65535
+    )
 
 
 @dataclass(frozen=True)

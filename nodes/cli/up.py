@@ -13,6 +13,7 @@ from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from nodes.progress import progress
 from nodes.up.embedded_server import MAX_PAYLOAD
+from nodes.up.gateway import UpGateway, start_gateway
 from nodes.up.how_to_ask import how_to_ask
 from nodes.up.mesh import LocalMesh, check_embedded, local_mesh
 from nodes.up.splitting import split_into
@@ -79,9 +80,14 @@ async def _serve(
             local.start("fallback", name, *more)
         for _ in range(options.standby_nodes):
             local.start("standby", name, *more)
+        gateway = None
+        if options.http:
+            gateway = start_gateway(local, options.http_port, options.grpc_port, *more)
         if not await unless(stop, local.ready()):
             return 130
-        _announce(local, manifest, target.json)
+        if gateway is not None and not await unless(stop, gateway.opened(local)):
+            return 130
+        _announce(local, manifest, target.json, gateway)
         await stop.wait()
         if not target.json:
             err.print("stopping: nodes drain …")
@@ -108,7 +114,9 @@ async def _split(options: UpOptions, folder: Path) -> None:
     await split_into(folder, str(read_model(options.model)), arguments)
 
 
-def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
+def _announce(
+    local: LocalMesh, manifest: Manifest, as_json: bool, gateway: UpGateway | None
+) -> None:
     nodes = []
     for process in local.supervisor.nodes:
         status = local.status_of(process)
@@ -127,6 +135,9 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
             "auth": str(local.rights.authority.directory),
             "pid_file": local.pid_files,
         }
+    if gateway is not None:
+        secured |= {"http": gateway.door(local, "http"), "grpc": gateway.door(local, "grpc")}
+        secured |= {"http_key": gateway.key} if gateway.key else {}
     if as_json:
         print_json(
             {
@@ -168,6 +179,7 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         ("Ask it from the shell", how.shell),
         ("from Python", how.python),
         ("from any NATS client", how.nats),
+        *_by_http(local, manifest, gateway),
         ("Watch it (Ctrl-C here ends all)", how.top),
         ("Watch it in a browser", how.dashboard),
     ]
@@ -177,3 +189,15 @@ def _announce(local: LocalMesh, manifest: Manifest, as_json: bool) -> None:
         out.print(f"{title}:", style="bold")
         # One line each, whatever the terminal's width: they are to be pasted.
         out.print(command, markup=False, highlight=False, soft_wrap=True)
+
+
+def _by_http(
+    local: LocalMesh, manifest: Manifest, gateway: UpGateway | None
+) -> list[tuple[str, str]]:
+    """How the gateway is asked, with titles."""
+    if gateway is None:
+        return []
+    lines = [(f"over HTTP, at {gateway.door(local, 'http')}", gateway.lines(local, manifest).curl)]
+    if grpc := gateway.door(local, "grpc"):
+        lines.append(("over gRPC, with a client of Triton or KServe, at", grpc))
+    return lines

@@ -28,6 +28,7 @@ TITLES = (
     "Ask it from the shell:",
     "from Python:",
     "from any NATS client:",
+    "over HTTP, at ",
     "Watch it (Ctrl-C here ends all):",
     "Watch it in a browser:",
 )
@@ -72,12 +73,13 @@ def test_every_line_that_up_prints_can_be_pasted(run: Commands, tmp_path: Path) 
     file = tmp_path / "words.onnx"
     file.write_bytes(MODEL)
     arguments = ["--model", str(file), "--stages", "2", "--no-fallback", "--mesh", "talk"]
+    arguments += ["--http", "--http-port", "0"]
     command = run.start("nodes.cli.main", "up", *arguments)
     eventually_now(lambda: "swarm dashboard" in command.stdout, "the last line", 2 * READY)
     text = command.stdout
     begins = [text.index(title) + len(title) for title in TITLES]
     ends = [text.index(title) for title in TITLES[1:]]
-    shell, python, nats, _top = (
+    shell, python, nats, http, _top = (
         text[begin:end].strip() for begin, end in zip(begins, ends, strict=False)
     )
     assert "1 of 1 answered" in pasted(shell, tmp_path)
@@ -85,6 +87,9 @@ def test_every_line_that_up_prints_can_be_pasted(run: Commands, tmp_path: Path) 
     answer = json.loads(pasted(nats, tmp_path))
     assert answer["outputs"][0]["data"]
     assert answer["model_name"] == "words"
+    address, _, curl = http.partition(":\n")
+    answer = json.loads(pasted(curl, tmp_path))
+    assert (answer["model_name"], address in curl) == ("words", True)
     command.signal(signal.SIGINT)
     assert command.wait() == 0
 

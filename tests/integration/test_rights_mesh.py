@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import signal
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -101,7 +103,8 @@ def test_up_secure_prints_how_to_ask_and_refuses_everybody_else(tmp_path: Path) 
     np.savez(tmp_path / "x.npz", image=images[:1])
     ask = ("infer", "digits", "--input", str(tmp_path / "x.npz"), "--json", "--nats")
     with commands(tmp_path / "commands") as run:
-        up = run.start("nodes.cli.main", "up", "--model", str(model), "--secure", "--json")
+        http = ("--http", "--http-port", "0")
+        up = run.start("nodes.cli.main", "up", "--model", str(model), "--secure", "--json", *http)
         ready = up.ready_line()
         assert ready["secure"] is True
         files = ("--credentials", ready["credentials"], "--tls-ca", ready["tls_ca"])
@@ -111,9 +114,20 @@ def test_up_secure_prints_how_to_ask_and_refuses_everybody_else(tmp_path: Path) 
         stranger = run.swarm(*ask, ready["nats"], *files[2:])
         assert stranger.process.returncode == 2
         assert json.loads(stranger.stdout)["status"] == "UNAUTHENTICATED"
+        assert http_code(f"{ready['http']}/v2/models/digits", ready["http_key"]) == 200
+        assert http_code(f"{ready['http']}/v2/models/digits", "swk_of_nobody") == 401
         up.signal(signal.SIGINT)
         assert up.wait() == 0
         assert not Path(ready["credentials"]).exists(), "the keys end with the command"
+
+
+def http_code(url: str, key: str) -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=READY) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def serves(local: LocalMesh, version: str) -> bool:
