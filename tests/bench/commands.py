@@ -383,6 +383,24 @@ def rollout(
     raise typer.Exit(ROLLOUT.run(RolloutPlan(rate, quiet, kills), json_, output=output))
 
 
+def gate(
+    seeds: Annotated[str, typer.Option(help="Of the clips, with commas.")] = "11,12",
+    frames: Annotated[int, typer.Option(min=2, help="Of each of twelve clips.")] = 150,
+    clips: Annotated[str, typer.Option(help="Names of clips, with commas; all when empty.")] = "",
+    most_skipped: Annotated[int, typer.Option(min=0, help="Frames in a row.")] = 10,
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """What a camera's gate skips, and how often the result that it repeats is wrong."""
+    from bench.perception.clips import CLIPS
+    from bench.perception.gate import GATE, GatePlan
+
+    names = tuple(_known(clips, CLIPS) if clips else CLIPS)
+    plan = GatePlan(tuple(_numbers(seeds, "--seeds")), names, frames, most_skipped, ultraface)
+    raise typer.Exit(GATE.run(plan, json_, output=output))
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -435,6 +453,7 @@ COMMANDS = (
     weights,
     links,
     rollout,
+    gate,
 )
 
 
