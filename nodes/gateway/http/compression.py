@@ -25,9 +25,8 @@ async def unpacked(body: bytes, encoding: str, limit: int) -> bytes:
     unpacker = zlib.decompressobj(GZIP if "gzip" in encoding else _deflate_bits(body))
     try:
         begun = unpacker.decompress(body, min(INLINE, limit + 1))
-        if unpacker.eof or not unpacker.unconsumed_tail:
-            rest = b""
-        else:
+        rest = b""
+        if not unpacker.eof:
             tail, room = unpacker.unconsumed_tail, max(1, limit + 1 - len(begun))
             rest = await asyncio.to_thread(unpacker.decompress, tail, room)
     except zlib.error as error:

@@ -47,6 +47,7 @@ class Connection(HttpToolsProtocol):
         self.is_lost = False
         self.certificate = ""
         self._unread = 0  # bytes since the last that belonged to a body
+        self._unsent = -1  # bytes of an answer, when last looked at
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -108,6 +109,19 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.cycle.more_body:  # the rest of its body is thrown away as it comes
             self._start_timer(self.bounds.body_time)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """A client that does not read its answer is let go; one that reads slowly is waited for."""
+        left = self.transport.get_write_buffer_size()
+        if left == 0:
+            super().timeout_keep_alive_handler()
+        elif left == self._unsent:
+            self.transport.abort()
+        else:
+            self._unsent = left
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no request of HTTP/1.1")
