@@ -14,6 +14,8 @@ from nodes.cli.audit_commands import app as audit_app
 from nodes.cli.auth_commands import app as auth_app
 from nodes.cli.bench import register as register_bench
 from nodes.cli.command import add_commands, argument, option, seldom
+from nodes.cli.deploy_commands import app as deploy_app
+from nodes.cli.install_commands import app as install_app
 from nodes.cli.keys_commands import app as keys_app
 from nodes.cli.model_commands import app as model_app
 from nodes.cli.options import (
@@ -37,7 +39,6 @@ from nodes.cli.site_commands import results, submit
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Run one neural network across a fleet of edge devices, over NATS.",
     epilog="`swarm-node` runs one node of a mesh on a device. Each option of a command is also a "
@@ -217,10 +218,20 @@ def drain(
     return run_drain(node, wait, target)
 
 
+def version(
+    all: bool = option(False, "Of Python, the system, the server and each library too."),
+    json: Json = False,
+) -> int:
+    """Print what is installed, for bug reports."""
+    from nodes.cli.version import run_version
+
+    return run_version(all, json)
+
+
 add_commands(
     app,
     {
-        "Try": {"demo": demo, "doctor": doctor, "up": up, "infer": infer},
+        "Try": {"demo": demo, "doctor": doctor, "up": up, "infer": infer, "version": version},
         "Models": {"model": model_app, "teach": teach},
         "See": {
             "status": status,
@@ -231,7 +242,14 @@ add_commands(
         },
         "Look back": {"record": record, "replay": replay},
         "Trust": {"auth": auth_app, "keys": keys_app, "audit": audit_app},
-        "Fleet": {"drain": drain, "site": site_app, "submit": submit, "results": results},
+        "Fleet": {
+            "drain": drain,
+            "install": install_app,
+            "deploy": deploy_app,
+            "site": site_app,
+            "submit": submit,
+            "results": results,
+        },
         "Measure": {"bench": bench_app},
     },
 )

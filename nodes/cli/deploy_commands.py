@@ -1,0 +1,57 @@
+"""`swarm deploy …`: files that run a model's nodes elsewhere; see `nodes.cli.main`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nodes.cli.command import add_commands, option
+from nodes.cli.options import Target
+
+ModelOrFolder = Annotated[
+    str, typer.Argument(help="NAME or NAME@VERSION in the mesh, or a folder of `model split`.")
+]
+
+
+def k8s(
+    model: ModelOrFolder,
+    target: Target,
+    output: str = option("", "File for the values; empty: standard output."),
+    server: str = option("", "URL of a NATS server that pods reach; empty: one of the chart's."),
+) -> int:
+    """Write values of the Helm chart deploy/kubernetes/swarm: stages, and memory for each."""
+    import swarm
+    from nodes.cli.with_mesh import with_mesh
+    from nodes.console import guarded, out, print_json
+    from nodes.install.kubernetes import as_yaml, values
+    from shards.manifest import FILE_NAME, Manifest, read_dir
+
+    def write(manifest: Manifest) -> int:
+        document = values(manifest, target.mesh, server)
+        text = f"# Of {manifest.model}@{manifest.version}\n{as_yaml(document)}\n"
+        if output:
+            Path(output).write_text(text, encoding="utf-8")
+        if target.json:
+            print_json(document)
+        elif not output:
+            out.print(text, markup=False, soft_wrap=True, end="")
+        return 0
+
+    async def of_mesh(client: swarm.Mesh) -> int:
+        info = await client.model(model)
+        data = await client.registry.manifest(info.model, info.version)
+        return write(Manifest.from_json(data))
+
+    async def of_folder() -> int:
+        manifest, _ = read_dir(Path(model))
+        return write(manifest)
+
+    if (Path(model) / FILE_NAME).exists():
+        return guarded(of_folder, target.json)
+    return with_mesh(target, of_mesh)
+
+
+app = typer.Typer(no_args_is_help=True, help="Files that run a model's nodes elsewhere.")
+add_commands(app, {"Elsewhere": {"k8s": k8s}})

@@ -1,0 +1,1 @@
+"""`swarm install`: a node as a service of systemd, with its user, unit and folders."""

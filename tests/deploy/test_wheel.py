@@ -1,0 +1,101 @@
+"""The wheel alone, in an empty environment: what a user gets by `pip install`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from programs import needed
+from support.commands import ROOT, environment
+
+BUILD_TIMEOUT = 120  # seconds
+TOP_FOLDERS = {"swarm", "shards", "nodes"}
+
+
+def uv(*arguments: str, cwd: Path = ROOT) -> str:
+    program = os.environ.get("UV") or needed("uv", "python3-pip && pip install uv")
+    done = subprocess.run(
+        [program, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    uv("build", "--wheel", "--quiet", "--out-dir", str(folder))
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def installed(wheel: Path, folder: Path, extra: str = "") -> Path:
+    """The Python of an empty environment with the wheel in it."""
+    uv("venv", "--quiet", "--python", sys.executable, str(folder))
+    python = folder / "bin" / "python"
+    uv("pip", "install", "--quiet", "--python", str(python), f"{wheel}{extra}")
+    return python
+
+
+def said(python: Path, program: str) -> str:
+    done = subprocess.run(
+        [python, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+        cwd="/",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == TOP_FOLDERS
+    assert not [name for name in names if "/tests/" in name or "bench/" in name]
+    assert not [name for name in names if name.endswith((".md", ".pyc"))]
+
+
+def test_a_client_alone_needs_no_runtime_and_no_web_server(wheel: Path, tmp_path: Path) -> None:
+    python = installed(wheel, tmp_path / "client")
+    heavy = ("onnxruntime", "onnx", "starlette", "uvicorn", "grpc", "cv2", "av", "textual")
+    text = said(python, f"import swarm, sys; print([m for m in {heavy} if m in sys.modules])")
+    assert text.strip() == "[]"
+    listed = uv("pip", "list", "--quiet", "--python", str(python), "--format", "freeze")
+    packages = {line.partition("==")[0] for line in listed.split()}
+    assert packages & {*heavy, "opencv-python-headless"} == set()
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize(
+    "extra", ["node", "split", "server", "metrics", "dashboard", "top", "gateway", "language"]
+)
+def test_each_extra_brings_what_its_modules_import(wheel: Path, tmp_path: Path, extra: str) -> None:
+    modules = {
+        "node": ["nodes.life.node", "shards.runtimes.ort"],
+        "split": ["shards.split.split"],
+        "server": ["nodes.up.embedded_server"],
+        "metrics": ["nodes.watch.metrics.endpoint"],
+        "dashboard": ["nodes.watch.dashboard.web"],
+        "top": ["nodes.watch.top.app"],
+        "gateway": ["nodes.gateway.front"],
+        "language": ["tokenizers", "jinja2"],
+    }[extra]
+    python = installed(wheel, tmp_path / extra, f"[{extra}]")
+    said(python, "import " + ", ".join(modules))
+    program = python.with_name("swarm")
+    assert "swarm" in subprocess.check_output([program, "version"], text=True, timeout=60)
+    for command in (["swarm", "--help"], ["swarm-node", "--help"]):
+        subprocess.check_output([python.with_name(command[0]), *command[1:]], timeout=60)
