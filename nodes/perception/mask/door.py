@@ -87,11 +87,12 @@ class Withheld:
     detail: str
 
 
-def checked_cleared(given: object) -> Cleared:
-    """What a door made. Raises `TypeError` for anything else: whoever publishes asks this first."""
-    if not isinstance(given, Cleared):
-        raise TypeError(f"a {type(given).__name__} has not passed the door: it may not leave")
-    return given
+def image_of(cleared: Cleared) -> np.ndarray:
+    """The pixels that may leave: whoever makes anything of a frame takes them from here. uint8
+    [height, width, 3], RGB. Raises `TypeError` for a frame that has not passed a door."""
+    if not isinstance(cleared, Cleared):
+        raise TypeError(f"a {type(cleared).__name__} has not passed the door: it may not leave")
+    return cleared.frame.image
 
 
 class OpenDoor:
@@ -108,7 +109,7 @@ class OpenDoor:
 
 
 class MaskingDoor:
-    """Of an edge with a mask. One frame at a time.
+    """Of an edge with a mask. Frames pass one at a time, in the order in which they come.
 
     detector: None withholds everything until `use` brings one. now: seconds, monotonic.
     """
@@ -128,6 +129,7 @@ class MaskingDoor:
         self._now = now
         self._proven = -PROVE_EVERY
         self._window: deque[np.ndarray] = deque(maxlen=rule.frames)
+        self._one = asyncio.Lock()
         self._worker: Worker | None = None
         self._submitted = 0.0  # `time.monotonic()` of the thread's last job
         self._given_up = 0
@@ -141,7 +143,8 @@ class MaskingDoor:
     async def clear(self, frame: Frame) -> Masked | Withheld:
         """The frame with its regions filled, or why it may not leave. Never raises for a detector's
         failure."""
-        outcome = await self._cleared(frame)
+        async with self._one:
+            outcome = await self._cleared(frame)
         if isinstance(outcome, Masked):
             self.masked += 1
             if self._last is not None:
