@@ -3,11 +3,13 @@
 ShardsError
 ├── ModelError            a model that cannot be used
 │   ├── SplitError        a model that cannot be split as asked
+│   ├── TaskError         a model whose task cannot be told from its shapes
 │   ├── DeviceError       a device that is not there, or not as asked
 │   └── DoesNotFit        a model that needs more memory than there is
 ├── ManifestError         a manifest that cannot be read
 ├── ArtifactError         a missing file, or a file with another hash than in the manifest
-├── InputError            tensors that do not fit a stage's inputs
+├── InputError            tensors that do not fit a stage's inputs, or a task
+├── PictureError          a file that is no picture, or too large a one
 ├── DeltaError            a change of weights that does not fit them
 └── RunError              the runtime failed on valid tensors
     ├── NotOnDevice       a run that this device cannot take, and another one can
@@ -38,6 +40,10 @@ class SplitError(ModelError):
         self.possible = possible
 
 
+class TaskError(ModelError):
+    """What the model is for cannot be told from its shapes; the message names the choices."""
+
+
 class DeviceError(ModelError):
     """A device, a core or an option of a device that this machine does not have."""
 
@@ -62,6 +68,10 @@ class InputError(ShardsError):
         self.name = name
         self.expected = expected
         self.got = got
+
+
+class PictureError(ShardsError):
+    """The bytes are no picture that can be read, or it has too many pixels."""
 
 
 class DeltaFault(StrEnum):

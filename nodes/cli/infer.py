@@ -11,15 +11,20 @@ from rich.table import Table
 import swarm
 from nodes.cli.arrays import random_inputs, read_inputs
 from nodes.cli.options import InferOptions, Target
+from nodes.cli.tasks import is_picture, open_picture
 from nodes.cli.with_mesh import connect
 from nodes.console import delivery, duration, guarded, out, print_json
 from nodes.watch.profiling.bars import bar_lines
 from nodes.watch.short_ids import short_ids
+from shards.task import Result as Said
+from shards.task import document, lines
 from swarm.errors import InvalidArgument, Status, error_for
 from swarm.tracing.anatomy import parts_of
 from swarm.tracing.traceparent import make
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
+
+Read = tuple[Said, tuple[int, ...]]  # what an answer says about a picture of this shape
 
 
 def run_infer(model: str, options: InferOptions, target: Target) -> int:
@@ -27,20 +32,26 @@ def run_infer(model: str, options: InferOptions, target: Target) -> int:
 
     async def main() -> int:
         if options.random == bool(options.input):
-            raise InvalidArgument("give one of --input FILE.npz and --random")
-        inputs = {} if options.random else read_inputs(options.input)
+            raise InvalidArgument("give one of --input FILE.npz, --input PICTURE and --random")
+        of_picture = is_picture(options.input)
+        inputs = {} if options.random or of_picture else read_inputs(options.input)
         duration(options.budget)  # a wrong word is told before anything is asked
         delivery(options.delivery)
         async with connect(target, agent="swarm-infer", codec=options.codec) as client:
-            inputs = inputs or await random_inputs(client, model)
+            picture = await open_picture(client, model, options.input) if of_picture else None
+            inputs = picture.inputs if picture else inputs or await random_inputs(client, model)
             results = await ask_many(client, model, inputs, options)
+            said: Read | None = None
+            if picture and (good := [r for r in results if r.status is Status.OK]):
+                said = await picture.read(client, good[-1]), picture.shape
         answered = [r for r in results if r.status is Status.OK]
         if answered and options.output:
             np.savez(options.output, **answered[-1].outputs)  # type: ignore[arg-type]
         if target.json:
-            print_json(summary(results, with_outputs=not options.output))
+            doc = summary(results, with_outputs=not options.output and said is None)
+            print_json(doc | ({} if said is None else document(said[0])))
         elif answered:
-            show(results, options)
+            show(results, options, said)
         failed = [r for r in results if r.status is not Status.OK]
         if failed and not target.json:
             where = f" (stage {failed[-1].stage}, {failed[-1].node})" if failed[-1].node else ""
@@ -112,10 +123,12 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
     return doc
 
 
-def show(results: list[Result], options: InferOptions) -> None:
-    """Print the outputs, and where the time went."""
+def show(results: list[Result], options: InferOptions, said: Read | None = None) -> None:
+    """Print the outputs, or what they say about a picture, and where the time went."""
     last = next(r for r in reversed(results) if r.status is Status.OK)
-    for name, array in last.outputs.items():
+    for line in lines(*said) if said else ():
+        out.print(line, markup=False, highlight=False)
+    for name, array in () if said else last.outputs.items():
         text = np.array2string(array, precision=5, threshold=40, edgeitems=4)
         out.print(f"{name} {datatype_of(array)} {list(array.shape)}", markup=False)
         if not options.output:

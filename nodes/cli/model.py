@@ -17,6 +17,7 @@ from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from nodes.cli.model_options import PushOptions, SplitOptions
 from nodes.cli.objective import objective_of, set_objective
 from nodes.cli.options import SignedTarget, Target
+from nodes.cli.tasks import task_lines, wish_of
 from nodes.cli.with_mesh import operator, with_mesh
 from nodes.console import conclude, err, guarded, out, print_json
 from nodes.event_loop import end_with_supervisor
@@ -55,6 +56,7 @@ def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
         end_with_supervisor()
         from shards.split.split import split
 
+        wish = wish_of(options)
         with progress(f"splitting {file}: timing its segments", silent=as_json):
             result = split(
                 read_model(file),
@@ -65,10 +67,13 @@ def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
                 edge_layers=options.edge_layers or None,
                 edge_cut=options.edge_cut or None,
                 lighter=read_model(options.lighter).read_bytes() if options.lighter else None,
+                task=wish,
             )
         write_dir(options.output, result.manifest, result.files)
         show(result.manifest, as_json)
         if not as_json:
+            for note in result.notes:
+                err.print(f"note: {note}", markup=False, soft_wrap=True)
             err.print(f"written to {options.output}; next: swarm model push {options.output}")
         return 0
 
@@ -111,6 +116,7 @@ def show(manifest: Manifest, as_json: bool) -> None:
                 "shards": rows,
             }
             | manifest.codecs_doc()
+            | ({} if manifest.task is None else {"task": dict(manifest.task)})
         )
         return
     table = Table(title=f"{manifest.model}@{manifest.version}")
@@ -127,8 +133,8 @@ def show(manifest: Manifest, as_json: bool) -> None:
             f"{row['receives_bytes'] / 1024:.1f}",
         )
     out.print(table)
-    for line in codecs_lines(manifest):
-        out.print(line, soft_wrap=True)
+    for line in (*codecs_lines(manifest), *task_lines(manifest)):
+        out.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:

@@ -108,6 +108,9 @@ class OwnServers(Target):
     nats: Nats = ""
 
 
+TASK_TEXTS = ("task", "labels", "decode", "outputs", "size", "fit", "colours", "normalise")
+
+
 @dataclass(frozen=True)
 class Splitting:
     """How an ONNX file is cut, and what it is called in the mesh."""
@@ -126,6 +129,43 @@ class Splitting:
     )
     name: str = option("", "Name of the model in the mesh; the file's name when empty.")
     version: str = option("1", "Version of the model; in the mesh it never changes.")
+    task: str = option(
+        "",
+        "What the model makes of a picture: detect, classify, segment or embed. Then it takes "
+        "pictures, and answers boxes, classes or a vector.",
+    )
+    labels: str = seldom("", "With --task: names of the classes, as cat,dog, or a file of lines.")
+    bake: bool = seldom(
+        True, "With --task: put its arithmetic into the graph: boxes travel, not scores."
+    )
+    decode: str = seldom("", "With --task: the model's head, where its shapes do not tell.")
+    outputs: str = seldom("", "With --task: the outputs that are read, where shapes do not tell.")
+    size: str = seldom("", "With --task: the model's picture, as 640x640, where the file says any.")
+    fit: str = seldom("", "With --task: stretch or letterbox a picture.")
+    colours: str = seldom("", "With --task: rgb, bgr or gray.")
+    normalise: str = seldom(
+        "", "With --task: none, 0..1, -1..1, imagenet, or MEAN/STD of pixels, as 127/128."
+    )
+    threshold: float = seldom(-1.0, "With --task detect: scores above it count; -1: usual.")
+    iou: float = seldom(-1.0, "With --task detect: of boxes that overlap more, one stays.")
+    top: int = seldom(0, "With --task: the most boxes, or the most classes; 0: usual.")
+
+    def task_arguments(self) -> list[str]:
+        """The flags of `--task` and its options, for `swarm model split`."""
+        if not self.task:
+            return []
+        flags = [] if self.bake else ["--no-bake"]
+        for name in TASK_TEXTS:
+            if value := getattr(self, name):
+                flags += [f"--{name}", value]
+        for name, number, usual in (
+            ("threshold", self.threshold, -1),
+            ("iou", self.iou, -1),
+            ("top", self.top, 0),
+        ):
+            if number != usual:
+                flags += [f"--{name}", str(number)]
+        return flags
 
 
 # --- of single commands -----------------------------------------------------------------------
@@ -194,7 +234,11 @@ class UpOptions(Splitting):
 class InferOptions:
     """Of `swarm infer`."""
 
-    input: Input = ""
+    input: str = option(
+        "",
+        "An .npz file with one array for each model input; or a picture, JPEG, PNG, BMP or WebP, "
+        "where the model has a task.",
+    )
     random: bool = option(False, "Send random values of the right shapes instead.")
     output: str = option("", "Write the last answer's arrays to this .npz.", "-o", "--output")
     repeat: int = option(1, "Requests to send; prints percentiles over all of them.", min=1)

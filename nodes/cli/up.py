@@ -111,6 +111,7 @@ async def _split(options: UpOptions, folder: Path) -> None:
     arguments += ["--stages", str(options.stages), "--edge-layers", str(options.edge_layers)]
     if options.cuts:
         arguments += ["--cuts", options.cuts]
+    arguments += options.task_arguments()
     await split_into(folder, str(read_model(options.model)), arguments)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import ModelProto
 
 from shards.decoder_fields import LanguageHints
-from shards.errors import ModelError
+from shards.errors import ModelError, SplitError
 from shards.graph.decoder import is_decoder
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
@@ -27,6 +27,9 @@ from shards.split.balance import LINK_BYTES_PER_MS
 from shards.split.check import CheckReport, check_split, find_example
 from shards.split.decoder_split import split_decoder
 from shards.split.plan import Plan, SplitOptions, plan_cuts
+from shards.task.task import Task
+from shards.task.wish import Wish
+from shards.task_graph.give import give_task
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ def split(
     bandwidth: float = LINK_BYTES_PER_MS,
     created: str | None = None,
     language: LanguageHints | None = None,
+    task: Wish | None = None,
 ) -> SplitResult:
     """Split a model, given as a path or as bytes, into `stages` shards of equal measured time.
 
@@ -63,7 +67,8 @@ def split(
     by estimated work instead of measured times. `example` is one input of batch 1 that the split is
     timed and proved with; without it, seeded synthetic input is used. `bandwidth` is the link's, in
     bytes per millisecond: the bytes of a cut count as time of the stage that sends them. `created`
-    is an RFC 3339 time, now by default.
+    is an RFC 3339 time, now by default. `task` says what the model is for: the manifest tells it,
+    and the graph gets its arithmetic (see `shards.task_graph`).
 
     A language model with its cache is cut at the ends of layers, and keeps its states in the
     stages; `language` tells about it what its graph does not, and has its tokenizer and chat
@@ -71,8 +76,8 @@ def split(
 
     Before this returns, the shards are compared with the whole model at the same optimisation
     level. Any deviation is told in a note. Raises ModelError (invalid or unsupported model, or a
-    deviation above the model's tolerance), SplitError (cannot be split as asked), ManifestError
-    (name or version is no token).
+    deviation above the model's tolerance), SplitError (cannot be split as asked), TaskError (shapes
+    do not tell the task), ManifestError (name or version is no token).
     """
     check_token("model name", name)
     check_token("model version", version)
@@ -80,8 +85,10 @@ def split(
     source, digest = read_model(model)
     created = created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     if is_decoder(source):
-        if lighter is not None or example is not None:
-            raise ModelError("a language model is split without a lighter model and an example")
+        if lighter is not None or example is not None or task is not None:
+            raise ModelError(
+                "a language model is split without a lighter model, an example and --task"
+            )
         return SplitResult(
             *split_decoder(
                 source,
@@ -98,6 +105,11 @@ def split(
             "the folder has a tokenizer, but the model is no language model with its cache: export "
             "it with past and present keys and values"
         )
+    told: Task | None = None
+    task_notes: tuple[str, ...] = ()
+    if task is not None:
+        source, told, task_notes = give_task(source, task)
+        lighter = _with_task(lighter, task, told)
     graph = Graph.of(fuse(source))
     del source
     types = infer_types(graph)
@@ -117,7 +129,7 @@ def split(
         report = check_split(
             whole, parts, types, feeds, tolerance=tolerance, budget_s=1.0 if profile else 0.0
         )
-    notes = (*found.notes, *report.notes)
+    notes = (*task_notes, *found.notes, *report.notes)
     specs = _specs(types, parts, report)
     staged = list(enumerate(parts, start=0 if found.edge is not None else 1))
     shards = tuple(
@@ -144,8 +156,22 @@ def split(
             "layers": len(graph),
             "notes": list(notes),
         },
+        task=None if told is None else told.to_doc(),
     )
     return SplitResult(Manifest.from_json(manifest.to_json()), files, notes)
+
+
+def _with_task(lighter: bytes | None, wish: Wish, told: Task) -> bytes | None:
+    """The lighter model with the same task inside. Raises SplitError where it has another one."""
+    if lighter is None or not told.baked:
+        return lighter
+    model, task, _ = give_task(read_model(lighter)[0], wish)
+    if task.preprocess != told.preprocess or not task.baked or task.labels != told.labels:
+        raise SplitError(
+            f"the lighter model takes {task.preprocess}, the model {told.preprocess}: "
+            "--no-bake leaves both as they are"
+        )
+    return bytes(model.SerializeToString())
 
 
 def _layer_ranges(graph: Graph, found: Plan) -> list[LayerRange]:

@@ -9,6 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 
+def upright(boxes: np.ndarray) -> np.ndarray:
+    """Boxes [n, 4] of any two opposite corners, as left, top, right, bottom."""
+    one, other = boxes[:, :2], boxes[:, 2:]
+    return np.concatenate([np.minimum(one, other), np.maximum(one, other)], axis=1)
+
+
 def overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """Intersection over union of one box [4] with others [n, 4] (left, top, right, bottom), as
     [n], 0 for a box without an area."""
@@ -25,9 +31,10 @@ def overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 
 def kept(boxes: np.ndarray, scores: np.ndarray, iou: float, most: int) -> np.ndarray:
     """Indices of the boxes that stay, the likeliest first, at most `most`: none of them overlaps
-    a likelier one by more than `iou`. Of equal scores, the first box goes first."""
+    a likelier one by more than `iou`. Of equal scores, the first box goes first. Boxes are given by
+    any two opposite corners, as in ONNX."""
     order = np.argsort(-scores, kind="stable")
-    boxes = boxes[order]
+    boxes = upright(boxes[order])
     alive = np.ones(len(order), bool)
     found: list[int] = []
     limit = np.float32(iou)

@@ -18,6 +18,7 @@ import numpy as np
 
 from shards.errors import InputError, ManifestError
 from shards.specs import DTYPES
+from shards.task.boxes import upright
 from shards.task.decode import DECODERS, read_classes, read_detections, read_embedding
 from shards.task.decode import read_segments as read_raw_segments
 from shards.task.pixels import FITS, normalised, on_grid
@@ -149,7 +150,9 @@ class Task:
             )
             boxes, scores, classes = arrays
             placed = place(shape, pre.width, pre.height, pre.fit)
-            return Detections(placed.back(boxes), scores, classes.astype(np.int64), self.labels)
+            return Detections(
+                placed.back(upright(boxes)), scores, classes.astype(np.int64), self.labels
+            )
         if self.kind == "classify":
             if self.baked:
                 scores, classes = (_first(name, t) for name, t in zip(names, tensors, strict=True))

@@ -1,0 +1,117 @@
+"""Pictures from files: the size is read from the header first, so that a small file of a huge
+picture is refused before memory is taken for it.
+
+The orientation that EXIF gives is applied, so boxes fit the picture as people see it. Everything
+else that a file holds beside pixels is left behind.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from shards.errors import PictureError
+
+MOST_PIXELS = 64_000_000
+MOST_BYTES = 256 << 20  # of a file
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+# Start of frame: the JPEG markers that a height and a width follow (ITU T.81, table B.1).
+_JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+_JPEG_ALONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
+
+
+def read_picture(path: str | Path, *, most_pixels: int = MOST_PIXELS) -> np.ndarray:
+    """The picture of a file. Raises PictureError, also where there is no such file."""
+    try:
+        file = Path(path)
+        if file.stat().st_size > MOST_BYTES:
+            raise PictureError(f"{path} has more than {MOST_BYTES >> 20} MB")
+        data = file.read_bytes()
+    except OSError as error:
+        raise PictureError(f"{path}: {error}") from None
+    return decode_picture(data, name=str(path), most_pixels=most_pixels)
+
+
+def decode_picture(
+    data: bytes, *, name: str = "the picture", most_pixels: int = MOST_PIXELS
+) -> np.ndarray:
+    """uint8 [height, width, 3], RGB, of a JPEG, PNG, BMP or WebP file.
+
+    Raises PictureError for anything else, for more than `most_pixels` pixels, and without OpenCV.
+    """
+    width, height = size_of(data, name)
+    if width * height > most_pixels:
+        raise PictureError(
+            f"{name} has {width}x{height} pixels, of {most_pixels / 1e6:g} million at most"
+        )
+    try:
+        import cv2
+    except ImportError:
+        raise PictureError(
+            "reading pictures takes OpenCV: pip install 'swarm-mesh[perception]'"
+        ) from None
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error as error:
+        raise PictureError(f"{name} cannot be decoded: {error}") from None
+    if pixels is None:
+        raise PictureError(f"{name} cannot be decoded: it is damaged or cut short")
+    return np.ascontiguousarray(pixels[:, :, ::-1])
+
+
+def size_of(data: bytes, name: str = "the picture") -> tuple[int, int]:
+    """Width and height as the header has them. Raises PictureError."""
+    size = None
+    if data[:2] == b"\xff\xd8":
+        size = _jpeg_size(data)
+    elif data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR":
+        size = _number(data, 16, 4, "big"), _number(data, 20, 4, "big")
+    elif data[:2] == b"BM":
+        size = _number(data, 18, 4, "little"), abs(_signed(data, 22))
+    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        size = _webp_size(data)
+    else:
+        raise PictureError(f"{name} is no JPEG, PNG, BMP or WebP file")
+    if size is None or not size[0] or not size[1]:
+        raise PictureError(f"{name} has no size in its header: it is damaged or cut short")
+    return size
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    while at + 9 <= len(data):
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill
+            at += 1
+        elif marker in _JPEG_ALONE:
+            at += 2
+        elif marker in _JPEG_FRAMES:
+            return _number(data, at + 7, 2, "big"), _number(data, at + 5, 2, "big")
+        else:
+            at += 2 + max(2, _number(data, at + 2, 2, "big"))
+    return None
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    """https://developers.google.com/speed/webp/docs/riff_container"""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return _number(data, 24, 3, "little") + 1, _number(data, 27, 3, "little") + 1
+    if kind == b"VP8L":
+        bits = _number(data, 21, 4, "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        return _number(data, 26, 2, "little") & 0x3FFF, _number(data, 28, 2, "little") & 0x3FFF
+    return None
+
+
+def _number(data: bytes, at: int, size: int, order: str) -> int:
+    part = data[at : at + size]
+    return int.from_bytes(part, "big" if order == "big" else "little") if len(part) == size else 0
+
+
+def _signed(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 4], "little", signed=True) if len(data) >= at + 4 else 0

@@ -1,0 +1,168 @@
+"""What an owner says about a model's task, and what its shapes say: together they are the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shards.errors import TaskError
+from shards.specs import TensorSpec
+from shards.task.decode import DECODERS
+from shards.task.heads import Head, picture_input, tell
+from shards.task.pixels import FITS
+from shards.task.task import COLOURS, KINDS, Postprocess, Preprocess, Task
+
+# (pixel * scale - mean) / std; the last ones are torchvision's, for networks trained on ImageNet.
+NORMALISE: Mapping[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
+    "none": (1.0, (0.0,), (1.0,)),
+    "0..1": (1 / 255, (0.0,), (1.0,)),
+    "-1..1": (1 / 255, (0.5,), (0.5,)),
+    "imagenet": (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+ULTRAFACE = (1.0, (127.0,), (128.0,))  # Linzaier/Ultra-Light-Fast-Generic-Face-Detector-1MB
+
+
+@dataclass(frozen=True)
+class Wish:
+    """An empty field is told from the model's shapes, or is what is usual for its head.
+
+    decode, outputs: see `Postprocess`. size: width and height of the model's picture, where they
+    are free in the file. fit, colours: see `Preprocess`. normalise: a name of `NORMALISE`, or
+    MEAN/STD in values of pixels, as `127/128`, with one number or one for each channel. bake:
+    whether the graph gets the arithmetic.
+    """
+
+    kind: str
+    labels: tuple[str, ...] = ()
+    decode: str = ""
+    outputs: tuple[str, ...] = ()
+    size: tuple[int, int] | None = None
+    fit: str = ""
+    colours: str = ""
+    normalise: str = ""
+    threshold: float | None = None
+    iou: float | None = None
+    top: int | None = None
+    bake: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises TaskError for a word that is none of the known ones."""
+        _one_of("--task", self.kind, KINDS)
+        if self.decode:
+            _one_of("--decode", self.decode, tuple(DECODERS[self.kind]))
+        if self.fit:
+            _one_of("--fit", self.fit, FITS)
+        if self.colours:
+            _one_of("--colours", self.colours, COLOURS)
+
+
+def settle(
+    wish: Wish,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    constant: frozenset[str] = frozenset(),
+    softmax: frozenset[str] = frozenset(),
+) -> tuple[Task, tuple[str, ...]]:
+    """The task of a model whose arithmetic lies outside of it, and notes on what was told from
+    shapes and what was taken as usual.
+
+    constant: outputs that do not depend on an input. softmax: outputs made by a Softmax. Raises
+    TaskError, which names the choices, where shapes do not tell.
+    """
+    picture = picture_input(inputs, wish.size)
+    head = tell(
+        wish.kind,
+        (picture.width, picture.height),
+        outputs,
+        labels=wish.labels,
+        decode=wish.decode,
+        chosen=wish.outputs,
+        constant=constant,
+        softmax=softmax,
+    )
+    notes = [head.why]
+    colours = wish.colours or ("gray" if picture.channels == 1 else "rgb")
+    if (colours == "gray") != (picture.channels == 1):
+        raise TaskError(f"{colours} does not fit an input of {picture.channels} channels")
+    if picture.datatype not in ("UINT8", "FP16", "FP32"):
+        raise TaskError(f"input {picture.name!r} is {picture.datatype}: pixels are UINT8 or floats")
+    (scale, mean, std), usual = _normalise(wish, head, picture.datatype, picture.channels)
+    if usual:
+        notes.append(f"pixels become {usual}, as is usual: --normalise says otherwise")
+    is_yolo = head.decode.startswith("yolo")
+    task = Task(
+        kind=wish.kind,
+        preprocess=Preprocess(
+            input=picture.name,
+            width=picture.width,
+            height=picture.height,
+            fit=wish.fit or ("letterbox" if is_yolo else "stretch"),
+            colours=colours,
+            layout=picture.layout,
+            datatype=picture.datatype,
+            scale=scale,
+            mean=mean,
+            std=std,
+        ),
+        postprocess=_postprocess(wish, head),
+        labels=_labels(wish.labels, head),
+    )
+    return Task.of(task.to_doc()), tuple(notes)
+
+
+def _postprocess(wish: Wish, head: Head) -> Postprocess:
+    usual = Postprocess(head.decode, head.outputs)
+    if head.decode == "ultraface":
+        usual = replace(usual, threshold=0.7, iou=0.3)
+    if wish.kind == "classify":
+        usual = replace(usual, top=5)
+    return Postprocess(
+        head.decode,
+        head.outputs,
+        usual.threshold if wish.threshold is None else wish.threshold,
+        usual.iou if wish.iou is None else wish.iou,
+        usual.top if wish.top is None else wish.top,
+    )
+
+
+def _labels(labels: tuple[str, ...], head: Head) -> tuple[str, ...]:
+    if not labels and head.decode == "ultraface":
+        return ("face",)
+    return labels[1:] if head.names_background else labels
+
+
+def _normalise(
+    wish: Wish, head: Head, datatype: str, channels: int
+) -> tuple[tuple[float, tuple[float, ...], tuple[float, ...]], str]:
+    """Scale, mean and std, and the name of what is only usual, "" where it is known."""
+    if datatype == "UINT8":
+        if wish.normalise not in ("", "none"):
+            raise TaskError("--normalise: the model takes bytes, and normalises them itself")
+        return NORMALISE["none"], ""
+    if wish.normalise in NORMALISE:
+        return NORMALISE[wish.normalise], ""
+    if wish.normalise:
+        return (1.0, *_numbers(wish.normalise)), ""
+    if head.decode == "ultraface":
+        return ULTRAFACE, ""
+    if head.decode.startswith("yolo"):
+        return NORMALISE["0..1"], ""
+    name = "imagenet" if channels == 3 and wish.kind != "detect" else "0..1"
+    return NORMALISE[name], name
+
+
+def _numbers(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    try:
+        mean, std = ([float(value) for value in part.split(",")] for part in text.split("/"))
+    except ValueError:
+        raise TaskError(
+            f"--normalise {text!r}: it is {', '.join(NORMALISE)}, or MEAN/STD in values of pixels, "
+            "as 127/128"
+        ) from None
+    return tuple(mean), tuple(std)
+
+
+def _one_of(option: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise TaskError(f"{option} {value!r}: it is one of {', '.join(known)}")

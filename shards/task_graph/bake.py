@@ -1,0 +1,297 @@
+"""Put a task's arithmetic into the graph, in standard operators.
+
+    uint8 NHWC ─► Transpose, Cast, Sub, Mul ─► network
+      ─► decode, NonMaxSuppression, Gather ─► results
+
+The FP32 arithmetic is that of `shards.task`, operation by operation, so that boxes and scores are
+equal to the bit. A softmax, a length, and boxes made of anchors (exp) are equal to FP32's rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from shards.errors import ModelError
+from shards.graph.source import subgraphs
+from shards.task.decode import CENTRE_VARIANCE, SIZE_VARIANCE, class_dtype
+from shards.task.task import RESULTS, Task
+
+# The operator set that an older model is raised to, and the oldest one whose operators are used.
+_OPSET = 18
+_OLDEST_OPSET = 13
+_AXES_ARE_INPUTS = 18  # of ReduceMax
+
+
+def bake(model: ModelProto, task: Task) -> ModelProto:
+    """The model with its task inside: input UINT8 [n, height, width, channels] of the same name,
+    outputs `RESULTS` of the kind. model: in normal form, with a fixed size of its picture; it is
+    changed. Raises ModelError where the model's operators are too old and cannot be raised."""
+    model = _raised(model)
+    (picture,) = model.graph.input
+    taken = {picture.name, *RESULTS[task.kind]}
+    _rename(model.graph, {name: f"{name}/network" for name in taken})
+    inner = model.graph.input[0].name
+    outputs = [f"{n}/network" if n in taken else n for n in task.postprocess.outputs]
+    kinds = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
+    batch = model.graph.input[0].type.tensor_type.shape.dim[0]
+    first = batch.dim_value or batch.dim_param or None
+    network = list(model.graph.node)
+    writer = _Writer(int(_opset(model).version))
+    pre = task.preprocess
+    _before(writer, task, inner)
+    del model.graph.node[:]
+    model.graph.node.extend([*writer.take(), *network])
+    # Halves are decoded as FP32 outside too.
+    floats = [
+        writer.cast(name, TensorProto.FLOAT)
+        if kinds[name] != TensorProto.FLOAT and task.postprocess.decode != "classes"
+        else name
+        for name in outputs
+    ]
+    made = _BEHIND[task.kind](writer, task, floats, first)
+    model.graph.node.extend(writer.take())
+    model.graph.initializer.extend(writer.constants)
+    del model.graph.input[:]
+    model.graph.input.append(
+        helper.make_tensor_value_info(
+            pre.input, TensorProto.UINT8, [first, pre.height, pre.width, pre.channels]
+        )
+    )
+    del model.graph.output[:]
+    model.graph.output.extend(made)
+    return model
+
+
+class _Writer:
+    """Nodes in their order, and their constants; each tensor gets a name of its own."""
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.constants: list[TensorProto] = []
+        self._nodes: list[onnx.NodeProto] = []
+        self._count = 0
+
+    def take(self) -> list[onnx.NodeProto]:
+        """The nodes since the last time."""
+        nodes, self._nodes = self._nodes, []
+        return nodes
+
+    def constant(self, array: Any) -> str:
+        name = self._name()
+        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def add(
+        self, operator: str, inputs: Sequence[str], output: str = "", **attributes: object
+    ) -> str:
+        """A node with one output; its name."""
+        output = output or self._name()
+        self._nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
+        return output
+
+    def add_two(
+        self, operator: str, inputs: Sequence[str], **attributes: object
+    ) -> tuple[str, str]:
+        """A node with two outputs."""
+        pair = self._name(), self._name()
+        self._nodes.append(helper.make_node(operator, list(inputs), list(pair), **attributes))
+        return pair
+
+    def cast(self, name: str, kind: int, output: str = "") -> str:
+        return self.add("Cast", [name], output, to=kind)
+
+    def columns(self, name: str, begin: int, end: int, axis: int) -> str:
+        bounds = [self.constant(np.array([value], np.int64)) for value in (begin, end, axis)]
+        return self.add("Slice", [name, *bounds])
+
+    def binary(self, operator: str, name: str, value: Any) -> str:
+        """With an FP32 constant."""
+        return self.add(operator, [name, self.constant(np.asarray(value, np.float32))])
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"task/{self._count}"
+
+
+def _before(writer: _Writer, task: Task, output: str) -> None:
+    """From bytes to what the network takes."""
+    pre = task.preprocess
+    shape = (1, -1, 1, 1) if pre.layout == "nchw" else (1, 1, 1, -1)
+    steps: list[tuple[str, list[str], dict[str, object]]] = []
+    if pre.colours == "bgr":
+        steps.append(("Gather", [writer.constant(np.array([2, 1, 0], np.int64))], {"axis": 3}))
+    if pre.layout == "nchw":
+        steps.append(("Transpose", [], {"perm": [0, 3, 1, 2]}))
+    if pre.datatype != "UINT8":
+        steps.append(("Cast", [], {"to": TensorProto.FLOAT}))
+        steps.append(("Sub", [writer.constant(pre.offset.reshape(shape))], {}))
+        steps.append(("Mul", [writer.constant(pre.factor.reshape(shape))], {}))
+    if pre.datatype == "FP16":
+        steps.append(("Cast", [], {"to": TensorProto.FLOAT16}))
+    steps = steps or [("Identity", [], {})]
+    name = pre.input
+    for index, (operator, more, attributes) in enumerate(steps):
+        last = output if index == len(steps) - 1 else ""
+        name = writer.add(operator, [name, *more], last, **attributes)
+
+
+def _boxes_and_scores(writer: _Writer, task: Task, outputs: list[str]) -> tuple[str, str]:
+    """Boxes [1, n, 4] in shares, and scores [1, classes, n], as `shards.task.decode.candidates`."""
+    pre, decode = task.preprocess, task.postprocess.decode
+    end = int(np.iinfo(np.int64).max)
+    if decode in ("yolo-v8", "yolo-v5"):
+        head = outputs[0]
+        if decode == "yolo-v8":
+            scores = writer.columns(head, 4, end, 1)
+            head = writer.add("Transpose", [writer.columns(head, 0, 4, 1)], perm=[0, 2, 1])
+        else:
+            objects = writer.columns(head, 4, 5, 2)
+            by_class = writer.add("Mul", [writer.columns(head, 5, end, 2), objects])
+            scores = writer.add("Transpose", [by_class], perm=[0, 2, 1])
+        pixels = [pre.width, pre.height, pre.width, pre.height]
+        return writer.binary("Div", _corners(writer, head), pixels), scores
+    boxes, scores = outputs[:2]
+    if decode == "ssd-anchors":
+        four = writer.constant(np.array([1, -1, 4], np.int64))
+        anchors = writer.add("Reshape", [outputs[2], four])
+        sizes = writer.columns(anchors, 2, 4, 2)
+        moved = writer.binary("Mul", writer.columns(boxes, 0, 2, 2), CENTRE_VARIANCE)
+        moved = writer.add("Mul", [moved, sizes])
+        centres = writer.add("Add", [moved, writer.columns(anchors, 0, 2, 2)])
+        grown = writer.binary("Mul", writer.columns(boxes, 2, 4, 2), SIZE_VARIANCE)
+        grown = writer.add("Mul", [writer.add("Exp", [grown]), sizes])
+        boxes = _corners(writer, writer.add("Concat", [centres, grown], axis=2))
+    scores = writer.columns(scores, 1, end, 2)
+    return boxes, writer.add("Transpose", [scores], perm=[0, 2, 1])
+
+
+def _corners(writer: _Writer, boxes: str) -> str:
+    centres = writer.columns(boxes, 0, 2, 2)
+    half = writer.binary("Mul", writer.columns(boxes, 2, 4, 2), 0.5)
+    pair = [writer.add("Sub", [centres, half]), writer.add("Add", [centres, half])]
+    return writer.add("Concat", pair, axis=2)
+
+
+def _detections(
+    writer: _Writer, task: Task, outputs: list[str], _first: object
+) -> list[onnx.ValueInfoProto]:
+    post = task.postprocess
+    boxes, scores = _boxes_and_scores(writer, task, outputs)
+    # A box counts with its likeliest class alone.
+    best = _largest(writer, scores, axis=1)
+    zero = writer.constant(np.float32(0))
+    scores = writer.add("Where", [writer.add("Equal", [scores, best]), scores, zero])
+    most = writer.constant(np.array([post.top], np.int64))
+    limits = [
+        writer.constant(np.array([value], np.float32)) for value in (post.iou, post.threshold)
+    ]
+    rows = writer.add("NonMaxSuppression", [boxes, scores, most, *limits])
+    values = writer.add("GatherND", [scores, rows])
+    found = writer.add("Shape", [values])
+    values, order = writer.add_two("TopK", [values, writer.add("Min", [found, most])], axis=0)
+    rows = writer.add("Gather", [rows, order], axis=0)
+    one, two = (writer.constant(np.array(index, np.int64)) for index in (1, 2))
+    flat = writer.add("Reshape", [boxes, writer.constant(np.array([-1, 4], np.int64))])
+    writer.add("Gather", [flat, writer.add("Gather", [rows, two], axis=1)], "boxes", axis=0)
+    writer.add("Identity", [values], "scores")
+    kind = _class_kind(len(task.labels))
+    writer.cast(writer.add("Gather", [rows, one], axis=1), kind, "classes")
+    return [
+        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, ["found", 4]),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["found"]),
+        helper.make_tensor_value_info("classes", kind, ["found"]),
+    ]
+
+
+def _classes(
+    writer: _Writer, task: Task, outputs: list[str], first: object
+) -> list[onnx.ValueInfoProto]:
+    post = task.postprocess
+    scores = writer.add("Flatten", outputs, axis=1)
+    if post.decode == "logits":
+        scores = writer.add("Softmax", [scores], axis=1)
+    size = writer.columns(writer.add("Shape", [scores]), 1, 2, 0)
+    most = writer.add("Min", [size, writer.constant(np.array([post.top], np.int64))])
+    values, order = writer.add_two("TopK", [scores, most], axis=1)
+    kind = _class_kind(len(task.labels))
+    writer.add("Identity", [values], "scores")
+    writer.cast(order, kind, "classes")
+    return [
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, [first, None]),
+        helper.make_tensor_value_info("classes", kind, [first, None]),
+    ]
+
+
+def _segments(
+    writer: _Writer, task: Task, outputs: list[str], first: object
+) -> list[onnx.ValueInfoProto]:
+    kind = _class_kind(len(task.labels))
+    found = outputs[0]
+    if task.postprocess.decode != "classes":
+        axis = 1 if task.postprocess.decode == "argmax" else 3
+        found = writer.add("ArgMax", [found], axis=axis, keepdims=0)
+    writer.cast(found, kind, "classes")
+    return [helper.make_tensor_value_info("classes", kind, [first, None, None])]
+
+
+def _embedding(
+    writer: _Writer, task: Task, outputs: list[str], first: object
+) -> list[onnx.ValueInfoProto]:
+    flat = writer.add("Flatten", outputs, axis=1)
+    writer.add("LpNormalization", [flat], "embedding", axis=1, p=2)
+    return [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, [first, None])]
+
+
+_BEHIND = {
+    "detect": _detections,
+    "classify": _classes,
+    "segment": _segments,
+    "embed": _embedding,
+}
+
+
+def _largest(writer: _Writer, name: str, axis: int) -> str:
+    if writer.opset >= _AXES_ARE_INPUTS:
+        axes = writer.constant(np.array([axis], np.int64))
+        return writer.add("ReduceMax", [name, axes], keepdims=1)
+    return writer.add("ReduceMax", [name], axes=[axis], keepdims=1)
+
+
+def _class_kind(labels: int) -> int:
+    """The ONNX type in which classes leave the graph; without labels, their number is unknown."""
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(class_dtype(labels or 1 << 16))))
+
+
+def _opset(model: ModelProto) -> onnx.OperatorSetIdProto:
+    for opset in model.opset_import:
+        if opset.domain in ("", "ai.onnx"):
+            return opset
+    raise ModelError("the model does not say which operator set it uses")
+
+
+def _raised(model: ModelProto) -> ModelProto:
+    """The model with operators that are new enough. Raises ModelError."""
+    if _opset(model).version >= _OLDEST_OPSET:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, _OPSET)
+    except Exception as error:  # the converter raises RuntimeError and its own types
+        raise ModelError(f"its operators cannot be raised to opset {_OPSET}: {error}") from error
+
+
+def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    """Give tensors other names, in subgraphs that read them too."""
+    for node in graph.node:
+        for listed in (node.input, node.output):
+            for index, name in enumerate(listed):
+                listed[index] = names.get(name, name)
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                _rename(inner, names)
+    for named in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        named.name = names.get(named.name, named.name)

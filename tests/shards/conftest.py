@@ -1,0 +1,1 @@
+"""Beside this file stand modules that the tests of its folders share."""
