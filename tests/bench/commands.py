@@ -80,6 +80,18 @@ def throughput(
     raise typer.Exit(THROUGHPUT.run(plan, json_, chart, output))
 
 
+def gateway(
+    requests: Annotated[int, typer.Option(min=8, help="In one slice of one way.")] = 300,
+    rounds: Rounds = 5,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """What a gateway's clients wait longer than a client of the mesh; beside bare uvicorn."""
+    from bench.cost.gateway import GATEWAY, GatewayPlan
+
+    raise typer.Exit(GATEWAY.run(GatewayPlan(requests, rounds), json_, output=output))
+
+
 def scale(
     nodes: Annotated[
         str,
@@ -437,6 +449,7 @@ def _numbers(text: str, hint: str) -> list[int]:
 COMMANDS = (
     hop,
     throughput,
+    gateway,
     peers,
     scale,
     failover,

@@ -1,0 +1,261 @@
+"""What a gateway adds to a request: its clients beside a client of the mesh, by turns.
+
+The model computes next to nothing: [1, n] in, sixteen numbers out. All ways ask the same mesh of
+one stage, but for the rival, which is one process with an ONNX Runtime session behind uvicorn.
+
+To add a way, enter a function in `WAYS`: it gets a `Scene`, and gives a function that asks once and
+returns the output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from support.meshes import READY, add_model, mesh_of
+from support.waiting import eventually
+
+from bench.report.figure import Better, Figure, percentile
+from bench.report.frame import Benchmark, Progress, by_turns
+from bench.report.tables import new_table
+from bench.rivals.processes import Processes, cpu_with
+from bench.rivals.systems.http_client import HttpClient
+from bench.rivals.workload import WrongAnswer
+from nodes.console import out
+from nodes.up.mesh import LocalMesh
+from nodes.up.supervisor import NodeProcess
+from shards.split.split import split
+
+SIZES = {"4 KB": 1024, "0.6 MB": 150_528}  # FP32 values: the latter is ResNet-50's input
+MESH, HTTP, JSON, RIVAL = "mesh client", "HTTP, binary", "HTTP, JSON", "uvicorn + ONNX Runtime"
+MOST_ADDED = {("4 KB", HTTP): 0.4, ("0.6 MB", HTTP): 0.7, ("0.6 MB", JSON): 5.0}
+"""Milliseconds that a way may add to the mesh client's p50."""
+IN_FLIGHT = {"4 KB": 8, "0.6 MB": 4}
+KEYS = ("p50_ms", "added_ms", "p99_ms", "per_s", "cpu_ms")
+DIGITS = 6  # behind the point, of numbers as text
+BUDGET = 30.0  # seconds
+
+Ask = Callable[[], Awaitable[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class GatewayPlan:
+    """requests: of one way in one slice, one after the other, and as many at a time again."""
+
+    requests: int = 300
+    rounds: int = 5
+    warmup: int = 50
+
+
+@dataclass
+class Scene:
+    """What the ways ask. door: the gateway's HTTP port. rival: the rival's."""
+
+    local: LocalMesh
+    model: str
+    x: np.ndarray
+    door: int
+    rival: int
+    ends: contextlib.AsyncExitStack
+
+
+def _mesh(scene: Scene) -> Ask:
+    async def ask() -> np.ndarray:
+        result = await scene.local.mesh.infer(scene.model, {"x": scene.x}, BUDGET)
+        return result.outputs["y"]
+
+    return ask
+
+
+def _http(scene: Scene, port: int) -> Ask:
+    client = HttpClient(port)
+    scene.ends.callback(client.close)
+    path, x = f"/v2/models/{scene.model}/infer", scene.x
+    entry: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": list(x.shape)}
+    entry["parameters"] = {"binary_data_size": x.nbytes}
+    document = {"inputs": [entry], "parameters": {"binary_data_output": True}}
+
+    async def ask() -> np.ndarray:
+        head = json.dumps(document).encode()
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        answered, data = await client.post(path, [head, x.data.cast("B")], headers)
+        at = int(answered["inference-header-content-length"])
+        output = json.loads(data[:at])["outputs"][0]
+        return np.frombuffer(data, np.float32, offset=at).reshape(output["shape"])
+
+    return ask
+
+
+def _json(scene: Scene) -> Ask:
+    client = HttpClient(scene.door)
+    scene.ends.callback(client.close)
+    entry: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": list(scene.x.shape)}
+    # Written once: what it costs a client to write numbers as text is not the gateway's.
+    entry["data"] = [round(float(value), DIGITS) for value in scene.x.ravel()]
+    body = json.dumps({"inputs": [entry]}, separators=(",", ":")).encode()
+
+    async def ask() -> np.ndarray:
+        _, data = await client.post(f"/v2/models/{scene.model}/infer", [body], {})
+        output = json.loads(data)["outputs"][0]
+        return np.array(output["data"], np.float32).reshape(output["shape"])
+
+    return ask
+
+
+WAYS: dict[str, Callable[[Scene], Ask]] = {
+    MESH: _mesh,
+    HTTP: lambda scene: _http(scene, scene.door),
+    JSON: _json,
+    RIVAL: lambda scene: _http(scene, scene.rival),
+}
+
+
+def _model(values: int) -> bytes:
+    """[1, n] in, twice its first sixteen values out."""
+    from onnx import TensorProto, helper
+
+    def floats(name: str, size: int) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])
+
+    bounds = {"from": [0], "to": [16], "axis": [1]}
+    constants = [
+        helper.make_tensor(name, TensorProto.INT64, [1], value) for name, value in bounds.items()
+    ]
+    two = helper.make_tensor("two", TensorProto.FLOAT, [], [2.0])
+    nodes = [
+        helper.make_node("Slice", ["x", *bounds], ["some"]),
+        helper.make_node("Mul", ["some", "two"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "first", [floats("x", values)], [floats("y", 16)], [*constants, two]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+async def measure_gateway(plan: GatewayPlan, progress: Progress) -> dict[str, Any]:
+    """The document of `swarm bench gateway`. Raises `WrongAnswer`, or the error of a start."""
+    figures: dict[str, Figure] = {}
+    with tempfile.TemporaryDirectory(prefix="gateway-") as folder:
+        processes = Processes(Path(folder))
+        try:
+            async with mesh_of() as local:
+                gateway = local.start("gateway", "", "--http", "0")
+                await local.ready(READY)
+                door = await eventually(lambda: _door(local, gateway), "the door is open")
+                for size, values in SIZES.items():
+                    progress(f"{size}: starting")
+                    name, file = f"first{values}", Path(folder) / f"first{values}.onnx"
+                    file.write_bytes(_model(values))
+                    result = split(file, name=name, stages=1, profile=False)
+                    await add_model(local, result, "shard-1")
+                    module = "bench.rivals.systems.bare_uvicorn"
+                    rival = await asyncio.to_thread(processes.spawn_module, name, module, str(file))
+                    x = np.random.default_rng(7).random((1, values), np.float32)
+                    async with contextlib.AsyncExitStack() as ends:
+                        scene = Scene(local, name, x, door, int(rival), ends)
+                        figures |= await _measured(scene, plan, size, progress)
+        finally:
+            await asyncio.to_thread(processes.stop)
+    return {"figures": {name: figure.as_doc() for name, figure in figures.items()}}
+
+
+def _door(local: LocalMesh, gateway: NodeProcess) -> int:
+    """The port of a gateway's HTTP, 0 until it is open."""
+    doors = (local.status_of(gateway) or {}).get("gateway", {}).get("doors", {})
+    return int(str(doors.get("http", {}).get("address", ":0")).rpartition(":")[2])
+
+
+async def _measured(
+    scene: Scene, plan: GatewayPlan, size: str, progress: Progress
+) -> dict[str, Figure]:
+    """Figures of one size, by `SIZE/WAY/…`; `added_ms` is taken within each round."""
+    ways = {name: make(scene) for name, make in WAYS.items()}
+    expected = 2 * scene.x[:, :16]
+
+    async def one(ask: Ask) -> float:
+        began = time.perf_counter()
+        answer = await ask()
+        took = time.perf_counter() - began
+        if not np.allclose(answer, expected, atol=10**-DIGITS):
+            raise WrongAnswer(f"{size}: {answer!r:.200}")
+        return 1e3 * took
+
+    async def in_turn(ask: Ask, requests: list[None]) -> None:
+        while requests:
+            requests.pop()
+            await one(ask)
+
+    for ask in ways.values():
+        for _ in range(plan.warmup):
+            await one(ask)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    for number, name in by_turns(plan.rounds, list(ways)):
+        progress(f"{size}, round {number} of {plan.rounds}: {name}")
+        requests = plan.requests if name != JSON or size == "4 KB" else plan.requests // 4 or 1
+        alone = [await one(ways[name]) for _ in range(requests)]
+        family, left = psutil.Process().children(recursive=True), [None] * requests
+        cpu, began = cpu_with(family), time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(IN_FLIGHT[size]):
+                group.create_task(in_turn(ways[name], left))
+        took = time.perf_counter() - began
+        found[name].append(
+            {
+                "p50_ms": percentile(alone, 0.5),
+                "p99_ms": percentile(alone, 0.99),
+                "per_s": requests / took,
+                "cpu_ms": 1e3 * (cpu_with(family) - cpu) / requests,
+            }
+        )
+    figures: dict[str, Figure] = {}
+    for name, rounds in found.items():
+        for key in rounds[0]:
+            better: Better = "higher" if key == "per_s" else "lower"
+            values = [each[key] for each in rounds]
+            figures[f"{size}/{name}/{key}"] = Figure.of(values, key.rpartition("_")[2], better)
+        pairs = list(zip(rounds, found[MESH], strict=True))
+        added = [each["p50_ms"] - mesh["p50_ms"] for each, mesh in pairs]
+        ratios = [each["p50_ms"] / mesh["p50_ms"] for each, mesh in pairs]
+        figures[f"{size}/{name}/added_ms"] = Figure.of(added, "ms")
+        figures[f"{size}/{name}/p50_over_mesh"] = Figure.of(ratios, "x", floor=True)
+    return figures
+
+
+def show(document: dict[str, Any]) -> None:
+    """One table for each size."""
+    figures = {name: Figure.from_doc(doc) for name, doc in document["figures"].items()}
+    for size in SIZES:
+        headings = ("p50 ms (rounds)", "added ms", "p99 ms", "requests/s", "CPU ms")
+        table = new_table(f"{size} of input", "way", *headings)
+        for name in WAYS:
+            own = {key: figures[f"{size}/{name}/{key}"] for key in KEYS}
+            cells = [f"{own[key].value:.3g}" for key in KEYS[1:]]
+            table.add_row(name, str(own["p50_ms"]), *cells)
+        out.print(table)
+    out.print(
+        "One in flight for the times; requests/s and CPU, of client and servers together, with "
+        f"{' and '.join(map(str, IN_FLIGHT.values()))} in flight. Each answer was compared."
+    )
+
+
+def misses(document: dict[str, Any]) -> list[str]:
+    """The targets that are missed."""
+    found = []
+    for (size, name), most in MOST_ADDED.items():
+        added = document["figures"][f"{size}/{name}/added_ms"]["value"]
+        if added > most:
+            found.append(f"{size}, {name}: adds {added} ms to the mesh client, of {most} at most")
+    return found
+
+
+GATEWAY = Benchmark("gateway", measure_gateway, show, misses=misses)
