@@ -25,9 +25,10 @@ from swarm.wire.tensors import DTYPES, LIMITS, Limits, datatype_of
 VALUE_BYTES = 80
 OBJECT_BYTES = 320
 COUNTED_FROM = 1 << 20
-# Of integers, for `struct`.
-_CODES = {"|i1": "b", "|u1": "B", "<i2": "h", "<u2": "H", "<i4": "i", "<u4": "I"}
-_CODES |= {"<i8": "q", "<u8": "Q"}
+BYTE_BYTES = 134  # at most, of a text: three bytes are an object and its place, `{},`
+# The form of a list's numbers, by datatype, in this machine's own order, which is the fastest.
+_CODES = {"f2": "d", "f4": "d", "f8": "d", "i1": "b", "u1": "B", "i2": "h", "u2": "H"}
+_CODES |= {"i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 _FORM = 'a request is {"inputs": [{"name", "shape", "datatype", "data"}, …]}'
 
 
@@ -49,7 +50,8 @@ def document(
     if len(data) > limits.bytes:
         raise DecodeError(f"request of {len(data)} bytes; at most {limits.bytes} are accepted")
     data = bytes(data)
-    if most_memory(data) > 4 * limits.bytes:
+    most = 4 * limits.bytes
+    if len(data) * BYTE_BYTES > most and most_memory(data) > most:
         raise DecodeError(
             "so many numbers as text would fill the memory: send them in several requests, or as "
             "MessagePack with the tensors' bytes"
@@ -177,17 +179,15 @@ def _values(data: Any, dtype: np.dtype[Any]) -> np.ndarray:
 
 def _packed(data: list[Any], dtype: np.dtype[Any]) -> np.ndarray | None:
     """A flat list of numbers, in a quarter of numpy's time; None for what needs a closer look."""
-    code = _CODES.get(dtype.str) if dtype.kind in "iu" else "d"
-    if dtype.kind == "b" or code is None:
+    code = _CODES.get(dtype.str[1:])
+    if code is None:
         return None
     try:
-        packed = struct.pack(f"<{len(data)}{code}", *data)
+        packed = struct.pack(f"{len(data)}{code}", *data)
     except (struct.error, OverflowError):
         return None
-    if code != "d":
-        return np.frombuffer(packed, dtype)
     with np.errstate(over="raise"):
-        return np.frombuffer(packed, "<f8").astype(dtype)
+        return np.frombuffer(packed, code).astype(dtype, copy=False)
 
 
 def encode_result(result: Result) -> bytes:

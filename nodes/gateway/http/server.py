@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 
 import uvicorn
 
@@ -52,7 +53,7 @@ class HttpServer:
         self._app = App(inference, models, callers, options, regions, page, bounds, self.figures)
         self._options = options
         self._tls = tls
-        self._bounds = bounds
+        self._bounds = replace(bounds, body=options.body)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._port = 0
