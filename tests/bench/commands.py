@@ -413,6 +413,36 @@ def gate(
     raise typer.Exit(GATE.run(plan, json_, output=output))
 
 
+def mask(
+    frames: Annotated[int, typer.Option(min=1, help="That pass the door.")] = 3000,
+    seed: Annotated[int, typer.Option(help="Of the clips.")] = 21,
+    faces: Annotated[int, typer.Option(min=0, max=100, help="People; 0: no such part.")] = 100,
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """What leaves a camera with a mask: faces that stay, by two other detectors, too."""
+    from bench.perception.mask import MASK, MaskPlan
+
+    plan = MaskPlan(frames, seed=seed, faces=faces, ultraface=ultraface)
+    raise typer.Exit(MASK.run(plan, json_, output=output))
+
+
+def guard(
+    seconds: Annotated[int, typer.Option(min=120, help="Of each room's day.")] = 7200,
+    seeds: Annotated[str, typer.Option(help="Of the rooms, with commas.")] = "31,32",
+    warm_up: Annotated[int, typer.Option(min=16, help="Frames that are learned.")] = 225,
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """What a guard takes for strange: false alarms of a day, and 19 ways to spoil a picture."""
+    from bench.perception.guard import GUARD, GuardPlan
+
+    plan = GuardPlan(seconds, tuple(_numbers(seeds, "--seeds")), warm_up, ultraface)
+    raise typer.Exit(GUARD.run(plan, json_, output=output))
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -467,6 +497,8 @@ COMMANDS = (
     links,
     rollout,
     gate,
+    mask,
+    guard,
 )
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from bench.perception.gate import GATE, Counts, GatePlan, is_same
+from bench.perception.guard import GUARD, GuardPlan, auroc
+from bench.perception.mask import MASK, MaskPlan, face_of, holds_one_value
 from bench.rivals.ultraface import NoModel, ultraface_file
 
 BOX, FAR_BOX = np.array([10.0, 10, 60, 80]), np.array([300.0, 10, 350, 80])
@@ -41,3 +43,38 @@ def test_the_gate_skips_a_still_picture_and_sees_a_face_that_pops_up() -> None:
     assert rows["ssim-min:0.3"]["wrong"] == 0
     assert rows["every 5."]["wrong"] > 0
     assert document["cpu_share"] < 0.8
+
+
+def test_a_spoilt_picture_that_is_always_further_has_an_area_of_one() -> None:
+    usual, strange = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+    assert auroc(usual, strange) == 1.0
+    assert auroc(strange, usual) == 0.0
+    assert auroc(usual, usual) == 0.5
+
+
+def test_a_face_counts_as_filled_when_all_of_it_holds_one_value() -> None:
+    image = np.full((480, 640, 3), 127, np.uint8)
+    rows, columns = face_of((100.0, 100, 200, 220))
+    assert holds_one_value(image[rows, columns])
+    image[rows.stop - 1, columns.stop - 1, 2] = 128
+    assert not holds_one_value(image[rows, columns])
+
+
+@pytest.mark.slow
+def test_a_hundred_masked_frames_show_no_face_to_two_other_detectors() -> None:
+    detector()
+    plan = MaskPlan(frames=100, length=25, clips=("walk", "pan", "zoom", "pop-up"), faces=0)
+    document = MASK.document(plan)
+    assert document["frames"] == 100
+    assert document["with_face"] > 75
+    assert document["open"] == {}
+    assert document["found_again"] == {"ultraface": 0, "cascade": 0}
+    assert document["looked_again"]["cascade"] > 5
+
+
+@pytest.mark.benchmark
+def test_a_guard_raises_no_alarm_on_a_quiet_day_and_sees_spoilt_pictures() -> None:
+    detector()
+    document = GUARD.document(GuardPlan(900, (31,)))
+    assert document["passed"], document["missed"]
+    assert document["by_corruption"]["random pixels"] == [1.0, 1.0]

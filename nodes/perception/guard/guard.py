@@ -9,7 +9,9 @@ import numpy as np
 from nodes.perception.guard.rule import GuardRule, GuardState, decide
 from nodes.perception.guard.statistics import Fitted, fit, pooled
 
-APART = 0.2  # seconds between two frames of a warm-up: frames of one moment are no variety
+APART = 0.2  # seconds between two frames that are learned: those of one moment are no variety
+MOST_TOLD = 1e6  # thresholds; a distance without an end is no JSON
+FOLLOWED = 16  # usual frames that are learned together
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class GuardVerdict:
 
 
 class Guard:
-    """`look` at the cut of each computed frame, before it leaves.
+    """`look` at the cut of each computed frame, before it leaves. What is usual is followed as it
+    changes slowly, and so is what somebody changes slowly on purpose.
 
     fitted: of an earlier life, or of a file; None learns from this camera first, and watches
     nothing until then.
@@ -39,7 +42,7 @@ class Guard:
         self.frames = 0
         self.far = 0
         self._usual: list[np.ndarray] = []
-        self._last_usual = -np.inf
+        self._last_usual = -np.inf  # seconds
         self._state = GuardState()
         self._verdict = GuardVerdict("warming" if fitted is None else "watching", None, 0.0)
 
@@ -56,24 +59,38 @@ class Guard:
         if self.fitted is None:
             self._verdict = self._warm(means, now)
             return self._verdict
-        distance = self.fitted.distance(means)
-        self._state = decide(self.rule, self._state, distance, self.fitted.threshold)
-        self.far += not distance <= self.fitted.threshold
-        share = distance / self.fitted.threshold if self.fitted.threshold > 0 else np.inf
-        self._verdict = GuardVerdict(
-            "alarmed" if self._state.is_alarmed else "watching", round(float(share), 4)
-        )
+        distance, threshold = self.fitted.distance(means), self.fitted.threshold
+        self._state = decide(self.rule, self._state, distance, threshold)
+        is_far = not distance <= threshold
+        self.far += is_far
+        if self._state.is_alarmed:
+            self._usual.clear()  # what came before an alarm may have led to it
+        elif not is_far:
+            self._follow(means, now)
+        share = distance / threshold if threshold > 0 else np.inf
+        state = "alarmed" if self._state.is_alarmed else "watching"
+        self._verdict = GuardVerdict(state, round(float(min(share, MOST_TOLD)), 4))
         return self._verdict
 
     def _warm(self, means: np.ndarray, now: float) -> GuardVerdict:
-        if now - self._last_usual >= APART and np.isfinite(means).all():
-            self._usual.append(means)
-            self._last_usual = now
+        if np.isfinite(means).all():
+            self._keep(means, now)
         if len(self._usual) >= self.rule.warm_up:
             self.fitted = fit(np.stack(self._usual))
             self._usual.clear()
             return GuardVerdict("watching", None)
         return GuardVerdict("warming", None, len(self._usual) / self.rule.warm_up)
+
+    def _follow(self, means: np.ndarray, now: float) -> None:
+        self._keep(means, now)
+        if len(self._usual) >= FOLLOWED and self.fitted is not None:
+            self.fitted = self.fitted.following(np.stack(self._usual))
+            self._usual.clear()
+
+    def _keep(self, means: np.ndarray, now: float) -> None:
+        if now - self._last_usual >= APART:
+            self._usual.append(means)
+            self._last_usual = now
 
     def status(self) -> dict[str, object]:
         """For status documents."""

@@ -21,7 +21,7 @@ class Action(StrEnum):
 
     FLAG = "flag"  # the result says so
     DROP = "drop"  # nothing of the frame leaves
-    WHOLE = "whole"  # the whole model is asked, with pixels and not with this edge's features
+    WHOLE = "whole"  # the gate skips nothing, and no lighter model's answer is taken
     REVIEW = "review"  # a person is asked, on `swarm.<mesh>.review.<name>`
 
 

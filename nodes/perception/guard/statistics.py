@@ -6,7 +6,7 @@ of the world: pictures of a scene that it never saw are far, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from swarm.errors import InvalidArgument
 SHRINK = 0.1  # of the covariance towards its diagonal
 QUANTILE, ROOM = 0.99, 1.2  # the threshold is so many times this quantile of held-out frames
 HELD_OUT = 1 / 3  # the last frames of a warm-up, which are not fitted to
+MEMORY = 2000  # frames, after which one counts about a third
 LEAST_VARIANCE = 1e-6  # beside the mean variance: a channel that never changes has a little
 
 
@@ -32,10 +33,12 @@ def pooled(features: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """mean: float64 [d]. whitening: float64 [d, d]; the distance of x is |whitening (x - mean)|.
-    threshold: the largest usual distance. frames: fitted to."""
+    """mean: float64 [d]. covariance: float64 [d, d], as it was observed. whitening: float64 [d, d];
+    the distance of x is |whitening (x - mean)|. threshold: the largest usual distance. frames:
+    that it was made of."""
 
     mean: np.ndarray
+    covariance: np.ndarray
     whitening: np.ndarray
     threshold: float
     frames: int
@@ -48,12 +51,41 @@ class Fitted:
                 f"--guard was fitted to {len(self.mean)} channels, the cut has {len(means)}: it "
                 "belongs to another version of the model"
             )
-        distance = float(np.linalg.norm(self.whitening @ (means - self.mean)))
-        return distance if np.isfinite(distance) else np.inf
+        if not np.isfinite(means).all():
+            return np.inf
+        return float(np.linalg.norm(self.whitening @ (means - self.mean)))
+
+    def following(self, usual: np.ndarray) -> Fitted:
+        """With more usual pictures [n, d], the older ones of which count less: light changes, and a
+        guard that stays as it was takes the evening for strange (measured: 1 frame in 20 after 2
+        hours). The threshold stays."""
+        mean, covariance, frames = self.mean, self.covariance, self.frames
+        for each in usual:
+            frames += 1
+            share = 1 / min(frames, MEMORY)
+            apart = each - mean  # Welford (1962), with a memory
+            mean = mean + share * apart
+            covariance = (1 - share) * (covariance + share * np.outer(apart, apart))
+        return Fitted(mean, covariance, whitened(covariance), self.threshold, frames)
+
+
+def whitened(covariance: np.ndarray) -> np.ndarray:
+    """The inverse of the Cholesky factor, shrunk. Raises `InvalidArgument` for a matrix that is no
+    covariance."""
+    variances = np.diag(covariance)
+    shrunk = (1 - SHRINK) * covariance + SHRINK * np.diag(variances)
+    least = LEAST_VARIANCE * max(float(variances.mean()), 1e-12)
+    shrunk[np.diag_indices_from(shrunk)] += least
+    try:
+        inverse: np.ndarray = np.linalg.inv(np.linalg.cholesky(shrunk))
+    except np.linalg.LinAlgError:
+        raise InvalidArgument("the statistics of a guard are no covariance") from None
+    return inverse
 
 
 def fit(usual: np.ndarray) -> Fitted:
-    """Of the means of usual pictures, [n, d] in their order. Raises `InvalidArgument` for fewer
+    """Of the means of usual pictures, [n, d] in their order: the last third sets the threshold, as
+    neighbours in time are too much alike to judge each other. Raises `InvalidArgument` for fewer
     than four, and for numbers that are none."""
     if usual.ndim != 2 or len(usual) < 4 or not np.isfinite(usual).all():
         raise InvalidArgument("a guard is fitted to four frames at least, of finite features")
@@ -62,12 +94,7 @@ def fit(usual: np.ndarray) -> Fitted:
     mean = fitted_to.mean(axis=0)
     centred = fitted_to - mean
     covariance = centred.T @ centred / len(fitted_to)
-    variances = np.diag(covariance)
-    covariance = (1 - SHRINK) * covariance + SHRINK * np.diag(variances)
-    floor = LEAST_VARIANCE * max(float(variances.mean()), 1e-12)
-    covariance[np.diag_indices_from(covariance)] += floor
-    whitening = np.linalg.inv(np.linalg.cholesky(covariance))
-    fitted = Fitted(mean, whitening, 0.0, len(fitted_to))
-    distances = [fitted.distance(each) for each in held_out]
+    first = Fitted(mean, covariance, whitened(covariance), 0.0, len(fitted_to))
+    distances = [first.distance(each) for each in held_out]
     threshold = ROOM * float(np.quantile(distances, QUANTILE))
-    return Fitted(mean, whitening, threshold, len(fitted_to))
+    return replace(first, threshold=threshold).following(held_out)
