@@ -1,7 +1,7 @@
 """An edge with cameras: the newest frame, the model's answer, the result with its age.
 
-    source ─► slot of one ─► turn ─► prepare ─► mesh ─► read ─► sink
-    (thread)                 (fair, few on their way)
+    source ─► slot of one ─► turn ─► gate ─► mask ─► prepare ─► mesh ─► read ─► sink
+    (thread)                 (fair, few on their way)  │ guard
 
 A frame is taken from its source when the mesh has room for it, and never before: a slow mesh gets
 fewer frames, and none that is old.
@@ -15,25 +15,27 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import numpy as np
 
 from nodes.config import EdgeOptions
 from nodes.edge.edge import EdgeCounters, result_line
 from nodes.edge.kept_results import KeptResults
 from nodes.life.node import Node
 from nodes.perception.anatomy import Anatomy, explained
-from nodes.perception.frame import Frame, Source
+from nodes.perception.eye import Eye, Seen, eye_of
+from nodes.perception.frame import Frame
+from nodes.perception.guard.rule import Action
+from nodes.perception.mask.door import Cleared, Withheld
 from nodes.perception.picture_task import PictureTask, Tasks
 from nodes.perception.results import told
 from nodes.perception.sources.opened import open_sources
 from nodes.perception.turns import Turns
-from nodes.stage.counters import histogram, latencies
 from shards.errors import ShardsError
-from swarm.errors import Status, SwarmError
-from swarm.flow.latency import LatencyWindow
+from swarm.errors import PermissionDenied, Status, SwarmError
 from swarm.ids import ulid
 from swarm.wire.messages import Request, Result
 
@@ -41,23 +43,12 @@ log = logging.getLogger("swarm.camera")
 
 THREADS = 2  # for pixels; the models' own threads do the rest
 EXPLAIN_EVERY = 1.0  # seconds
+MOST_SAID = 32  # different faults
 T = TypeVar("T")
 
 
-@dataclass
-class Eye:
-    """What is known of one camera. age: from a frame's capture to its result. newest: sequence of
-    the newest frame that has a result."""
-
-    source: Source
-    age: LatencyWindow = field(default_factory=LatencyWindow)
-    sent: int = 0
-    newest: int = -1
-
-    def status(self, now: float) -> dict[str, Any]:
-        """For status documents. `age_ms`: of the last ten seconds; `age_s`: since the start."""
-        ages = {"age_ms": latencies(self.age, now), "age_s": histogram(self.age)}
-        return {**self.source.status(), "sent": self.sent, **ages}
+class Held(PermissionDenied):
+    """What the mask or the guard does not let leave."""
 
 
 class Cameras:
@@ -72,8 +63,8 @@ class Cameras:
         now = time.monotonic()
         cameras = [eye.status(now) for eye in self.eyes]
         if cameras:
-            self._counters.captured = sum(int(str(each["frames"])) for each in cameras)
-            self._counters.dropped = sum(int(str(each["dropped"])) for each in cameras)
+            self._counters.captured = sum(int(each["frames"]) for each in cameras)
+            self._counters.dropped = sum(int(each["dropped"]) for each in cameras)
         return {**self._counters.status(), "cameras": cameras}
 
 
@@ -101,7 +92,7 @@ class CameraEdge:
         """Ends when every source has ended, when `count` frames were answered or, on `stop`, when
         those on their way are. Raises `SwarmError`."""
         sources = open_sources(self.options.source, self.options.on_full, self.options.rate)
-        self._cameras.eyes = [Eye(source) for source in sources]
+        self._cameras.eyes = [eye_of(each, self.node.config.camera) for each in sources]
         finished = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
@@ -118,7 +109,7 @@ class CameraEdge:
                 work.cancel()
                 finished.set()
         finally:
-            await asyncio.gather(*(source.close() for source in sources))
+            await asyncio.gather(*(eye.close() for eye in self._cameras.eyes))
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
@@ -150,13 +141,29 @@ class CameraEdge:
                 if frame is None or self._over.is_set():
                     self._ended()
                     return
+                if await self._is_skipped(eye, frame, group):
+                    self._ended()
+                    continue
                 self._sent += 1
                 if self.options.count and self._sent >= self.options.count:
                     self._end()
                 eye.sent += 1
-                group.create_task(self._see(eye, frame, self._sent), name=f"frame {self._sent}")
+                seeing = self._see(eye, frame, self._sent)
+                eye.computing = group.create_task(seeing, name=f"frame {self._sent}")
         finally:
             over.cancel()
+
+    async def _is_skipped(self, eye: Eye, frame: Frame, group: asyncio.TaskGroup) -> bool:
+        """Whether the gate lets the last result stand for this frame."""
+        gate = eye.gate
+        if gate is None:
+            return False
+        standing = eye.standing
+        verdict = await self._in_pool(lambda: gate.look(frame, standing))
+        if not verdict.computes:
+            repeating = self._repeat(eye, frame, verdict.skipped, eye.computing)
+            group.create_task(repeating, name=f"repeat {frame.sequence}")
+        return not verdict.computes
 
     # --- turns ----------------------------------------------------------------------------
 
@@ -192,71 +199,110 @@ class CameraEdge:
     async def _see(self, eye: Eye, frame: Frame, number: int) -> None:
         anatomy = Anatomy(frame.captured, frame.decode_ms / 1e3, time.monotonic())
         try:
-            result, task = await self._asked(frame, number, anatomy)
+            seen = await self._seen(eye, frame, number, anatomy)
         finally:
             self._ended()
-        found = None
-        if result.status is Status.OK:
-            self._turns.answered(result.latency, result.hops)
+        if seen.is_good:
+            self._turns.answered(seen.result.latency, seen.result.hops)
             self.counters.answered += 1
-            self.counters.degraded += result.degraded
-            if task is not None:
-                found = await self._read(task, result, frame)
+            self.counters.degraded += seen.result.degraded
         else:
             self.counters.failed += 1
-            self._say(f"a frame has no answer: {result.status}: {result.message}")
+            self._say(f"a frame has no answer: {seen.result.status}: {seen.result.message}")
         anatomy.read = time.monotonic()
         eye.age.add(anatomy.read - frame.captured, anatomy.read)
-        eye.newest = max(eye.newest, frame.sequence)
-        self._deliver(frame, result, found, anatomy)
+        eye.saw(seen)
+        self._deliver(eye, frame, seen)
+        self._explain(frame, anatomy)
 
-    async def _asked(
-        self, frame: Frame, number: int, anatomy: Anatomy
-    ) -> tuple[Result, PictureTask | None]:
-        """The answer; a failure is a result, too. With the task that reads it."""
+    async def _seen(self, eye: Eye, frame: Frame, number: int, anatomy: Anatomy) -> Seen:
+        """The frame's answer; a failure is one, too."""
         node, model = self.node, self.node.config.model_name
         request = Request({}, budget=node.config.budget, agent=node.id)
         request.id = ulid()
+        cleared: Cleared | None = None
         try:
+            passed = await eye.door.clear(frame)
+            if isinstance(passed, Withheld):
+                raise Held(f"--mask: {passed.detail}")
+            cleared = passed
             version = node.config.version or await node.mesh.catalog.version_for(
                 model, request.agent, request.session, request.id
             )
             task = await self._tasks.of(model, version)
-            request.inputs = await self._in_pool(lambda: task.prepare(frame.image))
+            image = cleared.frame.image
+            request.inputs = await self._in_pool(lambda: task.prepare(image))
         except (SwarmError, ShardsError) as error:
             status = error.status if isinstance(error, SwarmError) else Status.INTERNAL
-            return Result(request.id, model, "", status=status, message=str(error)), None
+            failed = Result(request.id, model, "", status=status, message=str(error))
+            return Seen(frame.sequence, failed, anatomy, cleared)
         anatomy.prepared = time.monotonic()
-        result = await node.answerer.answer(model, request, number)
+        result = await node.answerer.answer(model, request, number, self._guarded(eye, frame))
         anatomy.answered, anatomy.hops = time.monotonic(), result.hops
-        if result.status is Status.OK and result.version not in ("", version):
-            with contextlib.suppress(SwarmError, ShardsError):  # it is told as it came
-                return result, await self._tasks.of(model, result.version)
-            return result, None
-        return result, task
+        if result.status is not Status.OK:
+            return Seen(frame.sequence, result, anatomy, cleared)
+        if result.version not in ("", version):
+            with contextlib.suppress(SwarmError, ShardsError):  # the other one's may read it
+                task = await self._tasks.of(model, result.version)
+        found = await self._read(task, result, image)
+        return Seen(frame.sequence, result, anatomy, cleared, found)
 
-    async def _read(self, task: PictureTask, result: Result, frame: Frame) -> Any:
-        height, width = frame.image.shape[:2]
+    def _guarded(self, eye: Eye, frame: Frame) -> Callable[[Mapping[str, np.ndarray]], None] | None:
+        """The guard's look at what is about to leave."""
+        guard = eye.guard
+        if guard is None:
+            return None
+
+        def look(tensors: Mapping[str, np.ndarray]) -> None:
+            verdict = guard.look(next(iter(tensors.values())), frame.captured)
+            if verdict.is_alarmed and guard.rule.action is not Action.FLAG:
+                raise Held("--guard: the picture is not of the kind that this camera usually takes")
+
+        return look
+
+    async def _read(self, task: PictureTask, result: Result, image: np.ndarray) -> Any:
         try:
-            return await self._in_pool(lambda: task.read(result.outputs, (height, width)))
+            return await self._in_pool(lambda: task.read(result.outputs, image.shape))
         except (SwarmError, ShardsError, ValueError) as error:
             self._say(f"an answer cannot be read by the model's task: {error}")
             return None
 
-    def _deliver(self, frame: Frame, result: Result, found: Any, anatomy: Anatomy) -> None:
-        line = {"source": frame.source, **result_line(frame.sequence, result, told=False)}
+    # --- results --------------------------------------------------------------------------
+
+    def _deliver(self, eye: Eye, frame: Frame, seen: Seen) -> None:
+        anatomy = seen.anatomy
+        line = {"source": frame.source, **result_line(frame.sequence, seen.result, told=False)}
         line["age_ms"] = round((anatomy.read - frame.captured) * 1e3, 3)
         line["decode_ms"] = round(frame.decode_ms, 3)
         line["spent_ms"] = anatomy.parts()
-        if result.status is Status.OK:
-            line |= told(found, result.outputs)
+        self._publish(eye, line, seen)
+
+    async def _repeat(
+        self, eye: Eye, frame: Frame, skipped: int, computing: asyncio.Task[None] | None
+    ) -> None:
+        """The last answer stands for this frame, with its own age."""
+        if computing is not None:
+            await asyncio.wait({computing})
+        seen = eye.last
+        if seen is None or not seen.is_good:
+            return
+        age = round((time.monotonic() - seen.anatomy.captured) * 1e3, 3)
+        line = {"source": frame.source, **result_line(frame.sequence, seen.result, told=False)}
+        line |= {"repeats": seen.sequence, "skipped": skipped, "age_ms": age}
+        self._publish(eye, line, seen)
+
+    def _publish(self, eye: Eye, line: dict[str, Any], seen: Seen) -> None:
+        if seen.is_good:
+            line |= told(seen.found, seen.result.outputs)
+        if eye.guard is not None:
+            verdict = eye.guard.verdict
+            line["guard"] = {"state": verdict.state, "distance": verdict.distance}
         data = json.dumps(line, separators=(",", ":"))
         if self.options.sink == "stdout":
             sys.stdout.write(data + "\n")
             sys.stdout.flush()
         else:
             self._results.publish(data.encode())
-        self._explain(frame, anatomy)
 
     def _explain(self, frame: Frame, anatomy: Anatomy) -> None:
         if self.node.config.camera.explain and anatomy.read >= self._explained + EXPLAIN_EVERY:
@@ -265,7 +311,7 @@ class CameraEdge:
 
     def _say(self, text: str) -> None:
         """A fault of many frames: said once."""
-        if text not in self._said and len(self._said) < 32:
+        if text not in self._said and len(self._said) < MOST_SAID:
             self._said.add(text)
             log.warning("%s", text)
 

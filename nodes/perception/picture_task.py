@@ -3,14 +3,16 @@ that the version's manifest declares."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import cv2
 import numpy as np
 
+from shards.errors import ManifestError
 from shards.manifest import Manifest
 from shards.specs import TensorSpec
+from shards.task.task import Result, Task
 from swarm.errors import InvalidArgument
 from swarm.mesh import Mesh
 
@@ -24,8 +26,9 @@ class PictureTask(Protocol):
         """The model's inputs of a picture, [height, width, 3], uint8, RGB."""
         ...
 
-    def read(self, outputs: Mapping[str, np.ndarray], image_size: tuple[int, int]) -> Any:
-        """The outputs as results. image_size: height, width."""
+    def read(self, outputs: Mapping[str, np.ndarray], shape: Sequence[int]) -> Result | None:
+        """The outputs as results, None where the model declares no task. shape: the picture's:
+        height and width come first."""
         ...
 
 
@@ -54,13 +57,16 @@ class RawPictures:
             image = np.ascontiguousarray(image.transpose(2, 0, 1))
         return {self._name: image[None]}
 
-    def read(self, outputs: Mapping[str, np.ndarray], image_size: tuple[int, int]) -> None:
+    def read(self, outputs: Mapping[str, np.ndarray], shape: Sequence[int]) -> None:
         """Nothing that people understand."""
 
 
 def task_of(manifest: Manifest) -> PictureTask:
-    """Raises `InvalidArgument` for a model that takes no picture."""
-    return RawPictures(manifest.inputs, manifest.model)
+    """Raises `InvalidArgument` for a model that takes no picture, `ManifestError` for a task that
+    this version does not know."""
+    if manifest.task is None:
+        return RawPictures(manifest.inputs, manifest.model)
+    return Task.of(manifest.task)
 
 
 class Tasks:
@@ -68,22 +74,22 @@ class Tasks:
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._kept: dict[tuple[str, str], PictureTask | InvalidArgument] = {}
+        self._kept: dict[tuple[str, str], PictureTask | InvalidArgument | ManifestError] = {}
 
     async def of(self, model: str, version: str) -> PictureTask:
-        """Raises `InvalidArgument`, `NotFound`, `Unavailable`."""
+        """Raises `InvalidArgument`, `ManifestError`, `NotFound`, `Unavailable`."""
         key = (model, version)
         if key not in self._kept:
-            found: PictureTask | InvalidArgument
+            found: PictureTask | InvalidArgument | ManifestError
             manifest = Manifest.from_json(await self._mesh.registry.manifest(model, version))
             try:
                 found = task_of(manifest)
-            except InvalidArgument as error:
+            except (InvalidArgument, ManifestError) as error:
                 found = error
             while len(self._kept) >= MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
             self._kept[key] = found
         task = self._kept[key]
-        if isinstance(task, InvalidArgument):
+        if isinstance(task, Exception):
             raise task
         return task

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -55,12 +55,14 @@ Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version) -> its runt
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A request, and the runtimes of the version that answers it. deadline: in the loop's time."""
+    """A request, and the runtimes of the version that answers it. deadline: in the loop's time.
+    leaves: as of `InferAnswerer.answer`."""
 
     loaded: Loaded
     request: Request
     deadline: float
     sequence: int
+    leaves: Callable[[Mapping[str, np.ndarray]], None] | None = None
 
 
 class InferAnswerer:
@@ -94,8 +96,16 @@ class InferAnswerer:
         self._worker: Worker | None = None
         self._given_up = 0  # threads
 
-    async def answer(self, model: str, request: Request, sequence: int = 0) -> Result:
-        """The result of one request, inside its budget. sequence: number of an edge's capture."""
+    async def answer(
+        self,
+        model: str,
+        request: Request,
+        sequence: int = 0,
+        leaves: Callable[[Mapping[str, np.ndarray]], None] | None = None,
+    ) -> Result:
+        """The result of one request, inside its budget. sequence: number of an edge's capture.
+        leaves: is called with the tensors that are about to leave this node; what it raises, a
+        `SwarmError`, holds them back."""
         started = asyncio.get_running_loop().time()
         began = time.perf_counter()
         # The client's own id comes back with the answer, but does not travel: clients reuse their
@@ -110,7 +120,7 @@ class InferAnswerer:
             async with asyncio.timeout_at(deadline):
                 loaded = await self._loaded(model, request, deadline)
             loaded.info.check(request.inputs)
-            question = _Question(loaded, request, deadline, sequence)
+            question = _Question(loaded, request, deadline, sequence, leaves)
             if self._mesh.rollouts.followed and not request.shadow:
                 result = await self._ask_under_rollout(question)
             else:
@@ -212,6 +222,8 @@ class InferAnswerer:
         if loaded.info.edge is not None:
             await self._until_weights(loaded, request.weights, deadline)
             tensors, hops = await self._edge_layers(loaded, request.inputs, deadline)
+        if question.leaves is not None:
+            question.leaves(tensors)
         return await self._mesh.requester.infer(
             Ask(
                 loaded.info,

@@ -214,6 +214,9 @@ CAMERA = form(
         "sent": COUNT,
         "age_ms": LATENCY,
         "age_s": HISTOGRAM,
+        "gate": anything,
+        "mask": anything,
+        "guard": anything,
     },
     ("name", "state"),
 )

@@ -1,0 +1,104 @@
+"""What an edge knows of one of its cameras: its steps, its last answer, its figures."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodes.camera_settings import CameraOptions
+from nodes.perception.anatomy import Anatomy
+from nodes.perception.frame import Source
+from nodes.perception.gate.gate import Gate
+from nodes.perception.gate.rule import Rule, Standing
+from nodes.perception.guard.guard import Guard
+from nodes.perception.guard.rule import GuardRule
+from nodes.perception.mask.door import Cleared, Door, MaskingDoor, OpenDoor
+from nodes.perception.mask.proof import Proof
+from nodes.perception.mask.regions import MaskRule
+from nodes.stage.counters import histogram, latencies
+from shards.task.task import Result as Found
+from swarm.errors import Status
+from swarm.flow.latency import LatencyWindow
+from swarm.wire.messages import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A frame with its answer. cleared: None where the frame may not leave the device. found: None
+    where there is no answer, or no task that reads it."""
+
+    sequence: int
+    result: Result
+    anatomy: Anatomy
+    cleared: Cleared | None = None
+    found: Found | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.result.status is Status.OK
+
+
+@dataclass
+class Eye:
+    """One camera. age: from a frame's capture to its result. last: the newest answer. computing:
+    the frame whose answer the gate's next verdict stands for."""
+
+    source: Source
+    door: Door
+    gate: Gate | None = None
+    guard: Guard | None = None
+    age: LatencyWindow = field(default_factory=LatencyWindow)
+    sent: int = 0
+    last: Seen | None = None
+    computing: asyncio.Task[None] | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """What the last answer holds for."""
+        is_alarmed = self.guard is not None and self.guard.verdict.is_alarmed
+        if self.last is None:
+            return Standing("", False, is_alarmed)
+        result = self.last.result
+        weights = max((hop.weights for hop in result.hops), default=0)
+        return Standing(f"{result.version}/{weights}", result.degraded, is_alarmed)
+
+    def saw(self, seen: Seen) -> None:
+        """An answer came; it may be older than one that came before."""
+        if self.last is None or seen.sequence > self.last.sequence:
+            self.last = seen
+        if self.gate is not None and not seen.is_good:
+            self.gate.failed()
+
+    def status(self, now: float) -> dict[str, Any]:
+        """For status documents. `age_ms`: of the last ten seconds; `age_s`: since the start."""
+        doc = {**self.source.status(), "sent": self.sent}
+        doc |= {"age_ms": latencies(self.age, now), "age_s": histogram(self.age)}
+        steps = {"gate": self.gate, "mask": self.door, "guard": self.guard}
+        found = {name: step.status() for name, step in steps.items() if step is not None}
+        return doc | {name: status for name, status in found.items() if status}
+
+    async def close(self) -> None:
+        self.door.close()
+        await self.source.close()
+
+
+def eye_of(source: Source, options: CameraOptions) -> Eye:
+    """A camera with the steps that the settings ask for. Raises `InvalidArgument`."""
+    rule = Rule.of(options.gate, options.most_skipped, options.gate_oldest)
+    guard = GuardRule.of(options.guard, options.guard_action, options.guard_warm_up)
+    return Eye(
+        source,
+        _door(options),
+        None if rule is None else Gate(rule),
+        None if guard is None else Guard(guard),
+    )
+
+
+def _door(options: CameraOptions) -> Door:
+    if options.mask in ("", "off"):
+        return OpenDoor()
+    rule = MaskRule(
+        options.mask_threshold, options.mask_margin, options.mask_frames, options.mask_within
+    )
+    return MaskingDoor(rule, Proof.of(options.mask_proof))
