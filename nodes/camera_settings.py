@@ -63,15 +63,16 @@ class CameraOptions:
     )
     guard_action: str = tuning(
         "flag",
-        "edge: while alarmed. flag: results say so. drop: nothing leaves. whole: the whole model "
-        "is asked, with pixels. review: a person is, on swarm.<mesh>.review.<sink>.",
+        "edge: while alarmed. flag: results say so. drop: nothing leaves, as always with --mask. "
+        "whole: no frame is skipped, no lighter model's answer taken. review: a person gets the "
+        "picture, on swarm.<mesh>.review.<node>.",
         one_of=("flag", "drop", "whole", "review"),
     )
     guard_warm_up: int = tuning(225, "edge: frames that --guard is fitted to.", least=16)
     guard_file: str = tuning(
         "",
-        "edge: signed file of what --guard has learned: read at the start, written after the "
-        "warm-up. Needs --identity.",
+        "edge: signed file of what --guard has learned, for one camera: read at the start, written "
+        "after the warm-up. Needs --identity or --state-dir.",
     )
     explain: bool = tuning(
         False, "edge: show where a frame's milliseconds went, each second, on standard error."
@@ -79,3 +80,7 @@ class CameraOptions:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def masks(self) -> bool:
+        return self.mask not in ("", "off")

@@ -298,6 +298,8 @@ class NodeConfig:
             raise InvalidArgument("--standby is for --role shard-K; --role standby needs none")
         if self.role == "gateway" and self.learn:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
+        if self.camera.masks and self.role != "edge":
+            raise InvalidArgument("--mask is for cameras: --role edge --source CAMERA")
         for site in self.sites:
             token(site, "site (--site DOMAIN)")
         if self.sites and self.role != "gateway":

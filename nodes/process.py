@@ -55,6 +55,11 @@ def run_node(config: NodeConfig, started: float) -> int:
             if config.role == "edge" and is_camera(config.edge.source):
                 async with managed(manager):
                     await _with_cameras(config, started, on_change, stop)
+            elif config.role == "edge" and config.camera.masks:
+                raise InvalidArgument(
+                    f"--source {config.edge.source} goes to the model as it is: --mask masks "
+                    "cameras alone"
+                )
             elif config.role == "edge":
                 counters = EdgeCounters()
                 node = Node(config, started, on_change, counters.status, stop.set)

@@ -197,6 +197,10 @@ class Subjects:
         """Where an edge publishes its results when it is told to."""
         return f"{self.root}.results.{token(name, 'result name')}"
 
+    def review(self, node: str) -> str:
+        """Where an edge asks a person to look at a picture that it does not know the like of."""
+        return f"{self.root}.review.{token(node, 'node id')}"
+
     def weights(self, model: str, version: str) -> str:
         """Changes of a model version's weight versions, republished from KV."""
         return f"{self.root}.weights.{token(model, 'model name')}.{token(version, 'version')}"

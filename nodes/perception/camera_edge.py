@@ -22,21 +22,26 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nodes.config import EdgeOptions
+from nodes.connection.identity import identity_of
 from nodes.edge.edge import EdgeCounters, result_line
 from nodes.edge.kept_results import KeptResults
 from nodes.life.node import Node
 from nodes.perception.anatomy import Anatomy, explained
 from nodes.perception.eye import Eye, Seen, eye_of
 from nodes.perception.frame import Frame
-from nodes.perception.guard.rule import Action
-from nodes.perception.mask.door import Cleared, Withheld
+from nodes.perception.guard.watch import Held, guard_files
+from nodes.perception.mask.door import Cleared, MaskingDoor, Withheld, image_of
+from nodes.perception.mask.loading import MaskModel
 from nodes.perception.picture_task import PictureTask, Tasks
 from nodes.perception.results import told
+from nodes.perception.reviews import Reviews
 from nodes.perception.sources.opened import open_sources
 from nodes.perception.turns import Turns
+from nodes.requests.answering import Leaves
 from shards.errors import ShardsError
-from swarm.errors import PermissionDenied, Status, SwarmError
+from swarm.errors import InvalidArgument, Status, SwarmError
 from swarm.ids import ulid
+from swarm.model import ModelInfo
 from swarm.wire.messages import Request, Result
 
 log = logging.getLogger("swarm.camera")
@@ -45,10 +50,6 @@ THREADS = 2  # for pixels; the models' own threads do the rest
 EXPLAIN_EVERY = 1.0  # seconds
 MOST_SAID = 32  # different faults
 T = TypeVar("T")
-
-
-class Held(PermissionDenied):
-    """What the mask or the guard does not let leave."""
 
 
 class Cameras:
@@ -85,6 +86,8 @@ class CameraEdge:
         self._sent = 0
         self._over = asyncio.Event()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="pixels")
+        self._mask = MaskModel(node.mesh, node.config)
+        self._reviews = Reviews(node)
         self._said: set[str] = set()
         self._explained = 0.0
 
@@ -92,7 +95,11 @@ class CameraEdge:
         """Ends when every source has ended, when `count` frames were answered or, on `stop`, when
         those on their way are. Raises `SwarmError`."""
         sources = open_sources(self.options.source, self.options.on_full, self.options.rate)
-        self._cameras.eyes = [eye_of(each, self.node.config.camera) for each in sources]
+        config = self.node.config
+        if config.camera.guard_file and len(sources) > 1:
+            raise InvalidArgument("--guard-file is for one camera: start a node for each")
+        files = guard_files(config.camera.guard_file, identity_of(config), config.trusted)
+        self._cameras.eyes = [eye_of(each, config.camera, files) for each in sources]
         finished = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
@@ -110,10 +117,16 @@ class CameraEdge:
                 finished.set()
         finally:
             await asyncio.gather(*(eye.close() for eye in self._cameras.eyes))
+            self._mask.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
         await self.node.became_ready.wait()
+        doors = [each.door for each in self._cameras.eyes if isinstance(each.door, MaskingDoor)]
+        if doors:
+            detector = await self._mask.load()
+            for door in doors:
+                door.use(detector)
         async with asyncio.TaskGroup() as group:
             for eye in self._cameras.eyes:
                 group.create_task(self._watch(eye, group), name=f"camera {eye.source.name}")
@@ -159,6 +172,8 @@ class CameraEdge:
         if gate is None:
             return False
         standing = eye.standing
+        if standing.is_alarmed and eye.asks_whole:
+            gate.failed()
         verdict = await self._in_pool(lambda: gate.look(frame, standing))
         if not verdict.computes:
             repeating = self._repeat(eye, frame, verdict.skipped, eye.computing)
@@ -230,33 +245,43 @@ class CameraEdge:
                 model, request.agent, request.session, request.id
             )
             task = await self._tasks.of(model, version)
-            image = cleared.frame.image
+            image = image_of(cleared)
             request.inputs = await self._in_pool(lambda: task.prepare(image))
         except (SwarmError, ShardsError) as error:
             status = error.status if isinstance(error, SwarmError) else Status.INTERNAL
             failed = Result(request.id, model, "", status=status, message=str(error))
             return Seen(frame.sequence, failed, anatomy, cleared)
         anatomy.prepared = time.monotonic()
-        result = await node.answerer.answer(model, request, number, self._guarded(eye, frame))
+        result = await node.answerer.answer(model, request, number, self._leaves(eye, frame))
         anatomy.answered, anatomy.hops = time.monotonic(), result.hops
+        if eye.standing.is_alarmed:
+            self._reviews.ask(eye, cleared)
+        if result.degraded and eye.standing.is_alarmed and eye.asks_whole:
+            result = Result(
+                request.id,
+                model,
+                version,
+                status=Status.UNAVAILABLE,
+                message="--guard-action whole: a lighter model's answer is not taken",
+            )
         if result.status is not Status.OK:
-            return Seen(frame.sequence, result, anatomy, cleared)
+            # What the guard held back is shown nowhere either.
+            shown = None if result.status is Held.status else cleared
+            return Seen(frame.sequence, result, anatomy, shown)
         if result.version not in ("", version):
             with contextlib.suppress(SwarmError, ShardsError):  # the other one's may read it
                 task = await self._tasks.of(model, result.version)
         found = await self._read(task, result, image)
         return Seen(frame.sequence, result, anatomy, cleared, found)
 
-    def _guarded(self, eye: Eye, frame: Frame) -> Callable[[Mapping[str, np.ndarray]], None] | None:
+    def _leaves(self, eye: Eye, frame: Frame) -> Leaves | None:
         """The guard's look at what is about to leave."""
         guard = eye.guard
         if guard is None:
             return None
 
-        def look(tensors: Mapping[str, np.ndarray]) -> None:
-            verdict = guard.look(next(iter(tensors.values())), frame.captured)
-            if verdict.is_alarmed and guard.rule.action is not Action.FLAG:
-                raise Held("--guard: the picture is not of the kind that this camera usually takes")
+        def look(info: ModelInfo, tensors: Mapping[str, np.ndarray]) -> None:
+            guard.leaves(info, tensors, frame.captured)
 
         return look
 

@@ -11,8 +11,8 @@ from nodes.perception.anatomy import Anatomy
 from nodes.perception.frame import Source
 from nodes.perception.gate.gate import Gate
 from nodes.perception.gate.rule import Rule, Standing
-from nodes.perception.guard.guard import Guard
-from nodes.perception.guard.rule import GuardRule
+from nodes.perception.guard.rule import Action, GuardRule
+from nodes.perception.guard.watch import GuardFiles, Watch
 from nodes.perception.mask.door import Cleared, Door, MaskingDoor, OpenDoor
 from nodes.perception.mask.proof import Proof
 from nodes.perception.mask.regions import MaskRule
@@ -47,7 +47,7 @@ class Eye:
     source: Source
     door: Door
     gate: Gate | None = None
-    guard: Guard | None = None
+    guard: Watch | None = None
     age: LatencyWindow = field(default_factory=LatencyWindow)
     sent: int = 0
     last: Seen | None = None
@@ -62,6 +62,11 @@ class Eye:
         result = self.last.result
         weights = max((hop.weights for hop in result.hops), default=0)
         return Standing(f"{result.version}/{weights}", result.degraded, is_alarmed)
+
+    @property
+    def asks_whole(self) -> bool:
+        """Whether an alarm asks for the whole model's answer to each frame."""
+        return self.guard is not None and self.guard.rule.action is Action.WHOLE
 
     def saw(self, seen: Seen) -> None:
         """An answer came; it may be older than one that came before."""
@@ -83,20 +88,21 @@ class Eye:
         await self.source.close()
 
 
-def eye_of(source: Source, options: CameraOptions) -> Eye:
+def eye_of(source: Source, options: CameraOptions, files: GuardFiles | None = None) -> Eye:
     """A camera with the steps that the settings ask for. Raises `InvalidArgument`."""
     rule = Rule.of(options.gate, options.most_skipped, options.gate_oldest)
     guard = GuardRule.of(options.guard, options.guard_action, options.guard_warm_up)
+    door = _door(options)
     return Eye(
         source,
-        _door(options),
+        door,
         None if rule is None else Gate(rule),
-        None if guard is None else Guard(guard),
+        None if guard is None else Watch(guard, isinstance(door, MaskingDoor), files),
     )
 
 
 def _door(options: CameraOptions) -> Door:
-    if options.mask in ("", "off"):
+    if not options.masks:
         return OpenDoor()
     rule = MaskRule(
         options.mask_threshold, options.mask_margin, options.mask_frames, options.mask_within

@@ -32,6 +32,7 @@ from swarm.errors import (
 from swarm.flow.latency import LatencyWindow
 from swarm.ids import ulid
 from swarm.mesh import MAX_BUDGET, Mesh
+from swarm.model import ModelInfo
 from swarm.requests.request import Ask
 from swarm.requests.shadows import BUDGET as SHADOW_BUDGET
 from swarm.requests.shadows import answered
@@ -51,6 +52,7 @@ HUNG_AFTER = 1.0  # seconds of one run, from which on its thread is given up
 MOST_GIVEN_UP = 4  # threads; a runtime that hangs each time must not fill the process with them
 
 Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version) -> its runtimes
+Leaves = Callable[[ModelInfo, Mapping[str, np.ndarray]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class _Question:
     request: Request
     deadline: float
     sequence: int
-    leaves: Callable[[Mapping[str, np.ndarray]], None] | None = None
+    leaves: Leaves | None = None
 
 
 class InferAnswerer:
@@ -101,11 +103,11 @@ class InferAnswerer:
         model: str,
         request: Request,
         sequence: int = 0,
-        leaves: Callable[[Mapping[str, np.ndarray]], None] | None = None,
+        leaves: Leaves | None = None,
     ) -> Result:
         """The result of one request, inside its budget. sequence: number of an edge's capture.
-        leaves: is called with the tensors that are about to leave this node; what it raises, a
-        `SwarmError`, holds them back."""
+        leaves: is called with the version and with the tensors that are about to leave this node;
+        what it raises, a `SwarmError`, holds them back. No copy of such a request is made."""
         started = asyncio.get_running_loop().time()
         began = time.perf_counter()
         # The client's own id comes back with the answer, but does not travel: clients reuse their
@@ -161,7 +163,9 @@ class InferAnswerer:
             return await self.answer(info.model, copied)
 
         started = time.perf_counter()
-        compare = mesh.shadows.begin(info.model, info.version, request.inputs, copy)
+        compare = None
+        if question.leaves is None:
+            compare = mesh.shadows.begin(info.model, info.version, request.inputs, copy)
         result = await answered(self._ask_or_fail(question), compare)
         status = Status.UNAVAILABLE if result.degraded else result.status
         took = time.perf_counter() - started
@@ -223,7 +227,7 @@ class InferAnswerer:
             await self._until_weights(loaded, request.weights, deadline)
             tensors, hops = await self._edge_layers(loaded, request.inputs, deadline)
         if question.leaves is not None:
-            question.leaves(tensors)
+            question.leaves(loaded.info, tensors)
         return await self._mesh.requester.infer(
             Ask(
                 loaded.info,

@@ -190,6 +190,12 @@ TABLE = (
     Row("swarm.{mesh}.record.>", "recorded requests", publish={Role.OPERATOR}),
     Row("swarm.{mesh}.results.*", "an edge's results", publish={Role.EDGE}, subscribe=WATCHERS),
     Row(
+        "swarm.{mesh}.review.*",
+        "pictures that an edge asks a person to look at",
+        publish={Role.EDGE},
+        subscribe={Role.OPERATOR},
+    ),
+    Row(
         "$SRV.PING.swarm-{mesh}", "look for nodes", publish=NODES | {Role.DASHBOARD, Role.OPERATOR}
     ),
     Row("$SRV.>", "service discovery", publish={Role.OPERATOR}, subscribe=NODES),

@@ -1,0 +1,259 @@
+"""A camera with a mask on a real mesh: whoever hears every subject sees no masked pixel.
+
+The detector finds red: no trained model is needed. Whoever listens looks for the bytes of a row
+that is in the red region of every picture, and for those of a row that is beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import pytest_asyncio
+from onnx import TensorProto, helper, numpy_helper
+from support.meshes import LocalMesh, add_model, mesh_of
+from support.waiting import eventually
+
+from nodes.up.mesh import push
+from nodes.up.supervisor import NodeProcess
+from shards.split.split import split
+from shards.task.wish import Wish
+from swarm.link import LinkMessage
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="module"),
+]
+HEIGHT, WIDTH, CELL = 48, 64, 8
+ROWS = 48 * 3 + 12 * 2 + 4 * 2 + 3  # of UltraFace with such pictures
+SECRET = np.array([[250, 10 + k, 20 + k % 3] for k in range(12)], np.uint8)  # a row, all red
+PUBLIC = np.array([[10, 200, 60 + k] for k in range(12)], np.uint8)
+
+
+def red_detector(bias: float = -6.0) -> bytes:
+    """Boxes of the cells of 8x8 pixels that are red, in UltraFace's shapes: the rows behind those
+    cells are never found."""
+    down, across = HEIGHT // CELL, WIDTH // CELL
+    corners = [
+        [x / across, y / down, (x + 1) / across, (y + 1) / down]
+        for y in range(down)
+        for x in range(across)
+    ]
+    weights = {
+        "redness": np.array([1, -0.5, -0.5], np.float32).reshape(1, 3, 1, 1),
+        "column": np.array([1, -1, 1]),
+        "twenty": np.float32(20),
+        "bias": np.float32(bias),
+        "one": np.float32(1),
+        "corners": np.array([corners + [[0, 0, 1, 1]] * (ROWS - len(corners))], np.float32),
+        "zero": np.float32(0),
+        "padding": np.tile(np.float32([1, 0]), (1, ROWS - len(corners), 1)),
+    }
+    nodes = [
+        helper.make_node("Conv", ["input", "redness"], ["red"]),
+        helper.make_node(
+            "AveragePool", ["red"], ["cells"], kernel_shape=[CELL] * 2, strides=[CELL] * 2
+        ),
+        helper.make_node("Reshape", ["cells", "column"], ["each"]),
+        helper.make_node("Mul", ["each", "twenty"], ["more"]),
+        helper.make_node("Add", ["more", "bias"], ["logit"]),
+        helper.make_node("Sigmoid", ["logit"], ["score"]),
+        helper.make_node("Sub", ["one", "score"], ["rest"]),
+        helper.make_node("Concat", ["rest", "score"], ["cells_scores"], axis=2),
+        helper.make_node("Concat", ["cells_scores", "padding"], ["scores"], axis=1),
+        # Of each box a sum with nothing, so that the boxes come from the picture.
+        helper.make_node("ReduceMax", ["input"], ["most"], keepdims=0),
+        helper.make_node("Mul", ["most", "zero"], ["nothing"]),
+        helper.make_node("Add", ["corners", "nothing"], ["boxes"]),
+    ]
+    shape = [1, 3, HEIGHT, WIDTH]
+    graph = helper.make_graph(
+        nodes,
+        "red",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, shape)],
+        [
+            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, ROWS, 4]),
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, ROWS, 2]),
+        ],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def watched_model() -> bytes:
+    """uint8 pixels [1, 48, 64, 3] → numbers; without edge layers its features are the pixels."""
+    kernel = np.random.default_rng(0).normal(0, 0.1, (8, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["pixels"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["f"], ["c"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["c", "k"], ["conv"], pads=[1] * 4),
+        helper.make_node("Relu", ["conv"], ["relu"]),
+        helper.make_node("GlobalAveragePool", ["relu"], ["pool"]),
+        helper.make_node("Flatten", ["pool"], ["numbers"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "watched",
+        [helper.make_tensor_value_info("pixels", TensorProto.UINT8, [1, HEIGHT, WIDTH, 3])],
+        [helper.make_tensor_value_info("numbers", TensorProto.FLOAT, [1, 8])],
+        [numpy_helper.from_array(kernel, "k")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def draw_pictures(folder: Path, count: int) -> str:
+    """A folder of pictures with a red square that moves, and a green row that does not."""
+    random = np.random.default_rng(5)
+    folder.mkdir()
+    for number in range(count):
+        image = random.integers(60, 120, (HEIGHT, WIDTH, 3)).astype(np.uint8)
+        left, top = 4 + number % 40, 4 + number // 3 % 24
+        image[top : top + 12, left : left + 12] = SECRET
+        image[44, 20:32] = PUBLIC
+        cv2.imwrite(str(folder / f"{number:04}.png"), image[..., ::-1])
+    return str(folder)
+
+
+class Spy:
+    """Hears all subjects of the mesh, and keeps every message."""
+
+    def __init__(self, local: LocalMesh) -> None:
+        self.messages: list[tuple[str, bytes]] = []
+        self._listening = local.mesh.link.subscribe("swarm.>", self._take)
+
+    def _take(self, message: LinkMessage) -> None:
+        self.messages.append((message.subject, bytes(message.data)))
+
+    def heard(self, row: np.ndarray) -> int:
+        """Messages with these pixels in them."""
+        return sum(row.tobytes() in data for _, data in self.messages)
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        end = f".results.{name}"
+        return [json.loads(data) for subject, data in self.messages if subject.endswith(end)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def watched() -> AsyncIterator[LocalMesh]:
+    """All messages go by the server, as bytes that anybody can read."""
+    async with mesh_of(shm=False) as local:
+        result = await asyncio.to_thread(split, watched_model(), name="watched", stages=1)
+        await add_model(local, result, "shard-1")
+        yield local
+
+
+@pytest.fixture
+def proof(tmp_path: Path) -> str:
+    image = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
+    image[8:32, 8:32] = (250, 10, 20)
+    cv2.imwrite(str(tmp_path / "proof.png"), image[..., ::-1])
+    return str(tmp_path / "proof.png")
+
+
+def camera(local: LocalMesh, sink: str, source: str, *flags: str) -> NodeProcess:
+    arguments = ["--source", source, "--sink", sink, "--on-full", "block", "--rate", "200"]
+    edge = local.start("edge", "watched", *arguments, "--codec", "none", *flags)
+    edge.wanted = False
+    return edge
+
+
+async def test_without_a_mask_whoever_listens_reads_the_pixels(
+    watched: LocalMesh, tmp_path: Path
+) -> None:
+    """What the next test would miss, if it looked in the wrong place."""
+    spy = Spy(watched)
+    edge = camera(watched, "open", draw_pictures(tmp_path / "p", 5))
+    await eventually(lambda: not edge.alive and len(spy.lines("open")) == 5)
+    assert spy.heard(SECRET) >= 5
+    assert spy.heard(PUBLIC) >= 5
+
+
+async def test_whoever_hears_every_subject_sees_no_masked_pixel(
+    watched: LocalMesh, tmp_path: Path, proof: str
+) -> None:
+    (tmp_path / "red.onnx").write_bytes(red_detector())
+    spy = Spy(watched)
+    edge = camera(
+        watched,
+        "masked",
+        draw_pictures(tmp_path / "p", 100),
+        "--mask",
+        str(tmp_path / "red.onnx"),
+        "--mask-proof",
+        proof,
+    )
+    await eventually(lambda: not edge.alive and len(spy.lines("masked")) == 100)
+    assert {line["status"] for line in spy.lines("masked")} == {"OK"}
+    assert spy.heard(PUBLIC) >= 50
+    assert spy.heard(SECRET) == 0
+    halves = [spy.heard(SECRET[:2]), spy.heard(SECRET[5:7]), spy.heard(SECRET[-2:])]
+    assert halves == [0, 0, 0]
+
+
+async def test_no_frame_leaves_before_the_mesh_has_the_detector(
+    watched: LocalMesh, tmp_path: Path, proof: str
+) -> None:
+    """The detector is a model of the mesh, which no node serves: the edge runs both its stages."""
+    spy = Spy(watched)
+    edge = camera(
+        watched,
+        "waits",
+        draw_pictures(tmp_path / "p", 20),
+        "--mask",
+        "red",
+        "--mask-proof",
+        proof,
+    )
+
+    def is_ready() -> bool:
+        status = watched.status_of(edge)
+        return status is not None and status["state"] == "ready"
+
+    await eventually(is_ready)
+    await asyncio.sleep(1.0)  # nothing may come: there is no event to wait for
+    assert spy.lines("waits") == []
+    wish = Wish("detect", threshold=0.3, bake=False)
+    made = await asyncio.to_thread(split, red_detector(), name="red", stages=2, task=wish)
+    await push(watched, made.manifest.to_json(), made.files)
+    await eventually(lambda: not edge.alive and len(spy.lines("waits")) == 20)
+    assert {line["status"] for line in spy.lines("waits")} == {"OK"}
+    assert spy.heard(PUBLIC) >= 10
+    assert spy.heard(SECRET) == 0
+
+
+async def refused(edge: NodeProcess) -> str:
+    """What a node says that ends at once."""
+    await eventually(lambda: not edge.alive)
+    assert edge.process is not None
+    assert edge.process.returncode == 1
+    assert edge.log_path is not None
+    return edge.log_path.read_text()
+
+
+async def test_a_detector_that_finds_nothing_ends_the_node_before_a_frame_leaves(
+    watched: LocalMesh, tmp_path: Path, proof: str
+) -> None:
+    (tmp_path / "blind.onnx").write_bytes(red_detector(bias=-100.0))
+    spy = Spy(watched)
+    folder = draw_pictures(tmp_path / "p", 5)
+    blind = str(tmp_path / "blind.onnx")
+    edge = camera(watched, "blind", folder, "--mask", blind, "--mask-proof", proof)
+    assert "does not find anything" in await refused(edge)
+    assert spy.lines("blind") == []
+    assert spy.heard(PUBLIC) == spy.heard(SECRET) == 0
+
+
+async def test_a_source_that_goes_to_the_model_as_it_is_cannot_be_masked(
+    watched: LocalMesh,
+) -> None:
+    edge = camera(watched, "digits", "digits", "--mask", "red.onnx")
+    assert "--mask masks cameras alone" in await refused(edge)
