@@ -124,6 +124,21 @@ class GatewayOptions:
         most=60,
         name="gateway_settle",
     )
+    connection_age: float = tuning(
+        300.0,
+        "gateway: seconds after which a gRPC client is asked to connect again, perhaps to another "
+        "gateway; 0 for never. A restart loses no call where --gateway-settle is longer by a "
+        "tenth: all clients have been asked by then.",
+        least=0,
+        most=86400,
+        name="gateway_connection_age",
+    )
+    allow_client_shm: bool = tuning(
+        False,
+        "gateway: let clients of this host pass tensors in shared memory of theirs. They may name "
+        "all that this process may open, but for the mesh's.",
+        name="allow_client_shm",
+    )
 
     def __post_init__(self) -> None:
         check(self)

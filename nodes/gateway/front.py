@@ -15,6 +15,7 @@ from nodes.gateway.door import Door
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import MeshModels
+from nodes.gateway.shared_memory import ClientRegions
 from nodes.gateway_settings import DRAIN_TIMEOUT, GatewayOptions
 from nodes.life.node import Node
 from swarm.errors import SwarmError
@@ -101,15 +102,18 @@ class Front:
             node.answerer.answer, models.describe, options.most_in_flight, refused
         )
         self._inference = inference
+        regions = ClientRegions() if options.allow_client_shm else None
         if options.http:
             context = None if tls is None else tls.context
-            self._doors[HTTP] = HttpServer(inference, models, callers, options, tls=context)
+            self._doors[HTTP] = HttpServer(
+                inference, models, callers, options, regions=regions, tls=context
+            )
         if options.grpc:
             from nodes.gateway.grpc.server import GrpcServer  # 15 MB, where it is asked for
 
             credentials = None if tls is None else tls.for_grpc()
             self._doors[GRPC] = GrpcServer(
-                inference, models, callers, options, credentials=credentials
+                inference, models, callers, options, regions=regions, credentials=credentials
             )
 
     async def _close(self, settle: float) -> None:

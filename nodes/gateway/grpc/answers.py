@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import grpc
 import numpy as np
 
+from nodes.gateway import parameters as words
 from nodes.gateway.call import InferAnswer, Regions
-from nodes.gateway.grpc.decode import SHM_OFFSET, SHM_REGION, SHM_SIZE
 from nodes.gateway.statuses import NotOffered
 from swarm.errors import ResourceExhausted, SwarmError
 from swarm.wire.tensors import datatype_of, plain
 
 LONGEST_TEXT = 2000  # characters of an error: with its metadata below gRPC's bound of 8 KiB
+_FIELDS = {bool: "bool_param", int: "int64_param", str: "string_param"}
 PUSHBACK = "grpc-retry-pushback-ms"  # grpc/proposal A6: clients that retry wait so long
 
 
@@ -25,10 +25,8 @@ def fill(response: Any, answer: InferAnswer, regions: Regions | None) -> None:
     result = answer.result
     response.model_name, response.model_version = result.model, result.version
     response.id = result.id
-    parameters = response.parameters
-    parameters["degraded"].bool_param = result.degraded
-    parameters["weights"].int64_param = result.weights
-    parameters["hops"].string_param = json.dumps([hop.as_json() for hop in result.hops])
+    for name, value in words.of_answer(result).items():
+        setattr(response.parameters[name], _FIELDS[type(value)], value)
     for name, array in answer.outputs.items():
         tensor = response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
         wanted = answer.wanted.get(name)
@@ -36,10 +34,10 @@ def fill(response: Any, answer: InferAnswer, regions: Regions | None) -> None:
             response.raw_output_contents.append(_bytes(array))
             continue
         regions.write(wanted.region, array)
-        tensor.parameters[SHM_REGION].string_param = wanted.region.name
-        tensor.parameters[SHM_SIZE].int64_param = array.nbytes
+        tensor.parameters[words.SHM_REGION].string_param = wanted.region.name
+        tensor.parameters[words.SHM_SIZE].int64_param = array.nbytes
         if wanted.region.offset:
-            tensor.parameters[SHM_OFFSET].int64_param = wanted.region.offset
+            tensor.parameters[words.SHM_OFFSET].int64_param = wanted.region.offset
 
 
 def _bytes(array: np.ndarray) -> bytes:

@@ -8,17 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from nodes.gateway import parameters as words
 from nodes.gateway.call import Caller, InferCall, Region, Regions, WantedOutput
-from nodes.gateway.statuses import NotOffered
 from swarm.errors import InvalidArgument
 from swarm.mesh import MAX_BUDGET
 from swarm.wire.tensors import DTYPES, LIMITS, Limits
-
-LONGEST_WORD = 128  # characters of an id, a version, a session
-MOST_PARAMETERS = 64  # of a request, of a tensor
-SHM_REGION = "shared_memory_region"
-SHM_OFFSET = "shared_memory_offset"
-SHM_SIZE = "shared_memory_byte_size"
 
 # For each datatype the field of `InferTensorContents`, and the datatype of that field's values.
 CONTENTS = {
@@ -50,50 +44,35 @@ def infer_call(
     if len(request.inputs) > limits.tensors or len(request.outputs) > limits.tensors:
         raise InvalidArgument(f"a request has at most {limits.tensors} inputs and as many outputs")
     parameters = _parameters(request.parameters, "request")
-    if parameters.get("sequence_id"):
-        raise NotOffered("sequences (parameter sequence_id) are not offered: send whole inputs")
+    words.check_request(parameters)
+    session = headers.get(words.SESSION_HEADER) or parameters.get("session", "")
     return InferCall(
         request.model_name,
         _inputs(request, regions, limits),
         caller,
-        version=_word(request.model_version, "model_version"),
-        id=_word(request.id, "id"),
+        version=words.word(request.model_version, "model_version"),
+        id=words.word(request.id, "id"),
         outputs=_outputs(request, regions, limits),
-        budget=_budget(parameters.get("timeout", 0), remaining),
-        session=_word(headers.get("swarm-session", "") or parameters.get("session", ""), "session"),
-        weights=_count(parameters.get("weights", 0), "parameter weights"),
-        traceparent=headers.get("traceparent", "")[:LONGEST_WORD],
+        budget=_shorter(words.budget(parameters), remaining),
+        session=words.word(session, "session"),
+        weights=words.count(parameters.get("weights", 0), "parameter weights"),
+        traceparent=headers.get("traceparent", "")[: words.LONGEST_WORD],
     )
 
 
-def _budget(timeout: Any, remaining: float | None) -> float | None:
-    """timeout: the parameter, in microseconds, 0 for none. The shorter of both counts, and None
-    stands for neither. A deadline that is further away than any budget is none of ours."""
-    asked = _count(timeout, "parameter timeout (microseconds)") / 1e6
-    given = [each for each in (asked or None, remaining) if each is not None]
-    return min(*given, MAX_BUDGET) if given else None
+def _shorter(budget: float | None, remaining: float | None) -> float | None:
+    """Of a budget and the time to a deadline. A deadline beyond all budgets is no wish for one."""
+    if remaining is None:
+        return budget
+    return min(remaining, MAX_BUDGET if budget is None else budget)
 
 
 def _parameters(fields: Any, of: str) -> dict[str, Any]:
     """The values by name, without those that are not set."""
-    if len(fields) > MOST_PARAMETERS:
-        raise InvalidArgument(f"a {of} has at most {MOST_PARAMETERS} parameters")
+    if len(fields) > words.MOST:
+        raise InvalidArgument(f"{of}: at most {words.MOST} parameters")
     chosen = {name: field.WhichOneof("parameter_choice") for name, field in fields.items()}
     return {name: getattr(fields[name], kind) for name, kind in chosen.items() if kind}
-
-
-def _word(value: Any, name: str) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_WORD:
-        raise InvalidArgument(f"{name} is a text of at most {LONGEST_WORD} characters")
-    return value
-
-
-def _count(value: Any, name: str) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-        value = int(value)
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise InvalidArgument(f"{name} must be a whole number from 0 on, not {value!r:.80}")
-    return value
 
 
 def _inputs(request: Any, regions: Regions | None, limits: Limits) -> dict[str, np.ndarray]:
@@ -108,7 +87,7 @@ def _inputs(request: Any, regions: Regions | None, limits: Limits) -> dict[str, 
                 f"input {name!r}: datatype {tensor.datatype!r:.80} is none of {', '.join(DTYPES)}"
             )
         shape = _shape(tensor, limits)
-        region = _region(tensor, regions, f"input {name!r}")
+        region = _region(tensor.parameters, regions, f"input {name!r}")
         has_contents = tensor.HasField("contents")
         if region is not None and regions is not None:
             if has_contents:
@@ -202,29 +181,22 @@ def _reshaped(array: np.ndarray, tensor: Any, shape: tuple[int, ...]) -> np.ndar
         raise InvalidArgument(text) from None
 
 
-def _region(tensor: Any, regions: Regions | None, of: str) -> Region | None:
+def _region(parameters: Any, regions: Regions | None, of: str) -> Region | None:
     """Where a tensor's parameters place it; None for one that comes in the message."""
-    if not tensor.parameters:
+    if not parameters:
         return None
-    parameters = _parameters(tensor.parameters, "tensor")
-    if SHM_REGION not in parameters:
-        return None
-    if regions is None:
-        raise NotOffered(f"{of}: this gateway takes no shared memory (--allow-client-shm)")
-    return Region(
-        _word(parameters[SHM_REGION], SHM_REGION),
-        _count(parameters.get(SHM_OFFSET, 0), SHM_OFFSET),
-        _count(parameters.get(SHM_SIZE, 0), SHM_SIZE),
-    )
+    region = words.region(_parameters(parameters, of))
+    if region is not None and regions is None:
+        raise words.no_shared_memory(f"{of}: ")
+    return region
 
 
 def _outputs(request: Any, regions: Regions | None, limits: Limits) -> tuple[WantedOutput, ...]:
     wanted: dict[str, WantedOutput] = {}
     for tensor in request.outputs:
         name = _name(tensor.name, wanted, "output", limits)
-        if "classification" in tensor.parameters:
-            raise NotOffered(
-                f"output {name!r}: classes (class_count) are not offered: take the whole output"
-            )
-        wanted[name] = WantedOutput(name, True, _region(tensor, regions, f"output {name!r}"))
+        if tensor.parameters:
+            words.check_no_classes(_parameters(tensor.parameters, name), name)
+        region = _region(tensor.parameters, regions, f"output {name!r}")
+        wanted[name] = WantedOutput(name, True, region)
     return tuple(wanted.values())

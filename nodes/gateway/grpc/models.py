@@ -7,10 +7,11 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import ParseDict
 
-from nodes.gateway import model_documents
+from nodes.gateway import model_documents as documents
 from nodes.gateway.grpc.calls import Call, Method
 from nodes.gateway.grpc.messages import message
 from nodes.gateway.models import Models
+from nodes.gateway.statistics import Statistics
 
 LEFT_OUT = {
     "RepositoryModelLoad": "models are loaded by `swarm model push` and `swarm model promote`",
@@ -25,11 +26,12 @@ LEFT_OUT = {
 
 
 class ModelMethods:
-    """shm: whether clients may register shared memory."""
+    """name: the server's, in its metadata. shm: whether clients may register shared memory."""
 
-    def __init__(self, models: Models, name: str, shm: bool) -> None:
+    def __init__(self, models: Models, statistics: Statistics, name: str, shm: bool) -> None:
         self._models = models
-        self._metadata = model_documents.server_metadata(name, shm)
+        self._statistics = statistics
+        self._metadata = documents.server_metadata(name, shm)
 
     def methods(self) -> dict[str, Method]:
         """By name."""
@@ -38,6 +40,7 @@ class ModelMethods:
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
             "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
             "RepositoryIndex": self._repository_index,
         }
 
@@ -51,17 +54,23 @@ class ModelMethods:
     async def _model_metadata(self, request: Any, call: Call) -> Any:
         info = await self._models.describe(request.name, request.version)
         versions = await self._models.versions(info.model)
-        document = model_documents.model_metadata(info, versions)
-        return _filled("ModelMetadataResponse", document)
+        return _filled("ModelMetadataResponse", documents.model_metadata(info, versions))
 
     async def _model_config(self, request: Any, call: Call) -> Any:
         info = await self._models.describe(request.name, request.version)
-        return _filled("ModelConfigResponse", {"config": model_documents.model_config(info)})
+        return _filled("ModelConfigResponse", {"config": documents.model_config(info)})
+
+    async def _model_statistics(self, request: Any, call: Call) -> Any:
+        found = self._statistics.documents(request.name, request.version)
+        if request.name and not found:
+            info = await self._models.describe(request.name, request.version)
+            found = [documents.no_statistics(info)]
+        return _filled("ModelStatisticsResponse", {"model_stats": found})
 
     async def _repository_index(self, request: Any, call: Call) -> Any:
         listed = await self._models.listed()
-        document = model_documents.repository_index(listed, only_ready=request.ready)
-        return _filled("RepositoryIndexResponse", {"models": document})
+        index = documents.repository_index(listed, only_ready=request.ready)
+        return _filled("RepositoryIndexResponse", {"models": index})
 
 
 def _filled(name: str, document: dict[str, Any]) -> Any:

@@ -31,16 +31,16 @@ log = logging.getLogger("swarm.gateway")
 PINGS_OF_CLIENTS = 5_000
 OWN_PINGS, ANSWER_WITHIN = 60_000, 20_000
 HANDSHAKE = 10_000  # milliseconds: TLS, and HTTP/2's first frames
+NEVER = (1 << 31) - 1  # milliseconds, as the library has it
 MOST_METADATA = 16 << 10  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """message: bytes of a request and of an answer. connections: at a time. streams: calls at a
-    time on one connection; a client's library keeps the next ones back. in_flight: requests of one
-    `ModelStreamInfer` at a time."""
+    """answer: bytes. connections: at a time. streams: calls at a time on one connection; a client's
+    library keeps the next ones back. in_flight: requests of one `ModelStreamInfer` at a time."""
 
-    message: int = 68 << 20  # the mesh takes tensors of 64 MiB
+    answer: int = 68 << 20  # the mesh gives tensors of 64 MiB
     connections: int = 768
     streams: int = 1024
     in_flight: int = 64
@@ -66,11 +66,14 @@ class GrpcServer:
     ) -> None:
         self.figures = Figures(knows_connections=False)
         self._place = options.grpc_place or Place(LOOPBACK, 0)
+        self._options = options
         self._bounds = bounds
         self._credentials = credentials
         self._calls = Calls(callers, self.figures)
         self._health = Health(models)
-        self._models = ModelMethods(models, "swarm", regions is not None)
+        self._models = ModelMethods(
+            models, inference.statistics, options.server_name, regions is not None
+        )
         self._memory = SharedMemoryMethods(regions)
         self._inferring = Inferring(inference, regions, bounds.in_flight)
         self._server: grpc.aio.Server | None = None
@@ -115,8 +118,8 @@ class GrpcServer:
     def _channel_options(self) -> list[tuple[str, int]]:
         bounds = self._bounds
         return [
-            ("grpc.max_receive_message_length", bounds.message),
-            ("grpc.max_send_message_length", bounds.message),
+            ("grpc.max_receive_message_length", self._options.body),
+            ("grpc.max_send_message_length", bounds.answer),
             ("grpc.max_concurrent_streams", bounds.streams),
             ("grpc.max_allowed_incoming_connections", bounds.connections),
             ("grpc.max_metadata_size", MOST_METADATA),
@@ -125,6 +128,7 @@ class GrpcServer:
             ("grpc.http2.settings_timeout", HANDSHAKE),
             ("grpc.http2.min_ping_interval_without_data_ms", PINGS_OF_CLIENTS),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", PINGS_OF_CLIENTS),
+            ("grpc.max_connection_age_ms", round(self._options.connection_age * 1e3) or NEVER),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.keepalive_time_ms", OWN_PINGS),
             ("grpc.keepalive_timeout_ms", ANSWER_WITHIN),

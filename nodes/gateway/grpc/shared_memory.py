@@ -7,7 +7,7 @@ from typing import Any
 from nodes.gateway.call import Regions
 from nodes.gateway.grpc.calls import Call, Method
 from nodes.gateway.grpc.messages import message
-from nodes.gateway.statuses import NotOffered
+from nodes.gateway.parameters import no_shared_memory
 
 
 class SharedMemoryMethods:
@@ -27,7 +27,7 @@ class SharedMemoryMethods:
     @property
     def _allowed(self) -> Regions:
         if self._regions is None:
-            raise NotOffered("this gateway takes no shared memory (--allow-client-shm)")
+            raise no_shared_memory()
         return self._regions
 
     async def _status(self, request: Any, call: Call) -> Any:

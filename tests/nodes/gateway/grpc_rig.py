@@ -128,12 +128,15 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(
-    regions: Regions | None = None, bounds: Bounds = BOUNDS, most_in_flight: int = 256
+    regions: Regions | None = None,
+    bounds: Bounds = BOUNDS,
+    most_in_flight: int = 256,
+    **settings: Any,
 ) -> AsyncIterator[Gateway]:
-    """A server at a free port; behind the block it has ended."""
+    """A server at a free port; behind the block it has ended. settings: of `GatewayOptions`."""
     mesh, models, callers = SimpleMesh(), SimpleModels(), OpenCallers()
     inference = Inference(mesh.answer, models.describe, most_in_flight)
-    options = GatewayOptions(grpc="127.0.0.1:0")
+    options = GatewayOptions(grpc="127.0.0.1:0", **settings)
     server = GrpcServer(inference, models, callers, options, regions=regions, bounds=bounds)
     await server.start()
     try:
