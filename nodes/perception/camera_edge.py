@@ -171,7 +171,7 @@ class CameraEdge:
         gate = eye.gate
         if gate is None:
             return False
-        standing = eye.standing
+        standing = eye.standing(await self._version())
         if standing.is_alarmed and eye.asks_whole:
             gate.failed()
         verdict = await self._in_pool(lambda: gate.look(frame, standing))
@@ -179,6 +179,17 @@ class CameraEdge:
             repeating = self._repeat(eye, frame, verdict.skipped, eye.computing)
             group.create_task(repeating, name=f"repeat {frame.sequence}")
         return not verdict.computes
+
+    async def _version(self) -> str:
+        """Of the model, as the mesh desires it now; "" where nobody knows."""
+        node = self.node
+        if node.config.version:
+            return node.config.version
+        try:
+            # One id for all frames: a share of the traffic is no change of the version.
+            return await node.mesh.catalog.version_for(node.config.model_name, node.id, "", "gate")
+        except SwarmError:
+            return ""
 
     # --- turns ----------------------------------------------------------------------------
 
@@ -211,7 +222,7 @@ class CameraEdge:
 
     # --- a frame --------------------------------------------------------------------------
 
-    async def _see(self, eye: Eye, frame: Frame, number: int) -> None:
+    async def _see(self, eye: Eye, frame: Frame, number: int) -> Seen:
         anatomy = Anatomy(frame.captured, frame.decode_ms / 1e3, time.monotonic())
         try:
             seen = await self._seen(eye, frame, number, anatomy)
@@ -229,6 +240,7 @@ class CameraEdge:
         eye.saw(seen)
         self._deliver(eye, frame, seen)
         self._explain(frame, anatomy)
+        return seen
 
     async def _seen(self, eye: Eye, frame: Frame, number: int, anatomy: Anatomy) -> Seen:
         """The frame's answer; a failure is one, too."""
@@ -254,9 +266,9 @@ class CameraEdge:
         anatomy.prepared = time.monotonic()
         result = await node.answerer.answer(model, request, number, self._leaves(eye, frame))
         anatomy.answered, anatomy.hops = time.monotonic(), result.hops
-        if eye.standing.is_alarmed:
+        if eye.is_alarmed:
             self._reviews.ask(eye, cleared)
-        if result.degraded and eye.standing.is_alarmed and eye.asks_whole:
+        if result.degraded and eye.is_alarmed and eye.asks_whole:
             result = Result(
                 request.id,
                 model,
@@ -303,13 +315,16 @@ class CameraEdge:
         self._publish(eye, line, seen)
 
     async def _repeat(
-        self, eye: Eye, frame: Frame, skipped: int, computing: asyncio.Task[None] | None
+        self, eye: Eye, frame: Frame, skipped: int, computing: asyncio.Task[Seen] | None
     ) -> None:
-        """The last answer stands for this frame, with its own age."""
-        if computing is not None:
-            await asyncio.wait({computing})
-        seen = eye.last
-        if seen is None or not seen.is_good:
+        """The last computed frame's answer stands for this frame, with its own age."""
+        if computing is None:
+            return
+        await asyncio.wait({computing})
+        if computing.cancelled() or computing.exception() is not None:
+            return
+        seen = computing.result()
+        if not seen.is_good:
             return
         age = round((time.monotonic() - seen.anatomy.captured) * 1e3, 3)
         line = {"source": frame.source, **result_line(frame.sequence, seen.result, told=False)}

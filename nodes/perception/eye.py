@@ -51,17 +51,20 @@ class Eye:
     age: LatencyWindow = field(default_factory=LatencyWindow)
     sent: int = 0
     last: Seen | None = None
-    computing: asyncio.Task[None] | None = None
+    computing: asyncio.Task[Seen] | None = None
 
     @property
-    def standing(self) -> Standing:
-        """What the last answer holds for."""
-        is_alarmed = self.guard is not None and self.guard.verdict.is_alarmed
+    def is_alarmed(self) -> bool:
+        return self.guard is not None and self.guard.verdict.is_alarmed
+
+    def standing(self, version: str) -> Standing:
+        """What the last answer has to hold for. version: that the mesh desires."""
         if self.last is None:
-            return Standing("", False, is_alarmed)
+            return Standing(version, False, self.is_alarmed)
         result = self.last.result
         weights = max((hop.weights for hop in result.hops), default=0)
-        return Standing(f"{result.version}/{weights}", result.degraded, is_alarmed)
+        name = f"{version}/{weights}" if weights else version
+        return Standing(name, result.degraded, self.is_alarmed)
 
     @property
     def asks_whole(self) -> bool:

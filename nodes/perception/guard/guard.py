@@ -27,6 +27,11 @@ class GuardVerdict:
     def is_alarmed(self) -> bool:
         return self.state == "alarmed"
 
+    @property
+    def is_far(self) -> bool:
+        """Whether this very frame is beyond what is usual; an alarm needs some in a row."""
+        return self.distance is not None and self.distance > 1
+
 
 class Guard:
     """`look` at the cut of each computed frame, before it leaves. What is usual is followed as it

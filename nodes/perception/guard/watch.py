@@ -60,8 +60,8 @@ class GuardFiles:
 
 
 class Watch:
-    """The guard of one camera. is_masked: then an alarm holds everything back, whatever the
-    rule's action is."""
+    """The guard of one camera. is_masked: then it holds back what is too far, and everything while
+    alarmed, whatever the rule's action is."""
 
     def __init__(self, rule: GuardRule, is_masked: bool, files: GuardFiles | None = None) -> None:
         self.rule = rule
@@ -91,7 +91,7 @@ class Watch:
             self._saved.add(info.version)
             if self._files is not None:
                 self._files.save(guard.fitted, info)
-        if verdict.is_alarmed and self._holds:
+        if self._holds and (verdict.is_alarmed or verdict.is_far):
             raise Held("--guard: the picture is not of the kind that this camera usually takes")
 
     def _guard(self, info: ModelInfo) -> Guard:

@@ -7,16 +7,15 @@ that is in the red region of every picture, and for those of a row that is besid
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import pytest_asyncio
 from onnx import TensorProto, helper, numpy_helper
+from support.camera_mesh import HEIGHT, WIDTH, Spy, camera, watched_model
 from support.meshes import LocalMesh, add_model, mesh_of
 from support.waiting import eventually
 
@@ -24,14 +23,13 @@ from nodes.up.mesh import push
 from nodes.up.supervisor import NodeProcess
 from shards.split.split import split
 from shards.task.wish import Wish
-from swarm.link import LinkMessage
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.processes,
     pytest.mark.asyncio(loop_scope="module"),
 ]
-HEIGHT, WIDTH, CELL = 48, 64, 8
+CELL = 8
 ROWS = 48 * 3 + 12 * 2 + 4 * 2 + 3  # of UltraFace with such pictures
 SECRET = np.array([[250, 10 + k, 20 + k % 3] for k in range(12)], np.uint8)  # a row, all red
 PUBLIC = np.array([[10, 200, 60 + k] for k in range(12)], np.uint8)
@@ -88,28 +86,6 @@ def red_detector(bias: float = -6.0) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def watched_model() -> bytes:
-    """uint8 pixels [1, 48, 64, 3] → numbers; without edge layers its features are the pixels."""
-    kernel = np.random.default_rng(0).normal(0, 0.1, (8, 3, 3, 3)).astype(np.float32)
-    nodes = [
-        helper.make_node("Cast", ["pixels"], ["f"], to=TensorProto.FLOAT),
-        helper.make_node("Transpose", ["f"], ["c"], perm=[0, 3, 1, 2]),
-        helper.make_node("Conv", ["c", "k"], ["conv"], pads=[1] * 4),
-        helper.make_node("Relu", ["conv"], ["relu"]),
-        helper.make_node("GlobalAveragePool", ["relu"], ["pool"]),
-        helper.make_node("Flatten", ["pool"], ["numbers"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "watched",
-        [helper.make_tensor_value_info("pixels", TensorProto.UINT8, [1, HEIGHT, WIDTH, 3])],
-        [helper.make_tensor_value_info("numbers", TensorProto.FLOAT, [1, 8])],
-        [numpy_helper.from_array(kernel, "k")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return bytes(model.SerializeToString())
-
-
 def draw_pictures(folder: Path, count: int) -> str:
     """A folder of pictures with a red square that moves, and a green row that does not."""
     random = np.random.default_rng(5)
@@ -121,25 +97,6 @@ def draw_pictures(folder: Path, count: int) -> str:
         image[44, 20:32] = PUBLIC
         cv2.imwrite(str(folder / f"{number:04}.png"), image[..., ::-1])
     return str(folder)
-
-
-class Spy:
-    """Hears all subjects of the mesh, and keeps every message."""
-
-    def __init__(self, local: LocalMesh) -> None:
-        self.messages: list[tuple[str, bytes]] = []
-        self._listening = local.mesh.link.subscribe("swarm.>", self._take)
-
-    def _take(self, message: LinkMessage) -> None:
-        self.messages.append((message.subject, bytes(message.data)))
-
-    def heard(self, row: np.ndarray) -> int:
-        """Messages with these pixels in them."""
-        return sum(row.tobytes() in data for _, data in self.messages)
-
-    def lines(self, name: str) -> list[dict[str, Any]]:
-        end = f".results.{name}"
-        return [json.loads(data) for subject, data in self.messages if subject.endswith(end)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -157,13 +114,6 @@ def proof(tmp_path: Path) -> str:
     image[8:32, 8:32] = (250, 10, 20)
     cv2.imwrite(str(tmp_path / "proof.png"), image[..., ::-1])
     return str(tmp_path / "proof.png")
-
-
-def camera(local: LocalMesh, sink: str, source: str, *flags: str) -> NodeProcess:
-    arguments = ["--source", source, "--sink", sink, "--on-full", "block", "--rate", "200"]
-    edge = local.start("edge", "watched", *arguments, "--codec", "none", *flags)
-    edge.wanted = False
-    return edge
 
 
 async def test_without_a_mask_whoever_listens_reads_the_pixels(

@@ -1,0 +1,70 @@
+"""A small model of pictures, a camera that asks it, and somebody who hears all of the mesh."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from nodes.up.mesh import LocalMesh
+from nodes.up.supervisor import NodeProcess
+from swarm.link import LinkMessage
+
+HEIGHT, WIDTH = 48, 64
+
+
+def watched_model() -> bytes:
+    """uint8 pixels [1, 48, 64, 3] → numbers; without edge layers its features are the pixels."""
+    kernel = np.random.default_rng(0).normal(0, 0.1, (8, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["pixels"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["f"], ["c"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["c", "k"], ["conv"], pads=[1] * 4),
+        helper.make_node("Relu", ["conv"], ["relu"]),
+        helper.make_node("GlobalAveragePool", ["relu"], ["pool"]),
+        helper.make_node("Flatten", ["pool"], ["numbers"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "watched",
+        [helper.make_tensor_value_info("pixels", TensorProto.UINT8, [1, HEIGHT, WIDTH, 3])],
+        [helper.make_tensor_value_info("numbers", TensorProto.FLOAT, [1, 8])],
+        [numpy_helper.from_array(kernel, "k")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+class Spy:
+    """Hears all subjects of the mesh, and keeps every message."""
+
+    def __init__(self, local: LocalMesh) -> None:
+        self.messages: list[tuple[str, bytes]] = []
+        self._listening = local.mesh.link.subscribe("swarm.>", self._take)
+
+    def _take(self, message: LinkMessage) -> None:
+        self.messages.append((message.subject, bytes(message.data)))
+
+    def heard(self, row: np.ndarray) -> int:
+        """Messages with these pixels in them."""
+        return sum(row.tobytes() in data for _, data in self.messages)
+
+    def of(self, kind: str) -> list[bytes]:
+        """Messages on `swarm.<mesh>.<kind>.…`, but empty ones."""
+        return [data for subject, data in self.messages if data and subject.split(".")[2] == kind]
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        end = f".results.{name}"
+        return [json.loads(data) for subject, data in self.messages if subject.endswith(end)]
+
+
+def camera(local: LocalMesh, sink: str, source: str, *flags: str, rate: float = 0) -> NodeProcess:
+    """An edge that asks `watched` for the pictures of its source, and ends with it. rate: pictures
+    a second, of which a busy machine drops some; 0: each, as fast as they are answered."""
+    how = ["--on-full", "drop-oldest", "--rate", str(rate)] if rate else ["--on-full", "block"]
+    arguments = ["--source", source, "--sink", sink, *how]
+    edge = local.start("edge", "watched", *arguments, "--codec", "none", *flags)
+    edge.wanted = False
+    return edge
