@@ -92,6 +92,17 @@ def gateway(
     raise typer.Exit(GATEWAY.run(GatewayPlan(requests, rounds), json_, output=output))
 
 
+def oip(
+    examples: Annotated[Path, typer.Option(help="A folder with Triton's simple_*.py.")],
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """Triton's client examples, unmodified, against a gateway: their exit codes."""
+    from bench.conformance import CONFORMANCE, ConformancePlan
+
+    raise typer.Exit(CONFORMANCE.run(ConformancePlan(examples), json_, output=output))
+
+
 def scale(
     nodes: Annotated[
         str,
@@ -480,6 +491,7 @@ COMMANDS = (
     hop,
     throughput,
     gateway,
+    oip,
     peers,
     scale,
     failover,

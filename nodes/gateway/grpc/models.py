@@ -16,9 +16,7 @@ from nodes.gateway.statistics import Statistics
 LEFT_OUT = {
     "RepositoryModelLoad": "models are loaded by `swarm model push` and `swarm model promote`",
     "RepositoryModelUnload": "models are taken away by `swarm model remove`",
-    "CudaSharedMemoryStatus": "CUDA shared memory is not offered: use system shared memory",
     "CudaSharedMemoryRegister": "CUDA shared memory is not offered: use system shared memory",
-    "CudaSharedMemoryUnregister": "CUDA shared memory is not offered: use system shared memory",
     "TraceSetting": "trace settings are not offered: nodes trace by their own settings",
     "LogSettings": "log settings are not offered: nodes log by their own settings",
 }

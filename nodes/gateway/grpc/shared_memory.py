@@ -22,6 +22,8 @@ class SharedMemoryMethods:
             "SystemSharedMemoryStatus": self._status,
             "SystemSharedMemoryRegister": self._register,
             "SystemSharedMemoryUnregister": self._unregister,
+            "CudaSharedMemoryStatus": self._no_gpu_status,
+            "CudaSharedMemoryUnregister": self._no_gpu_unregister,
         }
 
     @property
@@ -44,3 +46,11 @@ class SharedMemoryMethods:
     async def _unregister(self, request: Any, call: Call) -> Any:
         self._allowed.unregister(request.name)
         return message("inference.SystemSharedMemoryUnregisterResponse")()
+
+    # Clients forget all regions of both kinds before they register one of either.
+
+    async def _no_gpu_status(self, request: Any, call: Call) -> Any:
+        return message("inference.CudaSharedMemoryStatusResponse")()
+
+    async def _no_gpu_unregister(self, request: Any, call: Call) -> Any:
+        return message("inference.CudaSharedMemoryUnregisterResponse")()

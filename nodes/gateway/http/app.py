@@ -157,6 +157,12 @@ class App:
                 return await self._shared_memory(asked, name, act)
             case ["systemsharedmemory", act]:
                 return await self._shared_memory(asked, "", act)
+            case ["cudasharedmemory", *_, "status"]:
+                self._only(asked, "GET", "HEAD")
+                return _json([])  # none is ever registered
+            case ["cudasharedmemory", *_, "unregister"]:
+                self._only(asked, "POST")
+                return Answered()
         self._refuse_left_out(asked)
         raise NoSuchPath(f"there is nothing at {scope['path']!r:.200}")
 

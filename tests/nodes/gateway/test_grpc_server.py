@@ -146,7 +146,7 @@ async def test_what_is_not_offered_says_so_by_its_status(client: Any) -> None:
     for asked in (
         client.load_model("simple"),
         client.unload_model("simple"),
-        client.get_cuda_shared_memory_status(),
+        client.register_cuda_shared_memory("r", b"AAAA", 0, 64),
         client.get_trace_settings(),
         client.get_log_settings(),
         client.get_system_shared_memory_status(),  # which is off

@@ -328,7 +328,7 @@ async def test_models_are_described_as_tools_that_measure_read_them() -> None:
         ("HEAD", "/v2/models/m", 200),
         ("POST", "/v2/repository/models/m/load", 501),
         ("POST", "/v2/models/m/generate", 501),
-        ("GET", "/v2/cudasharedmemory/status", 501),
+        ("POST", "/v2/cudasharedmemory/region/r/register", 501),
         ("GET", "/v2/systemsharedmemory/status", 501),
         ("GET", "/v2/models/m/trace/setting", 501),
     ],

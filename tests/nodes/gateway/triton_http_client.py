@@ -80,7 +80,7 @@ async def report(http: Any, address: str, model: str, inputs: dict[str, np.ndarr
         "load": await refusal(client.load_model, model),
         "unload": await refusal(client.unload_model, model),
         "system memory": await refusal(client.register_system_shared_memory, "r", region, 64),
-        "GPU memory": await refusal(client.get_cuda_shared_memory_status),
+        "GPU memory": await refusal(client.register_cuda_shared_memory, "r", b"AAAA", 0, 64),
         "trace": await refusal(client.get_trace_settings),
         "log": await refusal(client.get_log_settings),
     }
