@@ -14,6 +14,15 @@ camera = partial(setting, "camera")
 class CameraOptions:
     """Raises `InvalidArgument`."""
 
+    view: str = camera(
+        "",
+        "Show what the cameras see, with results and ages, on a page: PORT, or ADDRESS:PORT of "
+        "this machine itself (127.0.0.1:8090). Frames that --mask holds back are not shown.",
+    )
+    save: str = camera(
+        "", "Write the drawn frames to this video file; one for each camera: NAME-CAMERA.mp4."
+    )
+    show: bool = camera(False, "Show the drawn frames in a window of this machine's display.")
     gate: str = camera(
         "off",
         "Skip frames that show nothing new: the last result stands for them, with its age. "

@@ -15,9 +15,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from nodes.edge.edge import EdgeCounters, result_line
 from nodes.edge.kept_results import KeptResults
 from nodes.life.node import Node
 from nodes.perception.anatomy import Anatomy, explained
+from nodes.perception.board import Board
 from nodes.perception.eye import Eye, Seen, eye_of
 from nodes.perception.frame import Frame
 from nodes.perception.guard.watch import Held, guard_files
@@ -43,6 +44,9 @@ from swarm.errors import InvalidArgument, Status, SwarmError
 from swarm.ids import ulid
 from swarm.model import ModelInfo
 from swarm.wire.messages import Request, Result
+
+if TYPE_CHECKING:
+    from nodes.perception.shows import Shows
 
 log = logging.getLogger("swarm.camera")
 
@@ -90,6 +94,7 @@ class CameraEdge:
         self._reviews = Reviews(node)
         self._said: set[str] = set()
         self._explained = 0.0
+        self._shows: Shows | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Ends when every source has ended, when `count` frames were answered or, on `stop`, when
@@ -102,7 +107,7 @@ class CameraEdge:
         self._cameras.eyes = [eye_of(each, config.camera, files) for each in sources]
         finished = asyncio.Event()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with self._shown(), asyncio.TaskGroup() as group:
                 life = group.create_task(self.node.run(finished), name="node")
                 work = group.create_task(self._work(), name="cameras")
                 waiter = group.create_task(stop.wait(), name="stop")
@@ -119,6 +124,47 @@ class CameraEdge:
             await asyncio.gather(*(eye.close() for eye in self._cameras.eyes))
             self._mask.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @contextlib.asynccontextmanager
+    async def _shown(self) -> AsyncIterator[None]:
+        """With a page, a file or a window, as the settings ask. Raises `InvalidArgument`."""
+        camera = self.node.config.camera
+        if not (camera.view or camera.save or camera.show):
+            yield
+            return
+        from nodes.perception.shows import Shows  # an edge that shows nothing draws nothing
+
+        board = Board() if camera.view else None
+        names = [eye.source.name for eye in self._cameras.eyes]
+        page = None if board is None else self._page(board, camera.view)
+        try:
+            self._shows = Shows(board, camera.save, camera.show, names)
+            try:
+                yield
+            finally:
+                await asyncio.to_thread(self._shows.close)
+        finally:
+            if page is not None:
+                page.cancel()
+                await asyncio.wait({page})
+
+    def _page(self, board: Board, where: str) -> asyncio.Task[None]:
+        try:
+            from nodes.perception.view import Place, application, serve
+        except ModuleNotFoundError as error:
+            text = f"--view: {error}: pip install 'swarm-mesh[perception]'"
+            raise InvalidArgument(text) from None
+        place = Place.of(where)
+        sock = place.listen()
+        host = f"[{place.host}]" if ":" in place.host else place.host
+        log.info("cameras at http://%s:%d/", host, sock.getsockname()[1])
+        return asyncio.create_task(serve(application(board, self._state), sock, board))
+
+    def _state(self) -> dict[str, Any]:
+        """What the page tells."""
+        now = time.monotonic()
+        cameras = [eye.shown(now) for eye in self._cameras.eyes]
+        return {"node": self.node.id, "model": self.node.config.model, "cameras": cameras}
 
     async def _work(self) -> None:
         await self.node.became_ready.wait()
@@ -236,10 +282,12 @@ class CameraEdge:
             self.counters.failed += 1
             self._say(f"a frame has no answer: {seen.result.status}: {seen.result.message}")
         anatomy.read = time.monotonic()
-        eye.age.add(anatomy.read - frame.captured, anatomy.read)
-        eye.saw(seen)
+        seen = eye.saw(seen)
         self._deliver(eye, frame, seen)
-        self._explain(frame, anatomy)
+        if self._shows is None:
+            self._explain(frame, anatomy)
+        elif eye.last is seen:  # a frame that was overtaken is not shown
+            self._shows.offer(eye, seen, lambda: self._explain(frame, anatomy))
         return seen
 
     async def _seen(self, eye: Eye, frame: Frame, number: int, anatomy: Anatomy) -> Seen:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodes.camera_settings import CameraOptions
@@ -17,10 +18,14 @@ from nodes.perception.mask.door import Cleared, Door, MaskingDoor, OpenDoor
 from nodes.perception.mask.proof import Proof
 from nodes.perception.mask.regions import MaskRule
 from nodes.stage.counters import histogram, latencies
+from shards.task.results import Detections
 from shards.task.task import Result as Found
+from shards.task.tracking import Tracks, follow
 from swarm.errors import Status
 from swarm.flow.latency import LatencyWindow
 from swarm.wire.messages import Result
+
+RATE_OVER = 3.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,10 @@ class Eye:
     guard: Watch | None = None
     age: LatencyWindow = field(default_factory=LatencyWindow)
     sent: int = 0
+    tracks: Tracks = field(default_factory=Tracks)
     last: Seen | None = None
     computing: asyncio.Task[Seen] | None = None
+    _moments: deque[float] = field(default_factory=lambda: deque(maxlen=4096))  # of answers
 
     @property
     def is_alarmed(self) -> bool:
@@ -71,12 +78,22 @@ class Eye:
         """Whether an alarm asks for the whole model's answer to each frame."""
         return self.guard is not None and self.guard.rule.action is Action.WHOLE
 
-    def saw(self, seen: Seen) -> None:
-        """An answer came; it may be older than one that came before."""
-        if self.last is None or seen.sequence > self.last.sequence:
+    def saw(self, seen: Seen) -> Seen:
+        """An answer came; it may be older than one that came before. Its objects get their ids,
+        unless it is."""
+        is_newest = self.last is None or seen.sequence > self.last.sequence
+        if is_newest and isinstance(seen.found, Detections):
+            captured = seen.anatomy.captured
+            self.tracks, found = follow(self.tracks, seen.found, captured)
+            seen = replace(seen, found=found)
+        self.age.add(seen.anatomy.read - seen.anatomy.captured, seen.anatomy.read)
+        if seen.is_good:
+            self._moments.append(seen.anatomy.read)
+        if is_newest:
             self.last = seen
         if self.gate is not None and not seen.is_good:
             self.gate.failed()
+        return seen
 
     def status(self, now: float) -> dict[str, Any]:
         """For status documents. `age_ms`: of the last ten seconds; `age_s`: since the start."""
@@ -85,6 +102,19 @@ class Eye:
         steps = {"gate": self.gate, "mask": self.door, "guard": self.guard}
         found = {name: step.status() for name, step in steps.items() if step is not None}
         return doc | {name: status for name, status in found.items() if status}
+
+    def shown(self, now: float) -> dict[str, Any]:
+        """For the page: figures of the last ten seconds, and the parts of the last frame."""
+        told = self.status(now)
+        keys = ("name", "state", "error", "dropped", "decode_ms", "age_ms")
+        doc = {key: told[key] for key in keys}
+        if self.last is not None and not self.last.is_good and not doc["error"]:
+            doc["error"] = self.last.result.message
+        while self._moments and now - self._moments[0] > RATE_OVER:
+            self._moments.popleft()
+        doc["rate"] = len(self._moments) / RATE_OVER
+        doc["spent_ms"] = {} if self.last is None else self.last.anatomy.parts()
+        return doc
 
     async def close(self) -> None:
         self.door.close()
