@@ -132,6 +132,7 @@ async def serve(app: Starlette, sock: socket.socket, board: Board) -> None:
     config = uvicorn.Config(
         app,
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=1,
