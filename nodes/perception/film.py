@@ -22,6 +22,8 @@ class Film:
     file cannot be written."""
 
     def __init__(self, path: Path) -> None:
+        if not path.parent.is_dir():
+            raise InvalidArgument(f"--save {path}: there is no folder {path.parent}")
         try:
             self._container: Any = av.open(str(path), "w")
         except (av.error.FFmpegError, OSError, ValueError) as error:

@@ -15,6 +15,7 @@ from swarm.wire.hops import Hop
 
 # A stage that takes less is not worth a second frame on its way.
 SHORTEST = 0.001  # seconds
+IDLE_SHARE = 0.1  # of the slowest stage's time, which is not worth a frame that waits for it
 
 
 class Turns:
@@ -40,7 +41,8 @@ class Turns:
         most = self._most if credit is None else min(self._most, credit)
         if not self._way.known:
             return 1
-        return max(1, min(most, math.ceil(self._way.ewma / max(self._slowest.ewma, SHORTEST))))
+        busy = self._way.ewma / max(self._slowest.ewma, SHORTEST) - IDLE_SHARE
+        return max(1, min(most, math.ceil(busy)))
 
     def began(self, source: str, now: float) -> None:
         self.in_flight += 1

@@ -37,6 +37,40 @@ def watched_model() -> bytes:
     return bytes(model.SerializeToString())
 
 
+def picture_model() -> bytes:
+    """uint8 pixels [1, 48, 64, 3] → eight numbers."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Cast", ["pixels"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["f"], ["c0"], perm=[0, 3, 1, 2]),
+    ]
+    weights = []
+    for at, (before, after) in enumerate([(3, 8), (8, 8), (8, 8)]):
+        kernel = rng.standard_normal((after, before, 3, 3)).astype(np.float32) / 10
+        weights.append(numpy_helper.from_array(kernel, f"w{at}"))
+        nodes.append(helper.make_node("Conv", [f"c{at}", f"w{at}"], [f"r{at}"], pads=[1] * 4))
+        nodes.append(helper.make_node("Relu", [f"r{at}"], [f"c{at + 1}"]))
+    nodes.append(helper.make_node("GlobalAveragePool", ["c3"], ["p"]))
+    nodes.append(helper.make_node("Flatten", ["p"], ["numbers"]))
+    shape = [1, HEIGHT, WIDTH, 3]
+    pixels = helper.make_tensor_value_info("pixels", TensorProto.UINT8, shape)
+    numbers = helper.make_tensor_value_info("numbers", TensorProto.FLOAT, [1, 8])
+    graph = helper.make_graph(nodes, "pictures", [pixels], [numbers], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+class Sink:
+    """Lines of an edge's results, by a subject of their own."""
+
+    def __init__(self, local: LocalMesh, name: str) -> None:
+        self.lines: list[dict[str, Any]] = []
+        local.mesh.link.subscribe(local.mesh.subjects.results(name), self._take)
+
+    def _take(self, message: LinkMessage) -> None:
+        self.lines.append(json.loads(bytes(message.data)))
+
+
 class Spy:
     """Hears all subjects of the mesh, and keeps every message."""
 

@@ -3,48 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
-from onnx import TensorProto, helper, numpy_helper
 from support.camera import sending, write_video
+from support.camera_mesh import Sink, picture_model
 from support.commands import free_port
 from support.meshes import LocalMesh, add_model, mesh_of
 from support.waiting import eventually
 
 from shards.split.split import split
-from swarm.link import LinkMessage
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
-HEIGHT, WIDTH = 48, 64
-
-
-def picture_model() -> bytes:
-    """uint8 pixels [1, 48, 64, 3] → eight numbers."""
-    rng = np.random.default_rng(0)
-    nodes = [
-        helper.make_node("Cast", ["pixels"], ["f"], to=TensorProto.FLOAT),
-        helper.make_node("Transpose", ["f"], ["c0"], perm=[0, 3, 1, 2]),
-    ]
-    weights = []
-    for at, (before, after) in enumerate([(3, 8), (8, 8), (8, 8)]):
-        kernel = rng.standard_normal((after, before, 3, 3)).astype(np.float32) / 10
-        weights.append(numpy_helper.from_array(kernel, f"w{at}"))
-        nodes.append(helper.make_node("Conv", [f"c{at}", f"w{at}"], [f"r{at}"], pads=[1] * 4))
-        nodes.append(helper.make_node("Relu", [f"r{at}"], [f"c{at + 1}"]))
-    nodes.append(helper.make_node("GlobalAveragePool", ["c3"], ["p"]))
-    nodes.append(helper.make_node("Flatten", ["p"], ["numbers"]))
-    shape = [1, HEIGHT, WIDTH, 3]
-    pixels = helper.make_tensor_value_info("pixels", TensorProto.UINT8, shape)
-    numbers = helper.make_tensor_value_info("numbers", TensorProto.FLOAT, [1, 8])
-    graph = helper.make_graph(nodes, "pictures", [pixels], [numbers], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return bytes(model.SerializeToString())
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -54,17 +27,6 @@ async def pictures() -> AsyncIterator[LocalMesh]:
         result = await asyncio.to_thread(split, picture_model(), name="pictures", stages=3)
         await add_model(local, result, "shard-1", "shard-2", "shard-3", "fallback")
         yield local
-
-
-class Sink:
-    """Lines of an edge's results, by a subject of their own."""
-
-    def __init__(self, local: LocalMesh, name: str) -> None:
-        self.lines: list[dict[str, Any]] = []
-        local.mesh.link.subscribe(local.mesh.subjects.results(name), self._take)
-
-    def _take(self, message: LinkMessage) -> None:
-        self.lines.append(json.loads(bytes(message.data)))
 
 
 @pytest.mark.asyncio(loop_scope="module")
