@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -10,6 +11,10 @@ from hypothesis import settings
 from support.leftovers import nothing_left_behind
 
 from nodes.cli.bench import reach_benchmarks
+
+# gRPC's own work between fork and exec fails in children that ask to end with their parent, as
+# servers and nodes do.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # How long an example takes is a measurement of the machine, and no promise.
 settings.register_profile("swarm", deadline=None)
