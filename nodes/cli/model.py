@@ -24,7 +24,9 @@ from nodes.event_loop import end_with_supervisor
 from nodes.progress import progress
 from nodes.versions.lanes import lanes_maker
 from nodes.versions.sealing import sealed_version
+from shards.decoder_fields import LanguageHints
 from shards.manifest import Manifest, read_dir, write_dir
+from shards.runtimes.memory import need_of
 from shards.weights.chunks import piece_lengths
 from swarm.errors import InvalidArgument
 from swarm.fleet.events import ensure_events
@@ -49,6 +51,18 @@ def read_model(path: str) -> Path:
     return file
 
 
+def read_source(path: str) -> tuple[Path, LanguageHints | None]:
+    """A model's file; for a language model's folder also the texts beside it.
+
+    Raises `InvalidArgument`, ModelError.
+    """
+    if not Path(path).is_dir():
+        return read_model(path), None
+    from shards.decoder.folder import read_folder
+
+    return read_folder(Path(path))
+
+
 def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
     """`swarm model split`; returns its exit code."""
 
@@ -57,9 +71,10 @@ def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
         from shards.split.split import split
 
         wish = wish_of(options)
+        model, language = read_source(file)
         with progress(f"splitting {file}: timing its segments", silent=as_json):
             result = split(
-                read_model(file),
+                model,
                 name=options.name or model_name(file),
                 version=options.version,
                 stages=options.stages if not options.cuts else None,
@@ -68,6 +83,7 @@ def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
                 edge_cut=options.edge_cut or None,
                 lighter=read_model(options.lighter).read_bytes() if options.lighter else None,
                 task=wish,
+                language=language,
             )
         write_dir(options.output, result.manifest, result.files)
         show(result.manifest, as_json)
@@ -117,6 +133,7 @@ def show(manifest: Manifest, as_json: bool) -> None:
             }
             | manifest.codecs_doc()
             | ({} if manifest.task is None else {"task": dict(manifest.task)})
+            | ({"decoder": manifest.decoder.to_dict()} if manifest.decoder else {})
         )
         return
     table = Table(title=f"{manifest.model}@{manifest.version}")
@@ -133,8 +150,42 @@ def show(manifest: Manifest, as_json: bool) -> None:
             f"{row['receives_bytes'] / 1024:.1f}",
         )
     out.print(table)
-    for line in (*codecs_lines(manifest), *task_lines(manifest)):
+    for line in (*codecs_lines(manifest), *task_lines(manifest), *decoder_lines(manifest)):
         out.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+# Sizes of memory that small computers have, and tokens of a session, to show the sessions that fit.
+_MEMORIES_GB = (1, 2, 4, 8, 16)
+_SESSION_TOKENS = 2048
+
+
+def decoder_lines(manifest: Manifest) -> list[str]:
+    """A language model's sizes, and the sessions that fit beside a stage; none for other models."""
+    decoder = manifest.decoder
+    if decoder is None:
+        return []
+    tokens = min(_SESSION_TOKENS, decoder.context)
+    lines = [
+        f"a language model: {decoder.layers} layers, {decoder.heads} heads, {decoder.kv_heads} of "
+        f"keys and values, width {decoder.width}, {decoder.vocabulary} tokens, context "
+        f"{decoder.context}",
+        f"keys and values: {decoder.kv_bytes_per_token} bytes a token of a session",
+        f"texts: {', '.join(text.file for text in decoder.files) or 'none, token ids alone'}",
+    ]
+    for part, shard in zip(decoder.stages, manifest.shards, strict=True):
+        session = decoder.stage_bytes_per_token(part.stage) * tokens
+        first, last = part.layers
+        held = f"layers {first} to {last - 1}" if last > first else "the head alone"
+        fit = [
+            f"{gigabytes} GB: {left // session}"
+            for gigabytes in _MEMORIES_GB
+            if session and (left := gigabytes * 10**9 - need_of(shard.bytes)) >= session
+        ]
+        lines.append(
+            f"stage {part.stage}: {held}, {shard.bytes / 1e6:.1f} MB, a session of {tokens} tokens "
+            f"{session / 1e6:.1f} MB" + (f"; sessions in {', '.join(fit)}" if fit else "")
+        )
+    return lines
 
 
 async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:

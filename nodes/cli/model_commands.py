@@ -18,12 +18,20 @@ from nodes.cli.model_options import (
 from nodes.cli.options import Json, ServedModel, SignedTarget, Target
 
 File = Annotated[str, typer.Argument(help="An ONNX file.")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="An ONNX file; or a language model's folder: model.onnx, tokenizer.json, settings."
+    ),
+]
 Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
 Name = Annotated[str, typer.Argument(metavar="MODEL", help="NAME.")]
 
 
-def split(file: File, options: SplitOptions, json: Json = False) -> int:
-    """Cut an ONNX file into shards of equal measured time, and check them against the whole."""
+def split(file: Source, options: SplitOptions, json: Json = False) -> int:
+    """Cut an ONNX file into shards of equal measured time, and check them against the whole.
+
+    A language model is cut at the ends of its layers, and proved over a prompt and 64 tokens."""
     from nodes.cli.model import run_split
 
     return run_split(file, options, json)

@@ -11,9 +11,10 @@ import numpy as np
 
 from shards.errors import ModelError
 from shards.graph.decoder import MASK, POSITIONS, TOKENS, DecoderGraph
-from shards.runtimes.kv_stage import KvStage
+from shards.runtimes.kv_stage import KvStage, StageForm
 from shards.runtimes.ort import make_session
 from shards.runtimes.synthetic import deviation
+from shards.specs import DTYPES
 
 _PROMPT = 24
 _CHUNK = 16
@@ -35,14 +36,12 @@ class DecoderReport:
 class _Whole:
     """The whole model in one session, whose states grow from run to run."""
 
-    def __init__(self, model: bytes, decoder: DecoderGraph) -> None:
+    def __init__(self, model: bytes, decoder: DecoderGraph, form: StageForm) -> None:
         self._session = make_session(model, level="basic")
         self._decoder = decoder
         self._inputs = {each.name for each in self._session.get_inputs()}
         self._held = 0
-        shape = decoder.types[decoder.states[0].past[0]].spec().shape
-        kind = decoder.types[decoder.states[0].past[0]].spec().dtype
-        empty = np.zeros((1, shape[1], 0, shape[3]), kind)
+        empty = np.zeros((1, form.kv_heads, 0, form.head_dim), DTYPES[form.kv_datatype])
         self._past = {name: empty for state in decoder.states for name in state.past}
 
     def run(self, tokens: np.ndarray) -> np.ndarray:
@@ -80,11 +79,11 @@ def check_decoder(
     steps = min(_DECODED, context - len(prompt))
     times: list[list[float]] = [[] for _ in stages]
     try:
-        reference = None if whole is None else _Whole(whole, decoder)
+        reference = None if whole is None else _Whole(whole, decoder, stages[0].form)
         if whole is None:
             notes.append("unproven: the whole is too large for one file, so the parts ran alone")
         if whole is not None and unchanged is not None:
-            apart = _apart(whole, unchanged, decoder, prompt)
+            apart = _apart(whole, unchanged, decoder, stages[0].form, prompt)
             if apart:
                 notes.append(
                     f"sums at the ends of layers are nodes of their own: logits are {apart:.1g} "
@@ -119,8 +118,10 @@ def check_decoder(
     return DecoderReport([statistics.median(t) if t else 0.0 for t in times], batch, notes)
 
 
-def _apart(whole: bytes, unchanged: bytes, decoder: DecoderGraph, prompt: np.ndarray) -> float:
-    ours, theirs = (_Whole(model, decoder).run(prompt) for model in (whole, unchanged))
+def _apart(
+    whole: bytes, unchanged: bytes, decoder: DecoderGraph, form: StageForm, prompt: np.ndarray
+) -> float:
+    ours, theirs = (_Whole(model, decoder, form).run(prompt) for model in (whole, unchanged))
     return deviation(theirs, ours)
 
 

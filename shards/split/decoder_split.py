@@ -120,6 +120,8 @@ def _sizes(decoder: DecoderGraph, hints: LanguageHints, notes: list[str]) -> dic
     logits = decoder.types[decoder.logits].shape
     wanted = {"kv_heads": kv[1:2], "head_dim": kv[3:4], "vocabulary": logits[-1:]}
     wanted["width"] = hidden[-1:]
+    if not isinstance(wanted["head_dim"][0] if wanted["head_dim"] else None, int):
+        wanted["head_dim"] = _head_dim(decoder)
     found: dict[str, int] = {}
     for key, size in wanted.items():
         if not size or not isinstance(size[0], int):
@@ -145,6 +147,18 @@ def _sizes(decoder: DecoderGraph, hints: LanguageHints, notes: list[str]) -> dic
         hints.heads or found["width"] // found["head_dim"],
     )
     return found | {"layers": decoder.layers, "heads": int(heads), "context": int(context)}
+
+
+def _head_dim(decoder: DecoderGraph) -> tuple[int, ...]:
+    """The size of a head by what goes into the attention; empty where that is not known."""
+    for node in decoder.graph.nodes:
+        attributes = {a.name: a.i for a in node.attribute}
+        if node.op_type == "GroupQueryAttention":
+            last = decoder.types[node.input[0]].shape[-1:]
+            packed = not node.input[1]
+            heads = attributes["num_heads"] + 2 * packed * attributes["kv_num_heads"]
+            return tuple(size // heads for size in last if isinstance(size, int))
+    return ()
 
 
 def _dims(decoder: DecoderGraph, name: str) -> tuple[int, ...]:

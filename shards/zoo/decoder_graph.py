@@ -188,7 +188,9 @@ class _DecoderWriter(GraphWriter):
         def value(name: str, dims: list[Any], datatype: int = FLOAT) -> Any:
             return helper.make_tensor_value_info(name, datatype, ["batch", *dims])
 
-        kv = [shape.kv_heads, "past", shape.head_dim]
+        # The builder of genai leaves the size of a head open.
+        size = "kv_cache_dim" if self.form == "genai" else shape.head_dim
+        kv = [shape.kv_heads, "past", size]
         self._inputs.append(value("input_ids", ["s"], INT64))
         self._inputs.append(value("attention_mask", ["total"], INT64))
         if self.form != "genai":
@@ -197,7 +199,7 @@ class _DecoderWriter(GraphWriter):
         for n in range(shape.layers):
             for part in ("key", "value"):
                 self._inputs.append(value(f"past_key_values.{n}.{part}", kv))
-                grown = [shape.kv_heads, "total", shape.head_dim]
+                grown = [shape.kv_heads, "total", size]
                 self._outputs.append(value(f"present.{n}.{part}", grown))
 
     def prepare(self) -> None:
