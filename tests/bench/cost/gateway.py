@@ -37,7 +37,14 @@ from shards.split.split import split
 
 SIZES = {"4 KB": 1024, "0.6 MB": 150_528}  # FP32 values: the latter is ResNet-50's input
 MESH, HTTP, JSON, RIVAL = "mesh client", "HTTP, binary", "HTTP, JSON", "uvicorn + ONNX Runtime"
-MOST_ADDED = {("4 KB", HTTP): 0.4, ("0.6 MB", HTTP): 0.7, ("0.6 MB", JSON): 5.0}
+GRPC = "gRPC"
+MOST_ADDED = {
+    ("4 KB", HTTP): 0.4,
+    ("0.6 MB", HTTP): 0.7,
+    ("0.6 MB", JSON): 5.0,
+    ("4 KB", GRPC): 1.0,
+    ("0.6 MB", GRPC): 1.7,
+}
 """Milliseconds that a way may add to the mesh client's p50."""
 IN_FLIGHT = {"4 KB": 8, "0.6 MB": 4}
 KEYS = ("p50_ms", "added_ms", "p99_ms", "per_s", "cpu_ms")
@@ -58,12 +65,14 @@ class GatewayPlan:
 
 @dataclass
 class Scene:
-    """What the ways ask. door: the gateway's HTTP port. rival: the rival's."""
+    """What the ways ask. door: the gateway's HTTP port. grpc: its other address. rival: the
+    rival's port."""
 
     local: LocalMesh
     model: str
     x: np.ndarray
     door: int
+    grpc: str
     rival: int
     ends: contextlib.AsyncExitStack
 
@@ -111,10 +120,35 @@ def _json(scene: Scene) -> Ask:
     return ask
 
 
+def _grpc(scene: Scene) -> Ask:
+    import grpc.aio
+
+    from nodes.gateway.grpc.messages import INFERENCE, ModelInferRequest, ModelInferResponse
+
+    channel = grpc.aio.insecure_channel(scene.grpc)
+    scene.ends.push_async_callback(channel.close)
+    infer = channel.unary_unary(
+        f"/{INFERENCE}/ModelInfer",
+        ModelInferRequest.SerializeToString,
+        ModelInferResponse.FromString,
+    )
+
+    async def ask() -> np.ndarray:
+        request = ModelInferRequest(model_name=scene.model)
+        request.inputs.add(name="x", datatype="FP32", shape=scene.x.shape)
+        request.raw_input_contents.append(scene.x.tobytes())
+        answer = await infer(request)
+        raw = np.frombuffer(answer.raw_output_contents[0], np.float32)
+        return raw.reshape(tuple(answer.outputs[0].shape))
+
+    return ask
+
+
 WAYS: dict[str, Callable[[Scene], Ask]] = {
     MESH: _mesh,
     HTTP: lambda scene: _http(scene, scene.door),
     JSON: _json,
+    GRPC: _grpc,
     RIVAL: lambda scene: _http(scene, scene.rival),
 }
 
@@ -149,9 +183,9 @@ async def measure_gateway(plan: GatewayPlan, progress: Progress) -> dict[str, An
         processes = Processes(Path(folder))
         try:
             async with mesh_of() as local:
-                gateway = local.start("gateway", "", "--http", "0")
+                gateway = local.start("gateway", "", "--http", "0", "--grpc", "0")
                 await local.ready(READY)
-                door = await eventually(lambda: _door(local, gateway), "the door is open")
+                doors = await eventually(lambda: _doors(local, gateway), "the doors are open")
                 for size, values in SIZES.items():
                     progress(f"{size}: starting")
                     name, file = f"first{values}", Path(folder) / f"first{values}.onnx"
@@ -162,17 +196,19 @@ async def measure_gateway(plan: GatewayPlan, progress: Progress) -> dict[str, An
                     rival = await asyncio.to_thread(processes.spawn_module, name, module, str(file))
                     x = np.random.default_rng(7).random((1, values), np.float32)
                     async with contextlib.AsyncExitStack() as ends:
-                        scene = Scene(local, name, x, door, int(rival), ends)
+                        scene = Scene(local, name, x, doors[0], doors[1], int(rival), ends)
                         figures |= await _measured(scene, plan, size, progress)
         finally:
             await asyncio.to_thread(processes.stop)
     return {"figures": {name: figure.as_doc() for name, figure in figures.items()}}
 
 
-def _door(local: LocalMesh, gateway: NodeProcess) -> int:
-    """The port of a gateway's HTTP, 0 until it is open."""
+def _doors(local: LocalMesh, gateway: NodeProcess) -> tuple[int, str] | None:
+    """A gateway's port of HTTP and its address of gRPC, once both are open."""
     doors = (local.status_of(gateway) or {}).get("gateway", {}).get("doors", {})
-    return int(str(doors.get("http", {}).get("address", ":0")).rpartition(":")[2])
+    if not {"http", "grpc"} <= set(doors):
+        return None
+    return int(doors["http"]["address"].rpartition(":")[2]), str(doors["grpc"]["address"])
 
 
 async def _measured(

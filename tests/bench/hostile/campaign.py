@@ -16,13 +16,27 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
-from bench.hostile import fleet_targets, link_targets, message_targets, model_targets, trust_targets
+from bench.hostile import (
+    fleet_targets,
+    gateway_targets,
+    link_targets,
+    message_targets,
+    model_targets,
+    trust_targets,
+)
 from bench.hostile.slices import Finding, SliceResult, message_at, run_slice
 from bench.hostile.target import Target
 
 TARGETS: dict[str, Target] = {
     target.name: target
-    for module in (link_targets, message_targets, fleet_targets, trust_targets, model_targets)
+    for module in (
+        link_targets,
+        message_targets,
+        fleet_targets,
+        trust_targets,
+        model_targets,
+        gateway_targets,
+    )
     for target in module.TARGETS
 }
 
