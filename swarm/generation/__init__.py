@@ -1,0 +1,1 @@
+"""Tokens of a language model whose layers lie on several nodes: sessions, turns, replays."""

@@ -1,0 +1,56 @@
+"""What a stage's decisions come to: messages for others, gathered per receiver. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarm.errors import SwarmError
+from swarm.generation.request import GenerateRequest
+from swarm.generation.steps import Forward, Step, Word
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """A message to a client. last: an empty one follows. error: it is a failure."""
+
+    session: str
+    reply: str
+    doc: dict[str, Any]
+    json: bool
+    last: bool = False
+    error: SwarmError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A request for another node of stage 1."""
+
+    node: str
+    request: GenerateRequest
+    reply: str
+
+
+@dataclass(slots=True)
+class Outbox:
+    """forward: by the next stage's node. words: by the subject that hears them."""
+
+    forward: dict[str, Forward] = field(default_factory=dict)
+    words: dict[str, list[Word]] = field(default_factory=dict)
+    tells: list[Tell] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+
+    def step(self, node: str, step: Step, probe: bool = False) -> None:
+        """Send a step."""
+        message = self.forward.setdefault(node, Forward(""))
+        message.steps.append(step)
+        message.probe = message.probe or probe
+
+    def close(self, node: str, session: str) -> None:
+        """A session has ended."""
+        self.forward.setdefault(node, Forward("")).closed.append(session)
+
+    def word(self, to: str, word: Word) -> None:
+        """Say something back."""
+        if to:
+            self.words.setdefault(to, []).append(word)

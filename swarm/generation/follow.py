@@ -1,0 +1,197 @@
+"""How a client follows one answer: each token once, in order, whoever sends it. Pure.
+
+The client holds the session's record too: its request, and the tokens that it has. So it can ask
+again, and any node of stage 1 goes on behind them, whichever nodes have died.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from swarm.errors import (
+    DeadlineExceeded,
+    DecodeError,
+    NoResponders,
+    Status,
+    SwarmError,
+    error_for,
+)
+from swarm.generation.request import GenerateRequest
+from swarm.wire.maps import unpack_map
+
+FIRST_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE = 1.0, 0.3, 5.0  # seconds without a message
+GAP_FACTOR = 4.0  # of the longest wait between two tokens so far
+RETRY_FIRST, RETRY_MOST = 0.05, 0.5  # seconds between attempts while nobody can answer
+MOST_MESSAGE = 1 << 20  # bytes
+_PERHAPS_LATER = {Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of the prompt, and tokens that were generated."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedToken:
+    """One token. seq: from 0 on. text: what it completes, "" for none; None where the model has no
+    tokenizer. logprob, alternatives: where they were asked for. finish: `stop` or `length` with the
+    last one, and usage with it."""
+
+    seq: int
+    token: int
+    text: str | None = None
+    logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
+    finish: str = ""
+    usage: Usage | None = None
+
+
+@dataclass(slots=True)
+class Follower:
+    """`due` says what to send and when, `take` what a message brings. request: with a session and a
+    seed. deadline: in the time that `now` is of. error: why it ended; None where it ended well."""
+
+    request: GenerateRequest
+    deadline: float
+    made: list[int] = field(default_factory=list)
+    done: bool = False
+    error: SwarmError | None = None
+    asked_again: int = 0
+    _epoch: int = 0
+    _head: str = ""
+    _news: float | None = None
+    _last_token: float | None = None
+    _longest: float = 0.0
+    _retry: float = RETRY_FIRST
+    _due: float = 0.0
+    _asked: bool = False
+
+    def wake(self, now: float) -> float:
+        """The moment at which `due` has to be called again."""
+        return min(self.deadline, max(now, self._due))
+
+    def due(self, now: float) -> GenerateRequest | None:
+        """The request to send now; None for nothing."""
+        if self.done or now < min(self._due, self.deadline):
+            return None
+        if now >= self.deadline:
+            text = f"the budget ended behind {len(self.made)} tokens"
+            self._end(DeadlineExceeded(text))
+            return None
+        self.asked_again += self._asked
+        self._asked = True
+        self._due = now + self._patience()
+        return replace(
+            self.request,
+            made=tuple(self.made),
+            epoch=self._epoch,
+            head=self._head,
+            budget=self.deadline - now,
+        )
+
+    def lost(self, now: float) -> None:
+        """The connection is back after a loss: messages may have been missed."""
+        self._due = now
+
+    def take(
+        self, data: bytes | memoryview, status: bytes, headers: bytes | None, now: float
+    ) -> GeneratedToken | None:
+        """A message came; the token that it brings, if it is the next one."""
+        if self.done:
+            return None
+        if status == b"503":
+            self._again(NoResponders("no node serves this model's stage 1 at present"), now)
+            return None
+        if not data:
+            return None
+        try:
+            doc = _document(data)
+        except DecodeError as error:
+            self._end(error)
+            return None
+        if "error" in doc:
+            self._failed(doc, now)
+            return None
+        self._due = now + self._patience()
+        if doc.get("accepted") is True:
+            self._head = str(doc.get("node", ""))[:128]
+            epoch = doc.get("epoch", 0)
+            self._epoch = max(self._epoch, epoch if type(epoch) is int else 0)
+            return None
+        return self._token(doc, now)
+
+    def _token(self, doc: dict[str, Any], now: float) -> GeneratedToken | None:
+        try:
+            token = _token(doc)
+        except (KeyError, TypeError, ValueError) as error:
+            self._end(DecodeError(f"a token: {error!r:.200}"))
+            return None
+        if token.seq > len(self.made):  # one was lost on the way: it is told again
+            self._epoch += 1
+            self._due = now
+            return None
+        if token.seq < len(self.made):
+            return None
+        self.made.append(token.token)
+        if self._last_token is not None:
+            self._longest = max(self._longest, now - self._last_token)
+        self._last_token, self._retry = now, RETRY_FIRST
+        self.done = bool(token.finish)
+        return token
+
+    def _failed(self, doc: dict[str, Any], now: float) -> None:
+        error = error_for(str(doc.get("status", "")), str(doc["error"])[:2000])
+        begun = bool(self.made) or bool(self._head)
+        if error.status is Status.UNAVAILABLE or (error.status in _PERHAPS_LATER and begun):
+            self._again(error, now)
+        else:
+            self._end(error)
+
+    def _again(self, error: SwarmError, now: float) -> None:
+        """Ask again a little later, if there is time."""
+        if now + self._retry >= self.deadline:
+            self._end(error)
+        self._due = now + self._retry
+        self._retry = min(2 * self._retry, RETRY_MOST)
+
+    def _end(self, error: SwarmError) -> None:
+        self.done, self.error = True, error
+
+    def _patience(self) -> float:
+        if self._last_token is None:
+            return FIRST_PATIENCE
+        return min(max(LEAST_PATIENCE, GAP_FACTOR * self._longest), MOST_PATIENCE)
+
+
+def _document(data: bytes | memoryview) -> dict[str, Any]:
+    if bytes(data[:1]) != b"{":
+        return unpack_map(data, MOST_MESSAGE)
+    try:
+        doc = json.loads(bytes(data[:MOST_MESSAGE]))
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"an answer: {error}") from None
+    if not isinstance(doc, dict):
+        raise DecodeError("an answer is a map")
+    return doc
+
+
+def _token(doc: dict[str, Any]) -> GeneratedToken:
+    usage = doc.get("usage")
+    pairs: Sequence[Any] = doc.get("alternatives", ())
+    return GeneratedToken(
+        seq=int(doc["seq"]),
+        token=int(doc["token"]),
+        text=None if doc.get("text") is None else str(doc["text"]),
+        logprob=None if doc.get("logprob") is None else float(doc["logprob"]),
+        alternatives=tuple((int(token), float(log)) for token, log in pairs),
+        finish=str(doc.get("finish", "")),
+        usage=None
+        if usage is None
+        else Usage(int(usage["prompt_tokens"]), int(usage["completion_tokens"])),
+    )

@@ -1,0 +1,312 @@
+"""What stage 1 does beside its layers: it admits sessions, feeds ids, and waits for tokens. Pure.
+
+It is the clock of its sessions: a token that does not come in good time makes it repeat the last
+step as a probe, which each stage passes on, and which finds the node that is dead, hung or behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from swarm.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    SwarmError,
+    Unavailable,
+)
+from swarm.flow.latency import LatencyWindow, Usual
+from swarm.generation.choice import Candidate, choose
+from swarm.generation.effects import Pass, Tell
+from swarm.generation.request import GenerateRequest, Opening
+from swarm.generation.session import Session
+from swarm.generation.stage import Limits, Shape, StageCore
+from swarm.generation.steps import (
+    Alive,
+    Failed,
+    Gone,
+    Step,
+    Token,
+    Word,
+    chunk_end,
+    chunk_start,
+)
+from swarm.generation.text import Decode
+
+# A token is late after so many times its usual time, and after these seconds at least and at most.
+LATE_FACTOR, SOONEST_LATE, LATEST_LATE = 4.0, 0.25, 2.0
+
+
+@dataclass(slots=True)
+class Led:
+    """What stage 1 knows of a session besides. fed: ids `[0, fed)` have been given to the layers.
+    waits: since when all are fed, and the next one is awaited; None while it is not."""
+
+    request: GenerateRequest
+    deadline: float
+    began: float
+    fed: int = 0
+    waits: float | None = None
+    probes: int = 0
+    last_token: float | None = None
+
+
+class HeadCore(StageCore):
+    """words_to: where later stages send tokens. first_token, between_tokens: seconds, as seen
+    here."""
+
+    def __init__(
+        self,
+        last: int,
+        node: str,
+        shape: Shape,
+        peers: Callable[[int], Sequence[Candidate]],
+        words_to: str,
+        limits: Limits = Limits(),
+        decode: Decode | None = None,
+    ) -> None:
+        super().__init__(1, last, node, shape, peers, limits, decode)
+        self.led: dict[str, Led] = {}
+        self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
+        self._words_to = words_to
+        self._round = Usual(start=SOONEST_LATE / LATE_FACTOR)
+
+    # --- admission --------------------------------------------------------------------
+
+    def ask(
+        self, request: GenerateRequest, reply: str, now: float, *, others: bool = True
+    ) -> None:
+        """A client asks. request: with a session, ids as prompt, and a seed. others: whether the
+        node that had the session before may still be asked for it. A refusal goes to the client."""
+        before = request.head
+        if others and before and before != self.node and self._lives(before):
+            self._out.passes.append(Pass(before, request, reply))
+            return
+        session = self.sessions.get(request.session)
+        try:
+            if session is None:
+                session = self._admit(request, reply, now)
+            elif request.epoch > session.epoch:
+                self._adopt(session, request, reply)
+        except SwarmError as error:
+            self.counts["refused"] += 1
+            doc = {"v": 1, "session": request.session}
+            self._out.tells.append(Tell(request.session, reply, doc, request.json, True, error))
+            return
+        accepted = {
+            "v": 1,
+            "session": session.key,
+            "node": self.node,
+            "accepted": True,
+            "prompt_tokens": session.opening.prompt,
+            "max_tokens": session.opening.most,
+            "seed": session.opening.sampling.seed,
+            "epoch": session.epoch,
+        }
+        self._out.tells.append(Tell(session.key, reply, accepted, request.json))
+
+    def _lives(self, node: str) -> bool:
+        return any(each.node == node for each in self._peers(1))
+
+    def _admit(self, request: GenerateRequest, reply: str, now: float) -> Session:
+        """Raises `ResourceExhausted`, `InvalidArgument`, `Unavailable`."""
+        prompt, most = len(request.prompt), request.max_tokens
+        if prompt == 0:
+            raise InvalidArgument("the prompt has no tokens")
+        if prompt + most > self.shape.context:
+            raise ResourceExhausted(
+                f"{prompt} tokens of prompt and {most} more do not fit into the context of "
+                f"{self.shape.context} tokens: ask for at most {self.shape.context - prompt}, or "
+                "shorten the prompt"
+            )
+        for stage in range(2, self.last + 1):
+            if not self._peers(stage):
+                raise Unavailable(f"no node serves stage {stage} at present")
+        opening = self._opening(request, reply)
+        # A session that another node had begins a new attempt: should that one live, it is stale.
+        epoch = request.epoch + bool(request.head)
+        session = self._open(request.session, opening, epoch, now)
+        if session is None:
+            raise ResourceExhausted(
+                f"all {self.shape.slots} slots of {self.node} are taken, each for a context of "
+                f"{self.shape.context} tokens: ask again when an answer has ended"
+            )
+        session.ids = [*request.prompt, *_made(request)]
+        self.led[session.key] = Led(request, now + request.budget, now)
+        return session
+
+    def _adopt(self, session: Session, request: GenerateRequest, reply: str) -> None:
+        """The client asks again for a session that is here: it goes on behind what the client
+        has."""
+        led = self.led[session.key]
+        session.epoch = request.epoch
+        session.opening = self._opening(request, reply)
+        session.ids[session.opening.prompt :] = _made(request)
+        led.request, led.waits, led.probes = request, None, 0
+        led.fed = min(led.fed, self._start(session, len(session.ids) - 1))
+        session.held = min(session.held, len(session.ids))
+        self.kept_bytes -= session.kept.cut(len(session.ids))
+        session.announce = True
+
+    def _opening(self, request: GenerateRequest, reply: str) -> Opening:
+        return Opening(
+            reply,
+            self._words_to if self.last > 1 else "",
+            len(request.prompt),
+            request.max_tokens,
+            request.sampling,
+            request.stops,
+            request.stop_ids,
+            request.json,
+        )
+
+    # --- feeding ----------------------------------------------------------------------
+
+    def _start(self, session: Session, position: int) -> int:
+        return chunk_start(position, session.opening.prompt, self.shape.width)
+
+    def _ready(self) -> list[tuple[Session, Step]]:
+        ready = []
+        for session in sorted(self.sessions.values(), key=lambda each: each.ran):
+            led = self.led[session.key]
+            if session.running or led.fed >= len(session.ids):
+                continue
+            end = chunk_end(led.fed, session.opening.prompt, self.shape.width)
+            ids = tuple(session.ids[led.fed : end])
+            step = Step(session.key, session.epoch, led.fed, len(session.ids), ids)
+            ready.append((session, step))
+        return ready
+
+    def _begun(self, session: Session, step: Step) -> None:
+        self.led[session.key].fed = step.end
+        if step.asks:
+            self.led[session.key].waits = session.ran
+
+    def _lacks(self, session: Session, have: int, now: float) -> None:
+        led = self.led[session.key]
+        led.fed = min(led.fed, self._start(session, have))
+
+    # --- tokens -----------------------------------------------------------------------
+
+    def _ask_tail(self, session: Session, step: Step, logits: np.ndarray, now: float) -> None:
+        super()._ask_tail(session, step, logits, now)
+        if not session.closed:
+            self._token_came(session, now)
+
+    def heard(self, node: str, words: Sequence[Word], now: float) -> None:
+        """See `StageCore`; the last stage says tokens."""
+        for word in words:
+            session = None if isinstance(word, Alive) else self.sessions.get(word.session)
+            if session is None:
+                super().heard(node, [word], now)
+                continue
+            session.touched = now
+            match word:
+                case Token(_, index, token, finish):
+                    self._token(session, index, token, finish, now)
+                case Gone():
+                    self.counts["gone"] += 1
+                    self.close(session.key)
+                case Failed(_, text):
+                    self.end(session, Internal(text))
+                case _:
+                    super().heard(node, [word], now)
+
+    def _token(self, session: Session, index: int, token: int, finish: str, now: float) -> None:
+        if index == len(session.ids):
+            session.ids.append(token)
+            self._token_came(session, now)
+        if finish and index == len(session.ids) - 1:
+            self.close(session.key)
+
+    def _token_came(self, session: Session, now: float) -> None:
+        led = self.led.get(session.key)
+        if led is None:
+            return
+        if led.last_token is None:
+            self.first_token.add(now - led.began, now)
+        else:
+            self.between_tokens.add(now - led.last_token, now)
+        if led.waits is not None and not led.probes:
+            self._round.add(now - led.waits)
+        led.last_token, led.waits, led.probes = now, None, 0
+
+    # --- what goes wrong ----------------------------------------------------------------
+
+    def end(self, session: Session, error: SwarmError) -> None:
+        """A session ends by a failure, which its client hears."""
+        opening = session.opening
+        doc = {"v": 1, "session": session.key}
+        self._out.tells.append(
+            Tell(session.key, opening.reply, doc, opening.json, True, error)
+        )
+        self.close(session.key)
+
+    def _end_failed(self, session: Session, text: str) -> None:
+        self.end(session, Internal(text))
+
+    def _no_room(self, session: Session) -> None:
+        if len(session.ids) <= session.opening.prompt:
+            text = f"no node of stage {self.stage + 1} has a free slot: ask again later"
+            self.end(session, ResourceExhausted(text))
+
+    def tick(self, now: float) -> None:
+        """See `StageCore`."""
+        for session in list(self.sessions.values()):
+            led = self.led[session.key]
+            session.touched = now
+            if now >= led.deadline:
+                made = len(session.ids) - session.opening.prompt
+                text = f"the budget of {led.request.budget:g} s ended behind {made} tokens"
+                self.end(session, DeadlineExceeded(text))
+            elif led.waits is not None and now - led.waits > self._patience(led):
+                self._probe(session, led, now)
+        super().tick(now)
+
+    def _patience(self, led: Led) -> float:
+        usual = max(SOONEST_LATE, LATE_FACTOR * self._round.ewma)
+        return min(usual * 2.0**led.probes, LATEST_LATE)
+
+    def _probe(self, session: Session, led: Led, now: float) -> None:
+        """Ask for the token again."""
+        self.counts["probes"] += 1
+        led.probes += 1
+        led.waits = now
+        is_kept = bool(session.kept.chunks) and session.kept.end == len(session.ids)
+        if not is_kept or session.kept.chunks[-1].position > session.sent:
+            led.fed = min(led.fed, self._start(session, len(session.ids) - 1))
+        else:
+            self._forward(session, session.kept.chunks[-1], len(session.ids), now, probe=True)
+
+    # --- leaving ------------------------------------------------------------------------
+
+    def hand_over(self, now: float) -> None:
+        """This node drains: other nodes of stage 1 go on with its sessions, where there are any."""
+        for session in list(self.sessions.values()):
+            others = [each for each in self._peers(1) if each.node != self.node]
+            node = choose(session.key, others, set(self._shunned))
+            led = self.led[session.key]
+            if not node:
+                continue
+            made = tuple(session.ids[session.opening.prompt :])
+            left = max(0.0, led.deadline - now)
+            request = replace(
+                led.request, made=made, epoch=session.epoch, head=node, budget=left
+            )
+            self._out.passes.append(Pass(node, request, session.opening.reply))
+            self.drop(session.key)
+
+    def drop(self, key: str) -> None:
+        """See `StageCore`."""
+        super().drop(key)
+        self.led.pop(key, None)
+
+
+def _made(request: GenerateRequest) -> tuple[int, ...]:
+    """The tokens behind which to go on: the last one that may be asked for is chosen anew, so that
+    its finish is told."""
+    return request.made[: request.max_tokens - 1]

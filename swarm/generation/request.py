@@ -1,0 +1,291 @@
+"""What a client asks for, and what each stage knows of a session. Pure.
+
+Clients write JSON or MessagePack, a map either way; the fields are those of `GenerateRequest.read`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import DecodeError, InvalidArgument
+from swarm.subjects import TOKEN
+from swarm.wire.maps import pack, unpack_map
+
+MOST_BYTES = 4 << 20  # of a request
+MOST_TOKENS = 1 << 20  # of a prompt, and of an answer
+MOST_ID = 1 << 31
+MOST_STOPS, LONGEST_STOP = 16, 256  # strings, characters
+MOST_ALTERNATIVES = 20
+DEFAULT_BUDGET, MOST_BUDGET = 120.0, 600.0  # seconds
+DEFAULT_TOKENS = 256  # of an answer, where the client names no number
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is chosen. temperature: 0 for the likeliest token. top_p, top_k: 1.0 and 0 leave
+    all tokens. repetition_penalty: of Keskar et al. (CTRL, 2019), 1.0 for none. seed: the draw at a
+    position depends on it and on the position alone. alternatives: likeliest tokens to tell with
+    each one, beside its own log probability; None to tell neither."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    alternatives: int | None = None
+
+    def as_doc(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        usual = Sampling()
+        return {
+            name: getattr(self, name)
+            for name in _SAMPLING
+            if getattr(self, name) != getattr(usual, name)
+        }
+
+    @classmethod
+    def read(cls, doc: Mapping[str, Any]) -> Sampling:
+        """Raises `InvalidArgument`."""
+        return cls(
+            temperature=number(doc, "temperature", 0.0, 0.0, 100.0),
+            top_p=number(doc, "top_p", 1.0, 0.0, 1.0),
+            top_k=integer(doc, "top_k", 0, 0, MOST_ID),
+            repetition_penalty=number(doc, "repetition_penalty", 1.0, 0.01, 100.0),
+            seed=integer(doc, "seed", 0, -(1 << 63), (1 << 64) - 1),
+            alternatives=None
+            if doc.get("alternatives") is None
+            else integer(doc, "alternatives", 0, 0, MOST_ALTERNATIVES),
+        )
+
+
+_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "alternatives")
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What every stage of a session knows beside its token ids: enough to begin it anew anywhere.
+
+    reply: the client's inbox. head: where the node of stage 1 takes tokens. prompt: so many of the
+    ids are the prompt, the others were generated. most: tokens to generate. json: the client reads
+    JSON."""
+
+    reply: str
+    head: str
+    prompt: int
+    most: int
+    sampling: Sampling = Sampling()
+    stops: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    json: bool = False
+
+    def as_doc(self) -> dict[str, Any]:
+        """For the wire between stages."""
+        return {
+            "reply": self.reply,
+            "head": self.head,
+            "prompt": self.prompt,
+            "most": self.most,
+            "sampling": self.sampling.as_doc(),
+            "stops": list(self.stops),
+            "stop_ids": list(self.stop_ids),
+            "json": self.json,
+        }
+
+    @classmethod
+    def read(cls, doc: Any) -> Opening:
+        """Raises `DecodeError`."""
+        if not isinstance(doc, dict):
+            raise DecodeError("a session's opening is a map")
+        try:
+            return cls(
+                reply=text(doc, "reply", 512),
+                head=text(doc, "head", 512),
+                prompt=integer(doc, "prompt", 0, 0, MOST_TOKENS),
+                most=integer(doc, "most", 0, 0, MOST_TOKENS),
+                sampling=Sampling.read(doc.get("sampling") or {}),
+                stops=strings(doc, "stops"),
+                stop_ids=ids_of(doc, "stop_ids"),
+                json=doc.get("json") is True,
+            )
+        except InvalidArgument as error:
+            raise DecodeError(f"a session's opening: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """A request for tokens. session: its id, a token of a subject, "" for a new one. prompt: token
+    ids; or `text`; or `messages` of a chat. made: tokens that the client has already, of an attempt
+    before this one; `epoch` counts attempts, and `head` is the node that took the last one. budget:
+    seconds. ask_seed: the client named no seed. The rest: `Opening`."""
+
+    session: str = ""
+    prompt: tuple[int, ...] = ()
+    text: str | None = None
+    messages: tuple[Mapping[str, Any], ...] = ()
+    max_tokens: int = DEFAULT_TOKENS
+    sampling: Sampling = Sampling()
+    stops: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    budget: float = DEFAULT_BUDGET
+    version: str = ""
+    agent: str = ""
+    made: tuple[int, ...] = ()
+    epoch: int = 0
+    head: str = ""
+    has_seed: bool = True
+    json: bool = field(default=False, compare=False)
+
+    def as_doc(self) -> dict[str, Any]:
+        """For the wire. Defaults are left out."""
+        doc: dict[str, Any] = {"v": 1, "max_tokens": self.max_tokens, "budget": self.budget}
+        doc |= self.sampling.as_doc()
+        if self.has_seed:
+            doc["seed"] = self.sampling.seed
+        if self.text is not None:
+            doc["text"] = self.text
+        elif self.messages:
+            doc["messages"] = [dict(message) for message in self.messages]
+        else:
+            doc["prompt"] = pack_ids(self.prompt)
+        lists = {"stop": list(self.stops), "stop_ids": list(self.stop_ids)}
+        doc |= {name: value for name, value in lists.items() if value}
+        for name in ("session", "version", "agent", "epoch", "head"):
+            if value := getattr(self, name):
+                doc[name] = value
+        if self.made:
+            doc["made"] = pack_ids(self.made)
+        return doc
+
+    def encode(self) -> bytes:
+        """MessagePack."""
+        return pack(self.as_doc())
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> GenerateRequest:
+        """From JSON or MessagePack. Raises `InvalidArgument`."""
+        head = bytes(data[:64]).lstrip()
+        if not head.startswith(b"{"):
+            return cls.read(unpack_map(data, MOST_BYTES))
+        if len(data) > MOST_BYTES:
+            raise InvalidArgument(f"a request of {len(data)} bytes; at most {MOST_BYTES} are read")
+        try:
+            doc = json.loads(bytes(data))
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgument(f"this is no JSON: {error}") from None
+        if not isinstance(doc, dict):
+            raise InvalidArgument("a request is a JSON object")
+        return replace(cls.read(doc), json=True)
+
+    @classmethod
+    def read(cls, doc: Mapping[str, Any]) -> GenerateRequest:
+        """Raises `InvalidArgument`, naming the field."""
+        if doc.get("v", 1) != 1:
+            raise InvalidArgument(f"requests of version {doc.get('v')!r} are not read; 1 is")
+        given = [name for name in ("prompt", "text", "messages") if doc.get(name) is not None]
+        if len(given) != 1:
+            raise InvalidArgument("a request has one of: prompt (token ids), text, messages")
+        messages = doc.get("messages") or []
+        if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+            raise InvalidArgument("messages: a list of maps with role and content")
+        prompt = ids_of(doc, "prompt")
+        if given == ["prompt"] and not prompt:
+            raise InvalidArgument("prompt: it needs one token id at least")
+        return cls(
+            session=name_of(doc, "session"),
+            prompt=prompt,
+            text=None if doc.get("text") is None else text(doc, "text", MOST_BYTES),
+            messages=tuple(messages),
+            max_tokens=integer(doc, "max_tokens", DEFAULT_TOKENS, 1, MOST_TOKENS),
+            sampling=Sampling.read(doc),
+            stops=strings(doc, "stop"),
+            stop_ids=ids_of(doc, "stop_ids"),
+            budget=number(doc, "budget", DEFAULT_BUDGET, 0.0, MOST_BUDGET),
+            version=name_of(doc, "version"),
+            agent=name_of(doc, "agent"),
+            made=ids_of(doc, "made"),
+            epoch=integer(doc, "epoch", 0, 0, 1 << 31),
+            head=name_of(doc, "head"),
+            has_seed=doc.get("seed") is not None,
+        )
+
+
+def integer(doc: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
+    """A whole number of a map. Raises `InvalidArgument`."""
+    value = doc.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidArgument(f"{name}: a whole number from {least} to {most}, not {value!r:.40}")
+    return value
+
+
+def number(doc: Mapping[str, Any], name: str, default: float, least: float, most: float) -> float:
+    """A finite number of a map. Raises `InvalidArgument`."""
+    value = doc.get(name)
+    if value is None:
+        return default
+    if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
+        raise InvalidArgument(f"{name}: a number from {least:g} to {most:g}, not {value!r:.40}")
+    return float(value)
+
+
+def text(doc: Mapping[str, Any], name: str, longest: int) -> str:
+    """A text of a map, "" where it is left out. Raises `InvalidArgument`."""
+    value = doc.get(name, "")
+    if not isinstance(value, str) or len(value) > longest:
+        raise InvalidArgument(f"{name}: text of at most {longest} characters")
+    return value
+
+
+def name_of(doc: Mapping[str, Any], name: str) -> str:
+    """A name that may stand in a subject, or "". Raises `InvalidArgument`."""
+    value = text(doc, name, 128)
+    if value and TOKEN.fullmatch(value) is None:
+        raise InvalidArgument(f"{name} {value!r}: letters, digits, '_' and '-', 1 to 128 of them")
+    return value
+
+
+def strings(doc: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """One text or several. Raises `InvalidArgument`."""
+    value = doc.get(name) or []
+    value = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(value, list | tuple)
+        or len(value) > MOST_STOPS
+        or not all(isinstance(one, str) and 0 < len(one) <= LONGEST_STOP for one in value)
+    ):
+        raise InvalidArgument(
+            f"{name}: at most {MOST_STOPS} texts of 1 to {LONGEST_STOP} characters"
+        )
+    return tuple(value)
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian 32-bit numbers: a list would be limited to 4096 items."""
+    return np.asarray(ids, "<u4").tobytes()
+
+
+def ids_of(doc: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """Token ids: a list, or bytes of 32-bit numbers. Raises `InvalidArgument`."""
+    value = doc.get(name)
+    if value is None:
+        return ()
+    if isinstance(value, bytes | memoryview):
+        if len(value) % 4 or len(value) > 4 * MOST_TOKENS:
+            raise InvalidArgument(f"{name}: {len(value)} bytes are no list of 32-bit numbers")
+        read: Sequence[Any] = np.frombuffer(value, "<u4").tolist()
+    else:
+        read = value
+    if (
+        not isinstance(read, list | tuple)
+        or len(read) > MOST_TOKENS
+        or not all(type(one) is int and 0 <= one < MOST_ID for one in read)
+    ):
+        raise InvalidArgument(f"{name}: a list of token ids, whole numbers from 0 on")
+    return tuple(read)

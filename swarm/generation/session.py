@@ -1,0 +1,121 @@
+"""One session at one stage: what it holds, what the next stage holds, what is kept for it. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from swarm.generation.request import Opening
+from swarm.generation.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Hidden states of the tokens `[position, end)`, as they were computed in one run."""
+
+    position: int
+    rows: np.ndarray
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.rows)
+
+
+class Kept:
+    """The latest hidden states of a session, without a gap: `[start, end)`."""
+
+    __slots__ = ("chunks", "nbytes")
+
+    def __init__(self) -> None:
+        self.chunks: deque[Chunk] = deque()
+        self.nbytes = 0
+
+    @property
+    def start(self) -> int:
+        return self.chunks[0].position if self.chunks else 0
+
+    @property
+    def end(self) -> int:
+        return self.chunks[-1].end if self.chunks else 0
+
+    def put(self, chunk: Chunk) -> int:
+        """Keep a chunk that follows those before; others are kept already. The bytes it added."""
+        if self.chunks and chunk.position != self.end:
+            return 0
+        self.chunks.append(chunk)
+        self.nbytes += chunk.rows.nbytes
+        return chunk.rows.nbytes
+
+    def drop_first(self) -> int:
+        """Forget the oldest chunk, but the last one: a sender repeats that. The bytes it freed."""
+        if len(self.chunks) < 2:
+            return 0
+        freed = self.chunks.popleft().rows.nbytes
+        self.nbytes -= freed
+        return freed
+
+    def cut(self, end: int) -> int:
+        """Forget what lies behind `end`. The bytes that were freed."""
+        freed = 0
+        while self.chunks and self.end > end:
+            freed += self.chunks.pop().rows.nbytes
+        self.nbytes -= freed
+        return freed
+
+    def clear(self) -> int:
+        """Forget all. The bytes that were freed."""
+        freed, self.nbytes = self.nbytes, 0
+        self.chunks.clear()
+        return freed
+
+    def since(self, position: int) -> list[Chunk]:
+        """The chunks with tokens from `position` on."""
+        return [chunk for chunk in self.chunks if chunk.end > position]
+
+
+@dataclass(slots=True)
+class Session:
+    """A session's slot and record.
+
+    ids: all that are known here. held: tokens whose KV is in the slot. sent: tokens that the next
+    stage holds or has on its way, as far as known. to: the next stage's node, "" for none. back:
+    where the stage before hears words. route: nodes of later stages, by stage. pending: steps that
+    wait for their run. touched: when it was last heard of. ran: when its last run
+    began. reaches: the end of the step that is running. refused: nodes that had no slot for it.
+    announce: the next stage has not heard the present opening yet.
+    """
+
+    key: str
+    opening: Opening
+    epoch: int
+    slot: int
+    touched: float
+    ran: float = 0.0
+    back: str = ""
+    ids: list[int] = field(default_factory=list)
+    held: int = 0
+    sent: int = 0
+    to: str = ""
+    kept: Kept = field(default_factory=Kept)
+    route: dict[int, str] = field(default_factory=dict)
+    pending: deque[Step] = field(default_factory=deque)
+    running: bool = False
+    reaches: int = 0
+    closed: bool = False
+    announce: bool = False
+    refused: set[str] = field(default_factory=set)
+    resent: tuple[float, int, str] = (-1e9, -1, "")  # when, from where, to whom
+    asked: tuple[float, int] = (-1e9, -1)  # when the stage before was told what lacks, from where
+
+    @property
+    def reach(self) -> int:
+        """Tokens that are held once all that is pending has run."""
+        running = self.reaches if self.running else 0
+        return max([self.held, running, *(step.end for step in self.pending)])
+
+    def learn(self, position: int, ids: tuple[int, ...]) -> None:
+        """Take in ids of a step."""
+        if position + len(ids) > len(self.ids) and position <= len(self.ids):
+            self.ids[position:] = ids

@@ -1,0 +1,411 @@
+"""One stage of one node: sessions in slots, steps in, runs, steps out. Pure: no clock, no socket.
+
+The shell calls `take` and `heard` with messages, `plan` when the thread is free, `computed` behind
+a run, `gone` when a node is dead or hangs, and `tick` about ten times a second; after each it sends
+what `flush` returns. All times are seconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from swarm.generation.choice import Candidate, choose
+from swarm.generation.effects import Outbox
+from swarm.generation.request import Opening
+from swarm.generation.session import Chunk, Session
+from swarm.generation.steps import (
+    Alive,
+    Behind,
+    Failed,
+    Forward,
+    Full,
+    Moved,
+    Stale,
+    Step,
+    Word,
+)
+from swarm.generation.tail import Tail
+from swarm.generation.text import Decode
+from swarm.generation.turns import Run, lowest_free, plan
+
+REPEAT_AFTER = 0.1  # seconds in which the same question and the same repetition are not made twice
+SHUN_FOR = 3.0  # seconds for which a node that failed gets no session
+PROBE_WITHIN = 0.4  # seconds in which a living process answers a probe
+PRESSED_AFTER = 5.0  # seconds; a session without news for so long makes room for a new one
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a stage's decoder: see `shards.decoder.stage.DecoderStage`."""
+
+    width: int
+    context: int
+    slots: int
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a stage."""
+
+    kept_bytes: int = 256 << 20
+    """Of hidden states that are kept for a new node of the next stage; what lies beyond is computed
+    again from token ids."""
+
+    pending_bytes: int = 64 << 20
+    """Of steps that wait for a run; later ones are dropped, and come again."""
+
+    idle: float = 30.0
+    """Seconds after which a session that nobody speaks of leaves its slot."""
+
+
+class StageCore:
+    """peers(stage): the living nodes of another stage. decode: token ids as text, for the last
+    stage; None without a tokenizer. counts: since the start, for people."""
+
+    def __init__(
+        self,
+        stage: int,
+        last: int,
+        node: str,
+        shape: Shape,
+        peers: Callable[[int], Sequence[Candidate]],
+        limits: Limits = Limits(),
+        decode: Decode | None = None,
+    ) -> None:
+        self.stage, self.last, self.node = stage, last, node
+        self.shape = shape
+        self.sessions: dict[str, Session] = {}
+        self.counts: Counter[str] = Counter()
+        self.kept_bytes = self.pending_bytes = 0
+        self.draining = False
+        self._peers = peers
+        self._limits = limits
+        self._tail = Tail(node, decode) if stage == last else None
+        self._out = Outbox()
+        self._leaving: set[int] = set()  # slots of closed sessions that a run still writes to
+        self._probed: dict[str, float] = {}  # by node: when its answer is overdue
+        self._shunned: dict[str, float] = {}  # by node: until when
+
+    # --- in ---------------------------------------------------------------------------
+
+    def take(self, message: Forward, now: float) -> None:
+        """Steps came from the stage before."""
+        if message.probe:
+            self._out.word(message.back, Alive())
+        for key in message.closed:
+            self.close(key)
+        for step in message.steps:
+            self._take(step, message.back, message.probe, now)
+
+    def _take(self, step: Step, back: str, probe: bool, now: float) -> None:
+        session = self.sessions.get(step.session)
+        if session is not None and step.epoch < session.epoch:
+            self._out.word(back, Stale(session.key, session.epoch))
+            return
+        if session is None:
+            if step.position or step.opening is None:
+                self._out.word(back, Behind(step.session, 0))
+                return
+            session = self._open(step.session, step.opening, step.epoch, now)
+            if session is None:
+                self.counts["refused"] += 1
+                self._out.word(back, Full(step.session))
+                return
+        session.touched, session.back = now, back
+        if step.opening is not None:
+            session.opening, session.epoch = step.opening, step.epoch
+            session.route |= step.route
+            session.announce = True
+        if step.position > session.reach:
+            self._lacks(session, session.reach, now)
+            return
+        session.learn(step.position, step.ids)
+        if step.end <= session.reach and self._is_done(session, step, probe, now):
+            return
+        self._wait(session, step)
+
+    def _wait(self, session: Session, step: Step) -> None:
+        for waiting in session.pending:
+            if waiting.end == step.end:
+                waiting.known = max(waiting.known, step.known)
+                return
+        if self.pending_bytes + step.nbytes > self._limits.pending_bytes:
+            self.counts["dropped"] += 1
+            return
+        self.pending_bytes += step.nbytes
+        session.pending.append(step)
+
+    def _is_done(self, session: Session, step: Step, probe: bool, now: float) -> bool:
+        """Whether a repeated step needs no run."""
+        if self._tail is not None:
+            return not step.asks or self._tail.repeat(session, step.end, self._out)
+        if step.asks and session.kept.end == step.end and step.position <= session.sent:
+            self._forward(session, session.kept.chunks[-1], step.known, now, probe)
+            return True
+        return not step.asks and step.end <= session.sent
+
+    # --- turns ------------------------------------------------------------------------
+
+    def plan(self, now: float) -> list[Run]:
+        """The runs of the next turn; none while there is nothing to do."""
+        runs = plan(self._ready())
+        for run in runs:
+            for session, step in run.steps:
+                session.running, session.ran, session.reaches = True, now, step.end
+                self._begun(session, step)
+        return runs
+
+    def _ready(self) -> list[tuple[Session, Step]]:
+        """The next step of each session, those that ran the longest ago first."""
+        waiting = [s for s in self.sessions.values() if s.pending and not s.running]
+        waiting.sort(key=lambda session: session.ran)
+        return [(session, session.pending[0]) for session in waiting]
+
+    def _begun(self, session: Session, step: Step) -> None:
+        session.pending.popleft()
+        self.pending_bytes -= step.nbytes
+
+    def computed(self, run: Run, rows: np.ndarray, now: float) -> None:
+        """A run ended. rows: as `DecoderStage.run` returns them."""
+        for at, (session, step) in enumerate(run.steps):
+            session.running = False
+            if session.closed:
+                self._leaving.discard(session.slot)
+                continue
+            if step.end > len(session.ids):
+                continue  # the client asked again, and has fewer
+            session.held = max(session.held, step.end)
+            if self._tail is None:
+                self._pass_on(session, step, rows[at].copy() if len(run.steps) > 1 else rows[at])
+            elif step.asks:
+                self._ask_tail(session, step, rows[at], now)
+        self.counts["runs"] += 1
+
+    def failed(self, run: Run, error: Exception) -> None:
+        """A run raised: its sessions end, and their clients are told."""
+        for session, _ in run.steps:
+            session.running = False
+            self._leaving.discard(session.slot)
+            if not session.closed:
+                self._end_failed(session, f"stage {self.stage} on {self.node}: {error}")
+
+    def _end_failed(self, session: Session, text: str) -> None:
+        self._out.word(session.opening.head, Failed(session.key, text))
+        self.close(session.key)
+
+    def _ask_tail(self, session: Session, step: Step, logits: np.ndarray, now: float) -> None:
+        assert self._tail is not None
+        self.counts["tokens"] += 1
+        if self._tail.choose(session, step.end, logits, self._out):
+            self.close(session.key)
+
+    def _pass_on(self, session: Session, step: Step, rows: np.ndarray) -> None:
+        chunk = Chunk(step.position, rows)
+        self.kept_bytes += session.kept.put(chunk)
+        while self.kept_bytes > self._limits.kept_bytes and (freed := session.kept.drop_first()):
+            self.kept_bytes -= freed
+        # Behind a gap nothing is sent: what is lacking comes first.
+        if step.position <= session.sent and (step.asks or step.end > session.sent):
+            self._forward(session, chunk, step.known, session.ran)
+
+    # --- out --------------------------------------------------------------------------
+
+    def flush(self) -> Outbox:
+        """What is to be sent since the last call."""
+        out, self._out = self._out, Outbox()
+        return out
+
+    def _forward(
+        self, session: Session, chunk: Chunk, known: int, now: float, probe: bool = False
+    ) -> None:
+        if not session.to and not self._find_next(session, now):
+            return  # `tick` looks again
+        opens = chunk.position == 0 or probe or session.announce
+        session.announce = False
+        step = Step(
+            session.key,
+            session.epoch,
+            chunk.position,
+            known,
+            tuple(session.ids[chunk.position : chunk.end]),
+            chunk.rows,
+            session.opening if opens else None,
+            session.route if opens else {},
+        )
+        self._out.step(session.to, step, probe)
+        session.sent = max(session.sent, chunk.end)
+        if probe:
+            self._probed.setdefault(session.to, now + PROBE_WITHIN)
+
+    def _find_next(self, session: Session, now: float) -> bool:
+        """Choose a node of the next stage, which holds nothing yet; whether there is one."""
+        avoid = session.refused | {n for n, until in self._shunned.items() if until > now}
+        hint = session.route.get(self.stage + 1, "")
+        session.to = choose(session.key, self._peers(self.stage + 1), avoid, hint)
+        if not session.to:
+            return False
+        if hint != session.to:
+            session.route[self.stage + 1] = session.to
+            self._out.word(session.back, Moved(session.key, self.stage + 1, session.to))
+        return True
+
+    def _rebind(self, session: Session, now: float) -> bool:
+        """Go on with another node of the next stage; whether there is one."""
+        session.to, session.sent = "", 0
+        if not self._find_next(session, now):
+            return False
+        self.counts["rebound"] += 1
+        self._resend(session, 0, now)
+        return True
+
+    def _resend(self, session: Session, have: int, now: float) -> None:
+        """Send what the next stage lacks, in the chunks in which it was computed."""
+        session.resent = (now, have, session.to)
+        session.sent = have
+        if session.held <= have:
+            return
+        if not session.kept.chunks or session.kept.start > have:
+            self._lacks(session, have, now)
+            return
+        for chunk in session.kept.since(have):
+            self._forward(session, chunk, len(session.ids), now)
+
+    def _lacks(self, session: Session, have: int, now: float) -> None:
+        """Tokens from `have` on are needed from the stage before."""
+        asked, since = session.asked
+        if since == have and now - asked < REPEAT_AFTER:
+            return
+        session.asked = (now, have)
+        self._out.word(session.back, Behind(session.key, have))
+
+    # --- back -------------------------------------------------------------------------
+
+    def heard(self, node: str, words: Sequence[Word], now: float) -> None:
+        """A node of a later stage says something."""
+        for word in words:
+            if isinstance(word, Alive):
+                self._probed.pop(node, None)
+            elif (session := self.sessions.get(word.session)) is not None:
+                self._heard(node, session, word, now)
+            elif isinstance(word, Behind):
+                self._out.close(node, word.session)
+
+    def _heard(self, node: str, session: Session, word: Word, now: float) -> None:
+        match word:
+            case Behind(_, have) if node == session.to:
+                at, since, to = session.resent
+                if (since, to) != (have, node) or now - at >= REPEAT_AFTER:
+                    self._resend(session, min(have, session.held), now)
+            case Behind(key):
+                self._out.close(node, key)
+            case Full() if node == session.to:
+                session.refused.add(node)
+                session.route.pop(self.stage + 1, None)
+                if not self._rebind(session, now):
+                    self._no_room(session)
+            case Stale(_, epoch) if epoch > session.epoch:
+                self._out.word(session.back, word)
+                self.drop(session.key)
+            case Moved(_, stage, at_node):
+                session.route[stage] = at_node
+                self._out.word(session.back, word)
+
+    def _no_room(self, session: Session) -> None:
+        """No node of the next stage has a slot: a new session hears so, an old one waits."""
+        if len(session.ids) <= session.opening.prompt:
+            self._out.word(session.back, Full(session.key))
+            self.drop(session.key)
+
+    # --- nodes come and go, time passes -------------------------------------------------
+
+    def gone(self, node: str, now: float) -> None:
+        """A node is dead, or hangs: its sessions go on elsewhere."""
+        self._probed.pop(node, None)
+        self._shunned[node] = now + SHUN_FOR
+        for session in list(self.sessions.values()):
+            if session.route.get(self.stage + 1) == node:
+                del session.route[self.stage + 1]
+            if session.to == node:
+                self._rebind(session, now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        for node in [node for node, due in self._probed.items() if due <= now]:
+            self.counts["hung"] += 1
+            self.gone(node, now)
+        self._shunned = {n: until for n, until in self._shunned.items() if until > now}
+        leaving = self._leaving_nodes()
+        for session in list(self.sessions.values()):
+            if now - session.touched > self._limits.idle:
+                self.counts["evicted"] += 1
+                self.drop(session.key)
+            elif self._tail is None and not session.to and session.held:
+                session.refused.clear()
+                self._rebind(session, now)
+            elif session.to in leaving:
+                self._leave(session, now)
+
+    def _leaving_nodes(self) -> set[str]:
+        if self._tail is not None or not self.sessions:
+            return set()
+        return {each.node for each in self._peers(self.stage + 1) if each.draining}
+
+    def _leave(self, session: Session, now: float) -> None:
+        """A node of the next stage drains: go on elsewhere, if there is an elsewhere."""
+        others = choose(session.key, self._peers(self.stage + 1), set(self._shunned))
+        if others:
+            self._out.close(session.to, session.key)
+            session.route.pop(self.stage + 1, None)
+            self._rebind(session, now)
+
+    def _open(self, key: str, opening: Opening, epoch: int, now: float) -> Session | None:
+        """A session in a free slot; None where there is none."""
+        if self.draining:
+            return None
+        slot = self._free_slot()
+        if slot is None:
+            idle = min(self.sessions.values(), key=lambda each: each.touched, default=None)
+            if idle is None or now - idle.touched < PRESSED_AFTER:
+                return None
+            self.counts["evicted"] += 1
+            self.drop(idle.key)
+            if (slot := self._free_slot()) is None:
+                return None
+        self.counts["opened"] += 1
+        session = self.sessions[key] = Session(key, opening, epoch, slot, now)
+        return session
+
+    def _free_slot(self) -> int | None:
+        taken = {each.slot for each in self.sessions.values()} | self._leaving
+        return lowest_free(taken, self.shape.slots)
+
+    def close(self, key: str) -> None:
+        """A session has ended: its slot is free, here and at the stages behind."""
+        session = self.sessions.get(key)
+        if session is not None and session.to:
+            self._out.close(session.to, key)
+        self.drop(key)
+
+    def drop(self, key: str) -> None:
+        """A session leaves its slot here."""
+        session = self.sessions.pop(key, None)
+        if session is None:
+            return
+        session.closed = True
+        if session.running:
+            self._leaving.add(session.slot)
+        self.kept_bytes -= session.kept.clear()
+        self.pending_bytes -= sum(step.nbytes for step in session.pending)
+        if self._tail is not None:
+            self._tail.forget(key)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of the tokens that are held."""
+        held = sum(session.held for session in self.sessions.values())
+        return held * self.shape.kv_bytes_per_token

@@ -1,0 +1,328 @@
+"""What stages say to each other: steps forward, words back. Pure.
+
+A step is (session, position, hidden states): it may come twice, late, or from a sender that took
+over, and gives the same bits. It carries its token ids too, so each stage holds the session's whole
+record, and any of them can begin the session anew at the next node.
+
+    forward  steps; sessions that are closed; a question whether the node lives (`probe`)
+    back     behind: a stage holds fewer tokens, and says how many      full: it has no slot
+             stale: a newer attempt of the session is under way         failed: a run raised
+             tokens: chosen by the last stage                           gone: the client is gone
+             alive: the answer to a probe                               moved: who serves stage k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from swarm.errors import DecodeError, InvalidArgument
+from swarm.generation.request import MOST_TOKENS, Opening, ids_of, pack_ids
+from swarm.subjects import TOKEN
+from swarm.wire.maps import pack, unpack_map
+
+MOST_MESSAGE = 64 << 20  # bytes
+MOST_STEPS = 4096  # of one message
+CHUNK_BYTES, LEAST_CHUNK, MOST_CHUNK = 256 << 10, 16, 256
+
+
+def chunk_tokens(width: int) -> int:
+    """Tokens of a prompt's chunk. It belongs to the model alone: whoever computes a prompt anew
+    cuts it in the same places, and gets the same bits."""
+    return min(max(CHUNK_BYTES // (4 * width), LEAST_CHUNK), MOST_CHUNK)
+
+
+def chunk_end(position: int, prompt: int, width: int) -> int:
+    """Where the chunk ends that begins at or before `position`: chunks of the prompt, then token by
+    token, as they were generated."""
+    if position >= prompt:
+        return position + 1
+    size = chunk_tokens(width)
+    return min((position // size + 1) * size, prompt)
+
+
+def chunk_start(position: int, prompt: int, width: int) -> int:
+    """Where the chunk begins that `position` lies in."""
+    return position if position >= prompt else position - position % chunk_tokens(width)
+
+
+@dataclass(slots=True)
+class Step:
+    """Tokens `[position, position + len(ids))` of a session on their way to the next stage.
+
+    known: how many ids its first stage knew: a step that reaches them asks for the next token.
+    rows: [len(ids), width], float32; None at stage 1. opening: in the step at position 0, and
+    where it has changed. route: nodes of later stages that hold the session, by stage."""
+
+    session: str
+    epoch: int
+    position: int
+    known: int
+    ids: tuple[int, ...]
+    rows: np.ndarray | None = None
+    opening: Opening | None = None
+    route: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.ids)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the next token is wanted behind it."""
+        return self.end == self.known
+
+    @property
+    def nbytes(self) -> int:
+        return 256 + 4 * len(self.ids) + (0 if self.rows is None else self.rows.nbytes)
+
+
+@dataclass(slots=True)
+class Forward:
+    """One message to the next stage. back: the subject that the sender hears words on."""
+
+    back: str
+    steps: list[Step] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    probe: bool = False
+
+    def parts(self) -> list[bytes | memoryview]:
+        """The message, in pieces."""
+        head: dict[str, Any] = {"v": 1, "back": self.back}
+        if self.probe:
+            head["probe"] = True
+        if self.closed:
+            head["closed"] = self.closed
+        if not self.steps:
+            return [pack(head)]
+        head["steps"] = [_step_doc(step) for step in self.steps]
+        rows = [np.ascontiguousarray(s.rows, "<f4") for s in self.steps if s.rows is not None]
+        head["width"] = rows[0].shape[1] if rows else 0
+        # The hidden states stand behind the map: they are neither copied nor walked through.
+        packed = pack(head)
+        sized = len(packed).to_bytes(4, "little")
+        return [b"\xc1", sized, packed, *(memoryview(one).cast("B") for one in rows)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Forward:
+        """Raises `DecodeError`."""
+        if len(data) > MOST_MESSAGE:
+            raise DecodeError(f"message of {len(data)} bytes; at most {MOST_MESSAGE} are accepted")
+        view = memoryview(data)
+        if bytes(view[:1]) != b"\xc1":
+            doc, rows = unpack_map(data, MOST_MESSAGE), view[:0]
+        else:
+            size = int.from_bytes(view[1:5], "little")
+            doc, rows = unpack_map(bytes(view[5 : 5 + size]), MOST_MESSAGE), view[5 + size :]
+        try:
+            return _forward(cls, doc, rows)
+        except InvalidArgument as error:
+            raise DecodeError(str(error)) from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DecodeError(f"steps: {error!r:.200}") from None
+
+
+def _step_doc(step: Step) -> dict[str, Any]:
+    doc: dict[str, Any] = {
+        "s": step.session,
+        "p": step.position,
+        "k": step.known,
+        "t": pack_ids(step.ids),
+    }
+    if step.epoch:
+        doc["e"] = step.epoch
+    if step.opening is not None:
+        doc["o"] = step.opening.as_doc()
+        doc["r"] = [[stage, node] for stage, node in step.route.items()]
+    return doc
+
+
+def _forward(kind: type[Forward], doc: dict[str, Any], rows: memoryview) -> Forward:
+    if doc.get("v") != 1:
+        raise DecodeError(f"steps of version {doc.get('v')!r} are not read; 1 is")
+    steps = [_read_step(one) for one in _listed(doc, "steps", MOST_STEPS)]
+    width = _count(doc.get("width", 0))
+    if width:
+        if len(rows) != 4 * width * sum(len(step.ids) for step in steps):
+            raise DecodeError(f"{len(rows)} bytes of hidden states do not fit their steps")
+        table = np.frombuffer(rows, "<f4").reshape(-1, width)
+        at = 0
+        for step in steps:
+            step.rows = table[at : at + len(step.ids)]
+            at += len(step.ids)
+    closed = [_name(one) for one in _listed(doc, "closed", MOST_STEPS)]
+    return kind(_subject(doc["back"]), steps, closed, doc.get("probe") is True)
+
+
+def _read_step(doc: dict[str, Any]) -> Step:
+    ids = ids_of(doc, "t")
+    step = Step(
+        _name(doc["s"]),
+        _count(doc.get("e", 0)),
+        _count(doc["p"]),
+        _count(doc["k"]),
+        ids,
+        opening=None if doc.get("o") is None else Opening.read(doc["o"]),
+        route={_count(stage): _name(node) for stage, node in doc.get("r") or []},
+    )
+    if not ids or step.end > step.known:
+        raise DecodeError(f"a step from {step.position} to {step.end} of {step.known} known ids")
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The sender of this word holds `have` tokens of a session: send it those from there on."""
+
+    session: str
+    have: int
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """There is no slot for a session."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A newer attempt of a session is under way; `epoch` is its number."""
+
+    session: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The id at `index` of a session. finish: `stop`, `length`, or "" if it goes on."""
+
+    session: str
+    index: int
+    token: int
+    finish: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The client of a session is not there any more."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The process lives: the answer to a probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A stage of a session has gone to another node."""
+
+    session: str
+    stage: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A session's run failed, and why."""
+
+    session: str
+    text: str
+
+
+Word = Behind | Full | Stale | Token | Gone | Alive | Moved | Failed
+
+
+def encode_words(node: str, words: Iterable[Word]) -> bytes:
+    """One message back. node: who says it."""
+    return pack({"v": 1, "node": node, "words": [_word(word) for word in words]})
+
+
+def decode_words(data: bytes | memoryview) -> tuple[str, list[Word]]:
+    """The node that says it, and its words. Raises `DecodeError`."""
+    doc = unpack_map(data, MOST_MESSAGE)
+    if doc.get("v") != 1:
+        raise DecodeError(f"words of version {doc.get('v')!r} are not read; 1 is")
+    try:
+        return _name(doc["node"]), [_read_word(w) for w in _listed(doc, "words", MOST_STEPS)]
+    except InvalidArgument as error:
+        raise DecodeError(str(error)) from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise DecodeError(f"words: {error!r:.200}") from None
+
+
+def _word(word: Word) -> list[Any]:
+    match word:
+        case Behind(session, have):
+            return ["behind", session, have]
+        case Full(session):
+            return ["full", session]
+        case Stale(session, epoch):
+            return ["stale", session, epoch]
+        case Token(session, index, token, finish):
+            return ["token", session, index, token, finish]
+        case Gone(session):
+            return ["gone", session]
+        case Alive():
+            return ["alive"]
+        case Moved(session, stage, node):
+            return ["moved", session, stage, node]
+        case Failed(session, text):
+            return ["failed", session, text]
+
+
+def _read_word(item: Any) -> Word:
+    match item:
+        case ["behind", session, have]:
+            return Behind(_name(session), _count(have))
+        case ["full", session]:
+            return Full(_name(session))
+        case ["stale", session, epoch]:
+            return Stale(_name(session), _count(epoch))
+        case ["token", session, index, token, str(finish)]:
+            return Token(_name(session), _count(index), _count(token), finish[:16])
+        case ["gone", session]:
+            return Gone(_name(session))
+        case ["alive"]:
+            return Alive()
+        case ["moved", session, stage, node]:
+            return Moved(_name(session), _count(stage), _name(node))
+        case ["failed", session, str(text)]:
+            return Failed(_name(session), text[:500])
+    raise DecodeError(f"an unknown word: {item!r:.100}")
+
+
+def _listed(doc: dict[str, Any], name: str, most: int) -> Sequence[Any]:
+    value = doc.get(name, [])
+    if not isinstance(value, list) or len(value) > most:
+        raise DecodeError(f"{name}: a list of at most {most}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= 1 << 40:
+        raise DecodeError(f"{value!r:.40} is no count")
+    return value
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or TOKEN.fullmatch(value) is None:
+        raise DecodeError(f"{value!r:.40} is no name")
+    return value
+
+
+def _subject(value: Any) -> str:
+    """Where words go: an inbox. A space in it would be a command to the server."""
+    if not isinstance(value, str) or len(value) > 512 or not value.isascii():
+        raise DecodeError("back: the subject of an inbox")
+    if any(character <= " " or character in "*>" for character in value):
+        raise DecodeError("back: the subject of an inbox")
+    return value
+
+
+assert MOST_STEPS <= MOST_TOKENS

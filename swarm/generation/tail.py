@@ -1,0 +1,108 @@
+"""What the last stage does beside its layers: it chooses tokens, and tells the client. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from swarm.generation.effects import Outbox, Tell
+from swarm.generation.sampling import Chosen, choose
+from swarm.generation.session import Session
+from swarm.generation.steps import Token
+from swarm.generation.text import Decode, TextStream
+
+
+@dataclass(slots=True)
+class _Told:
+    """Of one session: its text so far, and the tokens that were told, by index."""
+
+    stream: TextStream | None
+    tokens: dict[int, tuple[Token, dict[str, Any]]] = field(default_factory=dict)
+
+
+class Tail:
+    """decode: token ids as text; None without a tokenizer: clients get ids alone."""
+
+    def __init__(self, node: str, decode: Decode | None) -> None:
+        self._node = node
+        self._decode = decode
+        self._told: dict[str, _Told] = {}
+
+    def choose(self, session: Session, index: int, logits: np.ndarray, out: Outbox) -> bool:
+        """The id at `index`, to stage 1 and to the client; whether it is the last one."""
+        chosen = choose(logits, session.opening.sampling, session.ids[:index])
+        session.ids[index:] = [chosen.token]
+        told = self._told.get(session.key)
+        done = index - session.opening.prompt  # generated before this one
+        if told is None or (told.stream is not None and told.stream.pushed > done):
+            told = self._told[session.key] = _Told(self._stream(session))
+        text, finish = self._text(session, told, index)
+        token = Token(session.key, index, chosen.token, finish)
+        told.tokens[index] = (token, self._document(session, token, chosen, text))
+        self._tell(session, told.tokens[index], out)
+        return bool(finish)
+
+    def repeat(self, session: Session, index: int, out: Outbox) -> bool:
+        """Tell the id at `index` again; whether it was chosen before."""
+        told = self._told.get(session.key)
+        if told is None or index not in told.tokens:
+            return False
+        self._tell(session, told.tokens[index], out)
+        return True
+
+    def forget(self, key: str) -> None:
+        """A session has ended here."""
+        self._told.pop(key, None)
+
+    def _stream(self, session: Session) -> TextStream | None:
+        return None if self._decode is None else TextStream(self._decode, session.opening.stops)
+
+    def _text(self, session: Session, told: _Told, index: int) -> tuple[str, str]:
+        """The text that the id at `index` completes, and why it is the last one, if it is."""
+        opening, stream = session.opening, told.stream
+        generated = session.ids[opening.prompt : index + 1]
+        ends = generated[-1] in opening.stop_ids
+        text = ""
+        if stream is not None:
+            for one in generated[stream.pushed : len(generated) - ends]:
+                text = stream.push(one)
+            if stream.stopped:
+                return text, "stop"
+            text = "" if ends else text
+        if not ends and len(generated) < opening.most:
+            return text, ""
+        text += "" if stream is None else stream.rest()
+        return text, "stop" if ends else "length"
+
+    def _document(
+        self, session: Session, token: Token, chosen: Chosen, text: str
+    ) -> dict[str, Any]:
+        prompt = session.opening.prompt
+        doc: dict[str, Any] = {
+            "v": 1,
+            "session": session.key,
+            "seq": token.index - prompt,
+            "token": token.token,
+        }
+        if self._decode is not None:
+            doc["text"] = text
+        if chosen.logprob is not None:
+            doc["logprob"] = chosen.logprob
+            doc["alternatives"] = [list(one) for one in chosen.alternatives]
+        if token.finish:
+            doc["finish"] = token.finish
+            made = token.index - prompt + 1
+            doc["usage"] = {"prompt_tokens": prompt, "completion_tokens": made}
+            doc["node"] = self._node
+        return doc
+
+    def _tell(
+        self, session: Session, told: tuple[Token, dict[str, Any]], out: Outbox
+    ) -> None:
+        opening, (token, doc) = session.opening, told
+        out.word(opening.head, token)
+        out.tells.append(
+            Tell(session.key, opening.reply, doc, opening.json, last=bool(token.finish))
+        )

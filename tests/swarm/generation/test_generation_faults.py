@@ -1,0 +1,131 @@
+"""Whatever dies, hangs or is lost: the text is the one of an undisturbed process."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sim.generation_world import World, whole
+
+from swarm.generation.request import GenerateRequest, Sampling
+from swarm.generation.stage import Limits
+
+PROMPT = tuple(range(1, 38))
+
+
+def asked(number: int = 0, *, tokens: int = 40, prompt: int = 37) -> GenerateRequest:
+    """A request; every second one draws its tokens."""
+    sampling = Sampling(temperature=0.9, top_p=0.95, seed=number) if number % 2 else Sampling()
+    return GenerateRequest(
+        session=f"s{number}",
+        prompt=tuple((7 * number + one) % 41 for one in range(prompt)),
+        max_tokens=tokens,
+        sampling=sampling,
+    )
+
+
+def fleet(world: World) -> World:
+    """Two nodes a stage, and a fallback that has all stages."""
+    for stage in range(1, world.last + 1):
+        world.join(f"a{stage}", [stage])
+        world.join(f"b{stage}", [stage])
+    world.join("fallback", range(1, world.last + 1), priority=2)
+    return world
+
+
+def all_texts_are_as_if_undisturbed(world: World, requests: list[GenerateRequest]) -> None:
+    world.run(300.0, lambda: all(c.follower.done for c in world.clients.values()))
+    for request in requests:
+        client = world.clients[request.session]
+        assert client.follower.error is None, client.follower.error
+        assert [token.token for token in client.tokens] == whole(request, world.last)
+        assert client.tokens[-1].finish == "length"
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_tokens_come_in_order_from_one_to_three_stages(last: int) -> None:
+    world = fleet(World(last, 1))
+    requests = [asked(number) for number in range(5)]
+    for request in requests:
+        world.client(request)
+    all_texts_are_as_if_undisturbed(world, requests)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_stage_that_is_killed_in_mid_sentence_costs_no_token(stage: int) -> None:
+    world = fleet(World(3, 2))
+    requests = [asked(number, tokens=60) for number in range(4)]
+    for request in requests:
+        world.client(request)
+    world.at(0.05, lambda: world.kill(f"a{stage}"))
+    world.at(0.05, lambda: world.kill(f"b{stage}"))
+    all_texts_are_as_if_undisturbed(world, requests)
+    pauses = [
+        max(after - before for before, after in zip(c.times, c.times[1:], strict=False))
+        for c in world.clients.values()
+    ]
+    assert 0.001 < max(pauses) < 2.5
+
+
+def test_hidden_states_beyond_the_bound_are_computed_again_from_token_ids() -> None:
+    world = fleet(World(3, 3, limits=Limits(kept_bytes=300)))
+    requests = [asked(number, tokens=60) for number in range(3)]
+    for request in requests:
+        world.client(request)
+    for name in ("a2", "b2"):
+        world.at(0.06, lambda name=name: world.kill(name))
+    for name in ("a3", "b3"):
+        world.at(0.9, lambda name=name: world.kill(name))
+    all_texts_are_as_if_undisturbed(world, requests)
+
+
+def test_a_node_that_drains_hands_its_sessions_to_others() -> None:
+    world = fleet(World(3, 4))
+    requests = [asked(number, tokens=100) for number in range(4)]
+    for request in requests:
+        world.client(request)
+    for at, stage in ((0.05, 1), (0.3, 2), (0.6, 3)):
+        world.at(at, lambda stage=stage: world.drain(f"a{stage}"))
+    all_texts_are_as_if_undisturbed(world, requests)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.floats(0.0, 2.0),
+        st.sampled_from(["kill", "hang", "drain"]),
+        st.sampled_from(["a1", "b1", "a2", "b2", "a3", "b3", "fallback"]),
+    ),
+    max_size=6,
+)
+
+
+@given(
+    events=EVENTS,
+    seed=st.integers(0, 1000),
+    loss=st.sampled_from([0.0, 0.0, 0.02]),
+    kept=st.sampled_from([500, 1 << 20]),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_schedule_of_deaths_changes_a_token(
+    events: list[tuple[float, str, str]], seed: int, loss: float, kept: int
+) -> None:
+    world = fleet(World(3, seed, loss=loss, limits=Limits(kept_bytes=kept)))
+    requests = [asked(number, tokens=30) for number in range(3)]
+    for request in requests:
+        world.client(request)
+    for number, (at, kind, name) in enumerate(events):
+
+        def happen(kind: str = kind, name: str = name, number: int = number) -> None:
+            if not world.nodes[name].alive:
+                return
+            if kind == "hang":
+                world.hang(name, 2.5)
+                return
+            (world.kill if kind == "kill" else world.drain)(name)
+            stages, priority = list(world.nodes[name].cores), world.nodes[name].priority
+            world.at(
+                world.now + 1.0, lambda: world.join(f"{name}n{number}", stages, priority) and None
+            )
+
+        world.at(at, happen)
+    all_texts_are_as_if_undisturbed(world, requests)
