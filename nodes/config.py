@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from nodes.access import REPLICAS, REPLICAS_HELP, Access, read_replicas, who
 from nodes.camera_settings import CameraOptions
 from nodes.gateway_settings import GatewayOptions
+from nodes.generation_settings import GenerationOptions
 from nodes.learning.options import LearnOptions, learning
 from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
@@ -281,6 +282,7 @@ class NodeConfig:
     learner: LearnOptions = field(default_factory=LearnOptions)
     gateway: GatewayOptions = field(default_factory=GatewayOptions)
     camera: CameraOptions = field(default_factory=CameraOptions)
+    generation: GenerationOptions = field(default_factory=GenerationOptions)
     missed: bool = False
     level: Literal["all", "basic"] = "all"
 

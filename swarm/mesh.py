@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from swarm.wire.codec_choice import AUTO, mode_of
 from swarm.wire.messages import Request, Result
 
 if TYPE_CHECKING:
+    from swarm.generation.client import GenerateOptions, Generation
     from swarm.learning.teaching import Taught
     from swarm.site.client import Results, Ticket
 
@@ -519,6 +520,30 @@ class Mesh:
             timeout=timeout,
             only_test=only_test,
         )
+
+    def generate(
+        self, model: str, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]
+    ) -> Generation:
+        """Tokens of a language model, as they are chosen: `async for token in mesh.generate("llm",
+        "Once")`. model: `NAME` or `NAME@VERSION`. prompt: text, or token ids. A node that dies
+        costs a pause, and no token. Iterating raises the error of a failure: `InvalidArgument`,
+        `ResourceExhausted` (the context does not fit, all slots are taken), `Unavailable`,
+        `DeadlineExceeded`, `Internal`."""
+        from swarm.generation.client import generate  # few clients generate
+
+        return generate(self.link, self.subjects, model, prompt, options, agent=self.agent)
+
+    def chat(
+        self,
+        model: str,
+        messages: Sequence[Mapping[str, Any]],
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """As `generate`, for the answer to a chat: messages with `role` and `content`, which the
+        model's own template makes a prompt of."""
+        from swarm.generation.client import generate
+
+        return generate(self.link, self.subjects, model, messages, options, agent=self.agent)
 
     async def ask_service(
         self,

@@ -132,6 +132,17 @@ class Subjects:
             f".{int(stage)}"
         )
 
+    def generate(self, model: str) -> str:
+        """Requests for tokens of a language model."""
+        return f"{self.root}.generate.{token(model, 'model name')}"
+
+    def steps(self, model: str, version: str, stage: int, node: str) -> str:
+        """Steps of sessions for one node of a language model's stage, stored nowhere."""
+        return (
+            f"{self.root}.steps.{token(model, 'model name')}.{token(version, 'version')}"
+            f".{int(stage)}.{self._named(node)}"
+        )
+
     def cancel(self, model: str, version: str) -> str:
         """Ids of requests whose requester waits no more."""
         return f"{self.root}.cancel.{token(model, 'model name')}.{token(version, 'version')}"

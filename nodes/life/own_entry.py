@@ -82,7 +82,7 @@ class OwnEntry:
             self._members.set(GOSSIP_KEY, attestation)
         if self._audits:
             self._members.set(AUDITS, self._audits)
-        self._announced = set(self._served())
+        self._announced = set().union(*(serving.places for serving in self._servings()))
         self._write()
 
     def write_load(self) -> None:

@@ -161,6 +161,8 @@ class StatusPublisher:
             "codecs": list(known_codecs()),
             "gossip": self._gossip_document(),
         }
+        if generation := [each for serving in servings for each in serving.generation]:
+            doc["generation"] = [each.status(now) for each in generation]
         if brings := link_rate(servers):
             doc["link_rate"] = int(brings)
         if self._ready_ms:

@@ -6,8 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import swarm
+from nodes.config import COVERS
 from nodes.connection.connection import Connection
 from nodes.requests.answering import InferAnswerer
+from nodes.requests.generating import GenerateService
 from nodes.requests.objectives import Objectives
 from nodes.versions.versions import Versions
 from swarm.fleet.service import FleetAnswers
@@ -48,6 +50,9 @@ class RequestService:
         self._forwarders = [
             Forwarder(mesh.link, mesh.subjects, site, self.answerer.answer) for site in config.sites
         ]
+        self._generate = None
+        if config.stage == 1 or config.role in COVERS:
+            self._generate = GenerateService(mesh, config.model_name, versions.pulling)
         self._fleet = FleetAnswers(mesh.link, mesh.subjects, connection.id, connection.peers.view)
         about = {"node": connection.id, "role": config.role}
         self._service = InferService(
@@ -74,6 +79,8 @@ class RequestService:
         """Be asked from now on."""
         self._service.start()
         self._fleet.start()
+        if self._generate is not None:
+            self._generate.start()
         if self._config.answers_requests:
             own(self._objectives.run(), "objectives")
         for forwarder in self._forwarders:
@@ -82,6 +89,8 @@ class RequestService:
     async def stop(self) -> None:
         """Take no more requests, and answer those under way."""
         self._fleet.stop()
+        if self._generate is not None:
+            await self._generate.stop()
         await self._service.stop()
 
     def close(self) -> None:

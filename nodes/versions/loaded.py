@@ -16,8 +16,11 @@ from nodes.connection.events import Tell
 from nodes.low_priority import in_low_priority_thread
 from nodes.stage.selftest import Known, learned
 from nodes.versions.artifacts import NodeArtifacts
+from shards.decoder.load import load_decoder_stage
+from shards.decoder_fields import Decoder
 from shards.errors import DoesNotFit
 from shards.manifest import Manifest
+from shards.runtimes.kv_stage import KvStage
 from shards.runtimes.load import DeviceChange, StageRuntime, load_lighter, load_stage
 from shards.runtimes.ort import Level, OrtRuntime
 from shards.runtimes.synthetic import random_feeds
@@ -37,7 +40,8 @@ T = TypeVar("T")
 
 @dataclass
 class Loaded:
-    """The runtimes of a version that this node needs: its stages, and stage 0 if it asks.
+    """The runtimes of a version that this node needs: its stages, and stage 0 if it asks; of a
+    language model (`language`) `decoders` in their place.
 
     known: what the stages gave for known input, by stage (`learn_known`). on_replaced: who computes
     with the stages, and has to know of other runtimes.
@@ -50,6 +54,8 @@ class Loaded:
     seconds: float
     lighter_seconds: float = 0.0
     known: dict[int, Known] = field(default_factory=dict)
+    decoders: dict[int, KvStage] = field(default_factory=dict)
+    language: Decoder | None = None
     on_replaced: list[OnReplaced] = field(default_factory=list)
 
     @property
@@ -105,6 +111,8 @@ class Loaded:
         for runtime in (*self.stages.values(), self.edge, self.lighter):
             if runtime is not None:
                 runtime.close()
+        for decoder in self.decoders.values():
+            decoder.close()
 
 
 async def load(
@@ -167,7 +175,22 @@ async def load(
                 log.warning("stage %d is not held: %s", number, error)
         return fits
 
+    def decoder(number: int) -> KvStage:
+        options = config.generation
+        return load_decoder_stage(
+            manifest,
+            number,
+            fetch,
+            slots=options.slots,
+            context=options.session_tokens,
+            threads=config.threads,
+        )
+
     def build() -> Loaded:
+        if manifest.decoder is not None:
+            decoders = {number: decoder(number) for number in wanted}
+            taken = time.monotonic() - started
+            return Loaded(info, {}, None, None, taken, decoders=decoders, language=manifest.decoder)
         if config.role == WARM:
             loaded = what_fits()
         else:

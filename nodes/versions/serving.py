@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from nodes.connection.connection import Connection
+from nodes.generation.server import GenerationServer
 from nodes.limits import check_payload, credit_of, lane_options
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.selftest import Known
@@ -65,6 +66,7 @@ class Serving:
         self.loaded = loaded
         self._mesh = mesh
         self._drained = asyncio.Event()
+        self.generation: list[GenerationServer] = []  # the stages of a language model
         self.servers = [_server(shared, loaded, stage) for stage in loaded.stages]
         loaded.on_replaced.append(self._replaced)
         self._cancel_sid = 0
@@ -98,6 +100,12 @@ class Serving:
     async def ready(self, timeout: float) -> None:
         """Wait until every lane pulls. Raises `TimeoutError`."""
         await asyncio.gather(*(server.source.ready(timeout) for server in self.servers))
+
+    @property
+    def places(self) -> set[Where]:
+        """The stages that this node serves of the version."""
+        stages = [*(s.stage for s in self.servers), *(s.stage for s in self.generation)]
+        return {(self.info.model, self.info.version, stage) for stage in stages}
 
     @property
     def waits_for(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from nodes.connection.connection import Connection
 from nodes.stage.server import StageAudit, StageServer
 from nodes.versions.asked_models import AskedModels
+from nodes.versions.generating import serving_of
 from nodes.versions.kept_times import KeptTimes
 from nodes.versions.loaded import Loaded
 from nodes.versions.loader import Loader
@@ -267,7 +268,7 @@ class Versions:
             )
             try:
                 check_one_domain(await others, mesh.link.domain, f"{info.model}@{version}")
-                serving = Serving(self._shared, loaded)
+                serving = serving_of(self._shared, loaded)
             except BaseException:  # nobody else closes what has just been loaded
                 self.loader.free(loaded)
                 raise

@@ -99,9 +99,11 @@ class Follower:
         """The connection is back after a loss: messages may have been missed."""
         self._due = now
 
-    def take(
-        self, data: bytes | memoryview, status: bytes, headers: bytes | None, now: float
-    ) -> GeneratedToken | None:
+    def not_sent(self, error: SwarmError, now: float) -> None:
+        """The request of `due` could not be sent."""
+        self._again(error, now)
+
+    def take(self, data: bytes | memoryview, status: bytes, now: float) -> GeneratedToken | None:
         """A message came; the token that it brings, if it is the next one."""
         if self.done:
             return None
@@ -121,6 +123,7 @@ class Follower:
         self._due = now + self._patience()
         if doc.get("accepted") is True:
             self._head = str(doc.get("node", ""))[:128]
+            self.request = replace(self.request, version=str(doc.get("version", ""))[:128])
             epoch = doc.get("epoch", 0)
             self._epoch = max(self._epoch, epoch if type(epoch) is int else 0)
             return None

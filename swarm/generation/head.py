@@ -24,7 +24,7 @@ from swarm.generation.choice import Candidate, choose
 from swarm.generation.effects import Pass, Tell
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
-from swarm.generation.stage import Limits, Shape, StageCore
+from swarm.generation.stage import USUAL, Limits, Shape, StageCore
 from swarm.generation.steps import (
     Alive,
     Failed,
@@ -56,8 +56,8 @@ class Led:
 
 
 class HeadCore(StageCore):
-    """words_to: where later stages send tokens. first_token, between_tokens: seconds, as seen
-    here."""
+    """words_to: where later stages send tokens. version: of the model. first_token,
+    between_tokens: seconds, as seen here."""
 
     def __init__(
         self,
@@ -66,25 +66,24 @@ class HeadCore(StageCore):
         shape: Shape,
         peers: Callable[[int], Sequence[Candidate]],
         words_to: str,
-        limits: Limits = Limits(),
+        version: str = "",
+        limits: Limits = USUAL,
         decode: Decode | None = None,
     ) -> None:
         super().__init__(1, last, node, shape, peers, limits, decode)
         self.led: dict[str, Led] = {}
         self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
         self._words_to = words_to
+        self._version = version
         self._round = Usual(start=SOONEST_LATE / LATE_FACTOR)
 
     # --- admission --------------------------------------------------------------------
 
-    def ask(
-        self, request: GenerateRequest, reply: str, now: float, *, others: bool = True
-    ) -> None:
+    def ask(self, request: GenerateRequest, reply: str, now: float, *, others: bool = True) -> None:
         """A client asks. request: with a session, ids as prompt, and a seed. others: whether the
         node that had the session before may still be asked for it. A refusal goes to the client."""
-        before = request.head
-        if others and before and before != self.node and self._lives(before):
-            self._out.passes.append(Pass(before, request, reply))
+        if others and (node := self._whose(request)):
+            self._out.passes.append(Pass(node, request, reply))
             return
         session = self.sessions.get(request.session)
         try:
@@ -106,11 +105,21 @@ class HeadCore(StageCore):
             "max_tokens": session.opening.most,
             "seed": session.opening.sampling.seed,
             "epoch": session.epoch,
+            "version": self._version,
         }
         self._out.tells.append(Tell(session.key, reply, accepted, request.json))
 
-    def _lives(self, node: str) -> bool:
-        return any(each.node == node for each in self._peers(1))
+    def _whose(self, request: GenerateRequest) -> str:
+        """The node that a request belongs to, "" for this one: the one that has the session, if it
+        lives; a new one goes to a primary."""
+        peers = {each.node: each for each in self._peers(1)}
+        if request.session in self.sessions or request.head == self.node:
+            return ""
+        if request.head in peers:
+            return request.head
+        mine = peers[self.node].priority if self.node in peers else 0
+        better = [each for each in peers.values() if each.priority < mine]
+        return choose(request.session, better, set(self._shunned))
 
     def _admit(self, request: GenerateRequest, reply: str, now: float) -> Session:
         """Raises `ResourceExhausted`, `InvalidArgument`, `Unavailable`."""
@@ -169,7 +178,7 @@ class HeadCore(StageCore):
     def _start(self, session: Session, position: int) -> int:
         return chunk_start(position, session.opening.prompt, self.shape.width)
 
-    def _ready(self) -> list[tuple[Session, Step]]:
+    def _ready(self, now: float) -> list[tuple[Session, Step]]:
         ready = []
         for session in sorted(self.sessions.values(), key=lambda each: each.ran):
             led = self.led[session.key]
@@ -241,9 +250,7 @@ class HeadCore(StageCore):
         """A session ends by a failure, which its client hears."""
         opening = session.opening
         doc = {"v": 1, "session": session.key}
-        self._out.tells.append(
-            Tell(session.key, opening.reply, doc, opening.json, True, error)
-        )
+        self._out.tells.append(Tell(session.key, opening.reply, doc, opening.json, True, error))
         self.close(session.key)
 
     def _end_failed(self, session: Session, text: str) -> None:
@@ -294,9 +301,7 @@ class HeadCore(StageCore):
                 continue
             made = tuple(session.ids[session.opening.prompt :])
             left = max(0.0, led.deadline - now)
-            request = replace(
-                led.request, made=made, epoch=session.epoch, head=node, budget=left
-            )
+            request = replace(led.request, made=made, epoch=session.epoch, head=node, budget=left)
             self._out.passes.append(Pass(node, request, session.opening.reply))
             self.drop(session.key)
 

@@ -122,7 +122,7 @@ class GenerateRequest:
     """A request for tokens. session: its id, a token of a subject, "" for a new one. prompt: token
     ids; or `text`; or `messages` of a chat. made: tokens that the client has already, of an attempt
     before this one; `epoch` counts attempts, and `head` is the node that took the last one. budget:
-    seconds. ask_seed: the client named no seed. The rest: `Opening`."""
+    seconds. has_seed: the client named a seed. The rest: `Opening`."""
 
     session: str = ""
     prompt: tuple[int, ...] = ()
@@ -158,6 +158,8 @@ class GenerateRequest:
         for name in ("session", "version", "agent", "epoch", "head"):
             if value := getattr(self, name):
                 doc[name] = value
+        if self.json:
+            doc["json"] = True
         if self.made:
             doc["made"] = pack_ids(self.made)
         return doc
@@ -212,6 +214,7 @@ class GenerateRequest:
             epoch=integer(doc, "epoch", 0, 0, 1 << 31),
             head=name_of(doc, "head"),
             has_seed=doc.get("seed") is not None,
+            json=doc.get("json") is True,
         )
 
 

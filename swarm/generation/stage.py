@@ -63,6 +63,9 @@ class Limits:
     """Seconds after which a session that nobody speaks of leaves its slot."""
 
 
+USUAL = Limits()
+
+
 class StageCore:
     """peers(stage): the living nodes of another stage. decode: token ids as text, for the last
     stage; None without a tokenizer. counts: since the start, for people."""
@@ -74,7 +77,7 @@ class StageCore:
         node: str,
         shape: Shape,
         peers: Callable[[int], Sequence[Candidate]],
-        limits: Limits = Limits(),
+        limits: Limits = USUAL,
         decode: Decode | None = None,
     ) -> None:
         self.stage, self.last, self.node = stage, last, node
@@ -153,18 +156,22 @@ class StageCore:
 
     def plan(self, now: float) -> list[Run]:
         """The runs of the next turn; none while there is nothing to do."""
-        runs = plan(self._ready())
+        runs = plan(self._ready(now))
         for run in runs:
             for session, step in run.steps:
                 session.running, session.ran, session.reaches = True, now, step.end
                 self._begun(session, step)
         return runs
 
-    def _ready(self) -> list[tuple[Session, Step]]:
+    def _ready(self, now: float) -> list[tuple[Session, Step]]:
         """The next step of each session, those that ran the longest ago first."""
         waiting = [s for s in self.sessions.values() if s.pending and not s.running]
         waiting.sort(key=lambda session: session.ran)
-        return [(session, session.pending[0]) for session in waiting]
+        for session in waiting:
+            while session.pending and session.pending[0].position > session.held:
+                self._begun(session, session.pending[0])
+                self._lacks(session, session.held, now)
+        return [(session, session.pending[0]) for session in waiting if session.pending]
 
     def _begun(self, session: Session, step: Step) -> None:
         session.pending.popleft()
@@ -179,7 +186,8 @@ class StageCore:
                 continue
             if step.end > len(session.ids):
                 continue  # the client asked again, and has fewer
-            session.held = max(session.held, step.end)
+            # At position 0 a slot begins anew: what lies behind is computed again, in order.
+            session.held = step.end if step.position == 0 else max(session.held, step.end)
             if self._tail is None:
                 self._pass_on(session, step, rows[at].copy() if len(run.steps) > 1 else rows[at])
             elif step.asks:

@@ -9,6 +9,7 @@ record, and any of them can begin the session anew at the next node.
              stale: a newer attempt of the session is under way         failed: a run raised
              tokens: chosen by the last stage                           gone: the client is gone
              alive: the answer to a probe                               moved: who serves stage k
+    between nodes of stage 1: `asks`, requests that are another node's
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import DecodeError, InvalidArgument
-from swarm.generation.request import MOST_TOKENS, Opening, ids_of, pack_ids
+from swarm.generation.request import GenerateRequest, Opening, ids_of, pack_ids
 from swarm.subjects import TOKEN
 from swarm.wire.maps import pack, unpack_map
 
@@ -80,6 +81,14 @@ class Step:
         return 256 + 4 * len(self.ids) + (0 if self.rows is None else self.rows.nbytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A client's request that a node of stage 1 passes to another one."""
+
+    request: GenerateRequest
+    reply: str
+
+
 @dataclass(slots=True)
 class Forward:
     """One message to the next stage. back: the subject that the sender hears words on."""
@@ -88,6 +97,20 @@ class Forward:
     steps: list[Step] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     probe: bool = False
+    asks: list[Ask] = field(default_factory=list)
+
+    def pieces(self, largest: int) -> list[Forward]:
+        """The same in messages of about `largest` bytes each, in order."""
+        if sum(step.nbytes for step in self.steps) <= largest:
+            return [self]
+        pieces, size = [Forward(self.back, [], self.closed, self.probe, self.asks)], 0
+        for step in self.steps:
+            if size and size + step.nbytes > largest:
+                pieces.append(Forward(self.back))
+                size = 0
+            pieces[-1].steps.append(step)
+            size += step.nbytes
+        return pieces
 
     def parts(self) -> list[bytes | memoryview]:
         """The message, in pieces."""
@@ -96,6 +119,8 @@ class Forward:
             head["probe"] = True
         if self.closed:
             head["closed"] = self.closed
+        if self.asks:
+            head["asks"] = [[ask.request.as_doc(), ask.reply] for ask in self.asks]
         if not self.steps:
             return [pack(head)]
         head["steps"] = [_step_doc(step) for step in self.steps]
@@ -104,7 +129,7 @@ class Forward:
         # The hidden states stand behind the map: they are neither copied nor walked through.
         packed = pack(head)
         sized = len(packed).to_bytes(4, "little")
-        return [b"\xc1", sized, packed, *(memoryview(one).cast("B") for one in rows)]
+        return [b"\xc1", sized, packed, *(one.data.cast("B") for one in rows)]
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Forward:
@@ -154,7 +179,11 @@ def _forward(kind: type[Forward], doc: dict[str, Any], rows: memoryview) -> Forw
             step.rows = table[at : at + len(step.ids)]
             at += len(step.ids)
     closed = [_name(one) for one in _listed(doc, "closed", MOST_STEPS)]
-    return kind(_subject(doc["back"]), steps, closed, doc.get("probe") is True)
+    asks = [
+        Ask(GenerateRequest.read(request), _subject(reply))
+        for request, reply in _listed(doc, "asks", MOST_STEPS)
+    ]
+    return kind(_subject(doc["back"]), steps, closed, doc.get("probe") is True, asks)
 
 
 def _read_step(doc: dict[str, Any]) -> Step:
@@ -323,6 +352,3 @@ def _subject(value: Any) -> str:
     if any(character <= " " or character in "*>" for character in value):
         raise DecodeError("back: the subject of an inbox")
     return value
-
-
-assert MOST_STEPS <= MOST_TOKENS

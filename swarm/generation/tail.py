@@ -98,9 +98,7 @@ class Tail:
             doc["node"] = self._node
         return doc
 
-    def _tell(
-        self, session: Session, told: tuple[Token, dict[str, Any]], out: Outbox
-    ) -> None:
+    def _tell(self, session: Session, told: tuple[Token, dict[str, Any]], out: Outbox) -> None:
         opening, (token, doc) = session.opening, told
         out.word(opening.head, token)
         out.tells.append(

@@ -122,12 +122,17 @@ class InferService:
         parts = [oip.encode_result(result)] if oip.is_json(message.data) else result.parts()
         headers = b""
         if result.status is not Status.OK:
-            text = result.message[:500].replace("\r", " ").replace("\n", " ")
-            code = SERVICE_ERROR_CODES.get(result.status, "500")
-            headers = (
-                f"NATS/1.0\r\nNats-Service-Error: {text}\r\nNats-Service-Error-Code: {code}\r\n\r\n"
-            ).encode()
+            headers = service_error(result.status, result.message)
         self._link.publish(message.reply, parts, headers=headers)
+
+
+def service_error(status: Status, message: str) -> bytes:
+    """The headers of a failure (ADR-32)."""
+    text = message[:500].replace("\r", " ").replace("\n", " ")
+    code = SERVICE_ERROR_CODES.get(status, "500")
+    return (
+        f"NATS/1.0\r\nNats-Service-Error: {text}\r\nNats-Service-Error-Code: {code}\r\n\r\n"
+    ).encode()
 
 
 def _traceparent(message: LinkMessage) -> str:

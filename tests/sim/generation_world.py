@@ -1,4 +1,4 @@
-"""Sessions over stages in virtual time: the real decisions and encodings, simulated nodes and links.
+"""Sessions over stages in virtual time: real decisions and encodings, simulated nodes and links.
 
 Each node holds a decoder of numpy: a true function of (input, position) over all inputs before.
 Nodes die with all that they hold, come back as new ones, hang and go on; links lose messages.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -20,7 +21,7 @@ from swarm.generation.follow import Follower, GeneratedToken
 from swarm.generation.head import HeadCore
 from swarm.generation.request import GenerateRequest
 from swarm.generation.sampling import choose
-from swarm.generation.stage import Limits, Shape, StageCore
+from swarm.generation.stage import USUAL, Limits, Shape, StageCore
 from swarm.generation.steps import Forward, decode_words, encode_words
 from swarm.generation.turns import Run
 from swarm.wire.maps import pack
@@ -101,7 +102,7 @@ class World:
         *,
         loss: float = 0.0,
         slots: int = 4,
-        limits: Limits = Limits(),
+        limits: Limits = USUAL,
         latency: tuple[float, float] = (0.0002, 0.002),
     ) -> None:
         self.last, self.now, self.loss = last, 0.0, loss
@@ -144,11 +145,11 @@ class World:
             core: StageCore
             if stage == 1:
                 to = f"{name}/1"
-                core = HeadCore(self.last, name, shape, self._peers, to, self._limits)
+                core = HeadCore(self.last, name, shape, self._peers, to, limits=self._limits)
             else:
                 core = StageCore(stage, self.last, name, shape, self._peers, self._limits)
             node.cores[stage] = (core, NumpyDecoder(stage, self.last, self._slots))
-            self.at(self.now + TICK, lambda core=core: self._tick(node, core))
+            self.at(self.now + TICK, partial(self._tick, node, core))
         return node
 
     def _peers(self, stage: int) -> list[Candidate]:
@@ -199,7 +200,7 @@ class World:
         for other in self.nodes.values():
             if other.alive and other is not node:
                 for core, _ in other.cores.values():
-                    self._do(other, lambda o=other, c=core: self._gone(o, c, node.name))
+                    self._do(other, partial(self._gone, other, core, node.name))
 
     def _gone(self, node: Node, core: StageCore, dead: str) -> None:
         core.gone(dead, self.now)
@@ -250,14 +251,14 @@ class World:
         for name, message in out.forward.items():
             message.back = f"{node.name}/{core.stage}"
             data = b"".join(bytes(part) for part in message.parts())
-            self._send(node.name, name, lambda n=name, d=data: self._arrived(node, core, n, d))
+            self._send(node.name, name, partial(self._arrived, node, core, name, data))
         for to, words in out.words.items():
             data = encode_words(node.name, words)
-            self._send(node.name, to.partition("/")[0], lambda t=to, d=data: self._word(t, d))
+            self._send(node.name, to.partition("/")[0], partial(self._word, to, data))
         for tell in out.tells:
-            self._send(node.name, "client", lambda t=tell: self._tell(t))
+            self._send(node.name, "client", partial(self._tell, tell))
         for each in out.passes:
-            self._send(node.name, each.node, lambda e=each: self._passed(node, core, e))
+            self._send(node.name, each.node, partial(self._passed, node, core, each))
 
     def _arrived(self, sender: Node, core: StageCore, name: str, data: bytes) -> None:
         target = self.nodes.get(name)
@@ -321,7 +322,9 @@ class World:
         request = client.follower.due(self.now)
         if request is not None:
             data, session = request.encode(), request.session
-            self._send("client", "server", lambda: self._asked(GenerateRequest.decode(data), session))
+            self._send(
+                "client", "server", lambda: self._asked(GenerateRequest.decode(data), session)
+            )
         if not client.follower.done:
             self.at(client.follower.wake(self.now) + 1e-4, lambda: self._woken(client))
 
@@ -347,7 +350,7 @@ class World:
         client = self.clients.get(reply)
         if client is None:
             return
-        token = client.follower.take(data, status, None, self.now)
+        token = client.follower.take(data, status, self.now)
         if token is not None:
             client.tokens.append(token)
             client.times.append(self.now)

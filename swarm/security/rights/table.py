@@ -117,6 +117,22 @@ TABLE = (
         queues=("stage", "cover"),
     ),
     Row(
+        "swarm.{mesh}.generate.{model}",
+        "requests for tokens",
+        publish={Role.CLIENT, Role.REQUESTER, Role.GATEWAY},
+        subscribe=ANSWERERS,
+        queues=("q",),
+    ),
+    Row(
+        "swarm.{mesh}.steps.{model}.*.1.*.*", "sessions to another node of stage 1", publish=SERVERS
+    ),
+    Row("swarm.{mesh}.steps.{model}.*.{next}.*.*", "steps to the next stage", publish=SERVERS),
+    Row(
+        "swarm.{mesh}.steps.{model}.*.{stage}.{user}.*",
+        "steps for the own nodes of the own stage",
+        subscribe=SERVERS,
+    ),
+    Row(
         "swarm.{mesh}.cancel.{model}.*",
         "requests that nobody waits for",
         publish=REQUESTERS,

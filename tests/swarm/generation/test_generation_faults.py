@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sim.generation_world import World, whole
 
 from swarm.generation.request import GenerateRequest, Sampling
 from swarm.generation.stage import Limits
+from tests.sim.generation_world import World, whole
 
 PROMPT = tuple(range(1, 38))
 

@@ -1,0 +1,424 @@
+"""One stage of a language model on one node: messages in, runs in a thread, messages out.
+
+All decisions are those of `swarm.generation`; here are the sockets, the thread and the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nodes.stage.worker import Worker
+from shards.decoder.stage import DecoderStage
+from swarm.errors import DecodeError, SwarmError
+from swarm.fleet.advertised import StagePeer
+from swarm.flow.latency import LatencyWindow, Usual
+from swarm.generation.choice import Candidate
+from swarm.generation.effects import Pass, Tell
+from swarm.generation.head import HeadCore
+from swarm.generation.request import GenerateRequest
+from swarm.generation.stage import USUAL, Limits, Shape, StageCore
+from swarm.generation.steps import Ask, Forward, Gone, decode_words, encode_words
+from swarm.generation.text import Decode
+from swarm.generation.turns import Run
+from swarm.link import LinkMessage
+from swarm.mesh import Mesh
+from swarm.model import ModelInfo
+from swarm.requests.infer_service import service_error
+from swarm.wire.maps import pack
+from swarm.wire.tensors import Part
+
+log = logging.getLogger("swarm.generation")
+
+TICK = 0.05  # seconds, while there are sessions
+INLINE_BELOW = 0.0004  # seconds; a shorter run costs less than a thread and back
+KEEPS_WAY = 0.05  # seconds; behind a message that went by the server, others do: none overtakes it
+LARGEST = 512 << 10  # bytes of steps in one message
+PEERS_FOR = 0.1  # seconds for which the nodes of a stage are remembered
+GONE = b"503"  # the server's word that nobody listens
+
+
+@dataclass(frozen=True, slots=True)
+class _Peers:
+    """Nodes of one stage as gossip knew them at `at`."""
+
+    at: float
+    candidates: tuple[Candidate, ...]
+    inboxes: dict[str, str]  # of those on this host, by node
+
+
+class GenerationServer:
+    """`start`, then `drain` and `close`. peers(stage): the living nodes of a stage. decode: token
+    ids as text, None without a tokenizer. end_tokens: ids that end every answer."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        info: ModelInfo,
+        stage: int,
+        node: str,
+        decoder: DecoderStage,
+        peers: Callable[[int], Sequence[StagePeer]],
+        limits: Limits = USUAL,
+        decode: Decode | None = None,
+        end_tokens: tuple[int, ...] = (),
+    ) -> None:
+        self.end_tokens = end_tokens
+        self.info, self.stage = info, stage
+        self.decoder = decoder
+        self.turns = LatencyWindow()
+        self._mesh, self._link, self._node = mesh, mesh.link, node
+        self._known_peers = peers
+        self._loop = asyncio.get_running_loop()
+        self._worker = Worker(self._loop, f"generation-{stage}")
+        self._usual = Usual(start=INLINE_BELOW)
+        self._host = mesh.lender.host
+        self._peers: dict[int, _Peers] = {}
+        self._busy = False
+        self._emptied = asyncio.Event()  # of sessions, while it drains
+        self._due = False  # a look at what is to be done is on its way
+        self._ticking: asyncio.TimerHandle | None = None
+        self._sids: list[int] = []
+        self._hears: dict[tuple[str, int], str] = {}  # where a node's words come, by node and stage
+        self._watches: dict[str, str] = {}  # where the server says that a client is gone
+        self._by_server: dict[str, float] = {}  # until when messages to a node take that way
+        self._passed: dict[str, list[Pass]] = {}  # requests that were passed to a node lately
+        self.malformed = 0
+        shape = Shape(decoder.width, decoder.context, decoder.slots, decoder.kv_bytes_per_token)
+        self.core: StageCore
+        if stage == 1:
+            self.core = HeadCore(
+                info.last,
+                node,
+                shape,
+                self._candidates,
+                self._link.expect(self._on_words),
+                info.version,
+                limits,
+                decode,
+            )
+        else:
+            self.core = StageCore(stage, info.last, node, shape, self._candidates, limits, decode)
+
+    # --- life -------------------------------------------------------------------------
+
+    @property
+    def subject(self) -> str:
+        """Where this node takes steps."""
+        return self._mesh.subjects.steps(self.info.model, self.info.version, self.stage, self._node)
+
+    def start(self) -> None:
+        """Take steps from now on."""
+        self._sids.append(self._link.subscribe(self.subject, self._on_message))
+        self._mesh.socket.listen(self.subject, self._on_datagram)
+
+    async def drain(self, timeout: float) -> None:
+        """Take no new session, let other nodes go on with those that are here, and wait up to
+        `timeout` seconds for those that stay."""
+        self.core.draining = True
+        self._emptied.clear()
+        if isinstance(self.core, HeadCore):
+            self.core.hand_over(time.monotonic())
+        self._after()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._emptied.wait()
+
+    def stop(self) -> None:
+        """Take no steps any more."""
+        for sid in self._sids:
+            self._link.unsubscribe(sid)
+        self._mesh.socket.forget(self.subject)
+        for reply in (*self._hears.values(), *self._watches.values()):
+            self._link.forget(reply)
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    def close(self) -> None:
+        """Free the thread and the decoder. Blocks for the present run."""
+        self._worker.close()
+        self.decoder.close()
+
+    # --- in ---------------------------------------------------------------------------
+
+    def ask(self, request: GenerateRequest, reply: str) -> None:
+        """A client asks; this is a node of stage 1."""
+        assert isinstance(self.core, HeadCore)
+        self.core.ask(request, reply, time.monotonic())
+        self._after()
+
+    def cancel(self, session: str) -> None:
+        """Nobody waits for a session's tokens any more."""
+        if session in self.core.sessions:
+            self.core.counts["cancelled"] += 1
+            self.core.close(session)
+            self._after()
+
+    def node_gone(self, node: str) -> None:
+        """A node has died or left."""
+        self._peers.clear()
+        self.core.gone(node, time.monotonic())
+        self._after()
+
+    def _on_message(self, message: LinkMessage) -> None:
+        self._take(message.data)
+
+    def _on_datagram(self, data: bytes, sent: int, reply: str) -> None:
+        self._take(data)
+
+    def _take(self, data: bytes | memoryview) -> None:
+        try:
+            message = Forward.decode(bytes(data))
+        except DecodeError as error:
+            self.malformed += 1
+            log.warning("steps of stage %d are malformed: %s", self.stage, error)
+            return
+        now = time.monotonic()
+        for ask in message.asks:
+            if isinstance(self.core, HeadCore):
+                self.core.ask(ask.request, ask.reply, now)
+        self.core.take(message, now)
+        self._after()
+
+    def _on_words(self, message: LinkMessage, node: str = "") -> None:
+        """Words of a later stage; or the server's, that `node` listens no more."""
+        now = time.monotonic()
+        if message.status == GONE:
+            self._nobody(node, now)
+        elif message.data:
+            try:
+                said_by, words = decode_words(message.data)
+            except DecodeError as error:
+                self.malformed += 1
+                log.warning("words to stage %d are malformed: %s", self.stage, error)
+                return
+            self.core.heard(said_by, words, now)
+        self._after()
+
+    def _nobody(self, node: str, now: float) -> None:
+        self._peers.clear()
+        self.core.gone(node, now)
+        for each in self._passed.pop(node, []):
+            assert isinstance(self.core, HeadCore)
+            self.core.ask(each.request, each.reply, now, others=False)
+
+    def _on_client(self, message: LinkMessage, session: str) -> None:
+        """The server says that nobody reads a session's tokens."""
+        if message.status == GONE and (found := self.core.sessions.get(session)) is not None:
+            self.core.counts["gone"] += 1
+            if self.stage > 1:
+                self._send_words(found.opening.head, [Gone(session)])
+            self.core.close(session)
+            self._after()
+
+    # --- turns ------------------------------------------------------------------------
+
+    def _after(self) -> None:
+        """Send what there is to send, and compute what there is to compute."""
+        self._flush()
+        if self.core.draining and not self.core.sessions:
+            self._emptied.set()
+        if not self._busy and not self._due:
+            self._due = True
+            # Behind the messages of one read: their steps share a turn.
+            self._loop.call_soon(self._turn)
+        if self._ticking is None and self.core.sessions:
+            self._ticking = self._loop.call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = None
+        self.core.tick(time.monotonic())
+        gone = [key for key in self._watches if key not in self.core.sessions]
+        for key in gone:
+            self._link.forget(self._watches.pop(key))
+        self._after()
+
+    def _turn(self) -> None:
+        self._due = False
+        if self._busy:
+            return
+        runs = self.core.plan(time.monotonic())
+        if not runs:
+            return
+        self._busy = True
+        work = partial(self._compute, [(run, *self._feeds(run)) for run in runs])
+        if self._usual.ewma < INLINE_BELOW and _decodes(runs):
+            began = time.perf_counter()
+            results = work()
+            self._computed(runs, results, None, time.perf_counter() - began)
+        else:
+            self._worker.submit(work, partial(self._computed, runs))
+
+    def _feeds(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
+        """Of a run: ids [b, s] or hidden states [b, s, width], and positions [b]."""
+        positions = np.array([step.position for _, step in run.steps], np.int64)
+        if self.stage == 1:
+            return np.array([step.ids for _, step in run.steps], np.int64), positions
+        rows = [step.rows for _, step in run.steps if step.rows is not None]
+        return (rows[0][None] if len(rows) == 1 else np.stack(rows)), positions
+
+    def _compute(
+        self, work: Sequence[tuple[Run, np.ndarray, np.ndarray]]
+    ) -> list[np.ndarray | Exception]:
+        """In the thread, as a rule. A run that fails is none of the others' fault."""
+        results: list[np.ndarray | Exception] = []
+        for run, rows, positions in work:
+            try:
+                results.append(self.decoder.run(rows, run.slot, positions))
+            except Exception as error:
+                results.append(error)
+        return results
+
+    def _computed(
+        self,
+        runs: Sequence[Run],
+        results: Sequence[np.ndarray | Exception] | None,
+        failure: Exception | None,
+        seconds: float,
+    ) -> None:
+        now = time.monotonic()
+        self._busy = False
+        for at, run in enumerate(runs):
+            result = failure if results is None else results[at]
+            if isinstance(result, np.ndarray):
+                self.core.computed(run, result, now)
+            else:
+                error = result or RuntimeError("the run gave nothing")
+                log.error("a run of stage %d failed: %s", self.stage, error)
+                self.core.failed(run, error)
+        if _decodes(runs):
+            self._usual.add(seconds)
+        self.turns.add(seconds, now)
+        self._after()
+
+    # --- out --------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        out = self.core.flush()
+        for tell in out.tells:
+            self._tell(tell)
+        for to, words in out.words.items():
+            self._send_words(to, words)
+        for node, message in out.forward.items():
+            self._send_forward(node, self.stage + 1, message)
+        for each in out.passes:
+            self._passed[each.node] = [*self._passed.get(each.node, [])[-15:], each]
+            ask = Ask(each.request, each.reply)
+            self._send_forward(each.node, 1, Forward("", asks=[ask]))
+        self._link.push()
+
+    def _send_forward(self, node: str, stage: int, message: Forward) -> None:
+        message.back = self._heard_at(node, stage)
+        for piece in message.pieces(LARGEST):
+            self._send(node, stage, piece.parts(), piece.back)
+
+    def _heard_at(self, node: str, stage: int) -> str:
+        found = self._hears.get((node, stage))
+        if found is None:
+            found = self._link.expect(partial(self._on_words, node=node))
+            self._hears[(node, stage)] = found
+        return found
+
+    def _send(self, node: str, stage: int, parts: list[bytes | memoryview], back: str) -> None:
+        subject = self._mesh.subjects.steps(self.info.model, self.info.version, stage, node)
+        now = time.monotonic()
+        inbox = self._peers_of(stage).inboxes.get(node, "")
+        if (
+            inbox
+            and self._by_server.get(node, 0.0) <= now
+            and self._mesh.socket.send(inbox, subject, parts)
+        ):
+            return
+        self._by_server[node] = now + KEEPS_WAY
+        with contextlib.suppress(SwarmError):  # it is sent again when the connection is back
+            self._link.publish(subject, parts, back)
+
+    def _send_words(self, to: str, words: Sequence[Any]) -> None:
+        data = encode_words(self._node, words)
+        inbox = to.rpartition(".")[0]
+        if self._is_near(inbox) and self._mesh.socket.send(inbox, to, [data]):
+            return
+        with contextlib.suppress(SwarmError):
+            self._link.publish(to, data)
+
+    def _is_near(self, inbox: str) -> bool:
+        before = max(1, self.stage - 1)
+        return any(inbox in self._peers_of(stage).inboxes.values() for stage in {1, before})
+
+    def _tell(self, tell: Tell) -> None:
+        watch = self._watches.get(tell.session)
+        if watch is None:
+            watch = self._link.expect(partial(self._on_client, session=tell.session))
+            self._watches[tell.session] = watch
+        doc, headers = dict(tell.doc), b""
+        if tell.error is not None:
+            doc |= {"error": str(tell.error), "status": str(tell.error.status)}
+            headers = service_error(tell.error.status, str(tell.error))
+        parts: list[Part] = [json.dumps(doc).encode() if tell.json else pack(doc)]
+        try:
+            self._link.publish(tell.reply, parts, watch, headers)
+            if tell.last:
+                self._link.publish(tell.reply)
+        except SwarmError as error:
+            log.info("a token could not be sent: %s", error)
+
+    # --- the nodes of other stages ------------------------------------------------------
+
+    def _candidates(self, stage: int) -> tuple[Candidate, ...]:
+        return self._peers_of(stage).candidates
+
+    def _peers_of(self, stage: int) -> _Peers:
+        now = time.monotonic()
+        found = self._peers.get(stage)
+        if found is None or now - found.at > PEERS_FOR:
+            peers = self._known_peers(stage)
+            found = self._peers[stage] = _Peers(
+                now,
+                tuple(Candidate(each.node, each.priority, each.draining) for each in peers),
+                {each.node: each.inbox for each in peers if self._host and each.host == self._host},
+            )
+        return found
+
+    # --- figures ----------------------------------------------------------------------
+
+    def status(self, now: float) -> dict[str, Any]:
+        """Of a status document: counts since the start, times in milliseconds."""
+        core = self.core
+        doc: dict[str, Any] = {
+            "stage": self.stage,
+            "model": self.info.model,
+            "version": self.info.version,
+            "slots": self.decoder.slots,
+            "sessions": len(core.sessions),
+            "context": self.decoder.context,
+            "kv_bytes": core.kv_bytes,
+            "kept_bytes": core.kept_bytes,
+            "turn_ms": _percentiles(self.turns, now),
+            "counters": dict(core.counts) | {"malformed": self.malformed},
+        }
+        if isinstance(core, HeadCore):
+            doc["first_token_ms"] = _percentiles(core.first_token, now)
+            doc["between_tokens_ms"] = _percentiles(core.between_tokens, now)
+        return doc
+
+
+def _decodes(runs: Sequence[Run]) -> bool:
+    """Whether a turn has no chunk of a prompt."""
+    return all(len(step.ids) == 1 for run in runs for _, step in run.steps)
+
+
+def _percentiles(window: LatencyWindow, now: float) -> dict[str, float]:
+    return {
+        name: round(window.percentile(share, now) * 1e3, 3)
+        for name, share in (("p50", 0.5), ("p99", 0.99))
+    }

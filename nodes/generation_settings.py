@@ -1,0 +1,36 @@
+"""How a node serves a language model: its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodes.settings import check, tuning
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """Raises `InvalidArgument`."""
+
+    slots: int = tuning(
+        8, "Sessions that a stage of a language model holds at a time.", least=1, most=4096
+    )
+    session_tokens: int = tuning(
+        4096,
+        "Tokens of one session at most, prompt and answer; never more than the model's context. "
+        "Slots times tokens decide the memory of keys and values.",
+        least=1,
+    )
+    kept_bytes: int = tuning(
+        256,
+        "Megabytes of hidden states that a stage keeps, to go on at another node when the next "
+        "stage's dies; beyond, they are computed again from the text.",
+        unit="MB",
+        least=1,
+        name="kept_mb",
+    )
+    session_idle: float = tuning(
+        30.0, "Seconds after which a session that nobody speaks of leaves its slot.", least=1
+    )
+
+    def __post_init__(self) -> None:
+        check(self)

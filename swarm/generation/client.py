@@ -1,0 +1,177 @@
+"""The client of a language model: `async for token in mesh.generate("llm", "Once upon a time")`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
+
+from swarm.errors import Internal, InvalidArgument, SwarmError
+from swarm.generation.follow import Follower, GeneratedToken, Usage
+from swarm.generation.request import GenerateRequest
+from swarm.ids import ulid
+from swarm.link import Link, LinkMessage
+from swarm.subjects import Subjects
+
+
+class GenerateOptions(TypedDict, total=False):
+    """max_tokens: of the answer (256). temperature: 0 for the likeliest token (0). top_p, top_k,
+    repetition_penalty: as in `swarm.generation.request.Sampling`. seed: None for a new one, which
+    `Generation.request` tells. stop: strings that end the answer, which is cut before them.
+    stop_ids: token ids that do. logprobs: how many alternatives to tell with each token, beside its
+    own log probability; None for neither. budget: seconds for all (120)."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    repetition_penalty: float
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_ids: Sequence[int]
+    logprobs: int | None
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A whole answer. text: "" where the model has no tokenizer. finish: `stop` or `length`."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish: str
+    usage: Usage
+
+
+class Generation:
+    """One answer under way. Iterate it once, or `await` its `whole()`. A loop that is left ends the
+    session on all nodes.
+
+    request: as it is sent, with its session and seed. text: what has come so far. usage, finish:
+    None and "" until the last token has come. asked_again: how often the mesh was asked again."""
+
+    def __init__(
+        self, link: Link, subjects: Subjects, model: str, request: GenerateRequest
+    ) -> None:
+        self.request = request
+        self.text = ""
+        self.usage: Usage | None = None
+        self.finish = ""
+        self._link = link
+        self._subjects = subjects
+        self._model = model
+        self._follower = Follower(request, 0.0)
+        self._news = asyncio.Event()
+        # Bounded by the tokens that were asked for.
+        self._come: deque[GeneratedToken] = deque(maxlen=request.max_tokens)
+        self._begun = False
+
+    @property
+    def asked_again(self) -> int:
+        return self._follower.asked_again
+
+    def __aiter__(self) -> AsyncIterator[GeneratedToken]:
+        if self._begun:
+            raise InvalidArgument("an answer is read once: ask again for another one")
+        self._begun = True
+        return self._tokens()
+
+    async def whole(self) -> Generated:
+        """Wait for the whole answer. Raises as iterating does."""
+        tokens = [token.token async for token in self]
+        if self.usage is None:
+            raise Internal("the answer has no end")
+        return Generated(self.text, tuple(tokens), self.finish, self.usage)
+
+    async def _tokens(self) -> AsyncIterator[GeneratedToken]:
+        loop, follower = asyncio.get_running_loop(), self._follower
+        follower.deadline = loop.time() + self.request.budget
+        subject = self._subjects.generate(self._model)
+        reply = self._link.expect(self._on_message)
+        self._link.on_up.append(self._reconnected)
+        try:
+            while True:
+                while self._come:
+                    yield self._took(self._come.popleft())
+                if follower.error is not None:
+                    raise follower.error
+                if follower.done:
+                    return
+                if (request := follower.due(loop.time())) is not None:
+                    try:
+                        self._link.publish(subject, request.encode(), reply)
+                    except SwarmError as error:
+                        follower.not_sent(error, loop.time())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(follower.wake(loop.time())):
+                        await self._news.wait()
+                self._news.clear()
+        finally:
+            self._link.on_up.remove(self._reconnected)
+            self._link.forget(reply)
+            if not follower.done:
+                self._cancel()
+
+    def _took(self, token: GeneratedToken) -> GeneratedToken:
+        self.text += token.text or ""
+        self.usage, self.finish = token.usage, token.finish
+        return token
+
+    def _on_message(self, message: LinkMessage) -> None:
+        now = asyncio.get_running_loop().time()
+        token = self._follower.take(message.data, message.status, now)
+        if token is not None:
+            self._come.append(token)
+        self._news.set()
+
+    def _reconnected(self) -> None:
+        self._follower.lost(asyncio.get_running_loop().time())
+        self._news.set()
+
+    def _cancel(self) -> None:
+        """Free the slots on all stages, as far as this user may say so; else they free themselves
+        once their sessions are idle."""
+        version = self._follower.request.version
+        if not version:
+            return
+        subject = self._subjects.cancel(self._model, version)
+        if self._link.grants.may_publish(subject):
+            with contextlib.suppress(SwarmError):
+                self._link.publish(subject, self.request.session.encode())
+
+
+def generate(
+    link: Link,
+    subjects: Subjects,
+    model: str,
+    prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
+    options: GenerateOptions,
+    agent: str = "",
+) -> Generation:
+    """An answer to be iterated. prompt: text, token ids, or the messages of a chat. Raises
+    `InvalidArgument`."""
+    given = dict(options)
+    seed = given.pop("seed", None)
+    doc: dict[str, Any] = {
+        "session": ulid(),
+        "alternatives": given.pop("logprobs", None),
+        "seed": secrets.randbits(32) if seed is None else seed,
+        "agent": agent,
+    }
+    unknown = given.keys() - GenerateOptions.__annotations__.keys()
+    if unknown:
+        raise InvalidArgument(f"unknown options: {', '.join(sorted(unknown))}")
+    doc |= {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+    if isinstance(prompt, str):
+        doc["text"] = prompt
+    elif prompt and isinstance(prompt[0], Mapping):
+        doc["messages"] = [dict(message) for message in prompt if isinstance(message, Mapping)]
+    else:
+        doc["prompt"] = [int(one) for one in prompt if not isinstance(one, Mapping)]
+    name, _, version = model.partition("@")
+    request = replace(GenerateRequest.read(doc), version=version)
+    return Generation(link, subjects, name, request)
