@@ -46,9 +46,13 @@ class Outbox:
         message.steps.append(step)
         message.probe = message.probe or probe
 
-    def close(self, node: str, session: str) -> None:
+    def close(self, node: str, session: str, epoch: int) -> None:
         """A session has ended."""
-        self.forward.setdefault(node, Forward("")).closed.append(session)
+        self.forward.setdefault(node, Forward("")).closed[session] = epoch
+
+    def leave(self, node: str, session: str) -> None:
+        """A session goes on elsewhere."""
+        self.forward.setdefault(node, Forward("")).left.append(session)
 
     def word(self, to: str, word: Word) -> None:
         """Say something back."""

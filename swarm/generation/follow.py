@@ -85,6 +85,8 @@ class Follower:
             self._end(DeadlineExceeded(text))
             return None
         self.asked_again += self._asked
+        if self._asked and not self._head:  # nobody knows what became of the attempt before
+            self._epoch += 1
         self._asked = True
         self._due = now + self._patience()
         return replace(

@@ -55,6 +55,10 @@ class Led:
     last_token: float | None = None
 
 
+class _NoSlot(ResourceExhausted):
+    """Another node may have one."""
+
+
 class HeadCore(StageCore):
     """words_to: where later stages send tokens. version: of the model. first_token,
     between_tokens: seconds, as seen here."""
@@ -91,10 +95,16 @@ class HeadCore(StageCore):
                 session = self._admit(request, reply, now)
             elif request.epoch > session.epoch:
                 self._adopt(session, request, reply)
+        except _NoSlot as error:
+            elsewhere = [each for each in self._peers(1) if each.node != self.node]
+            node = choose(request.session, elsewhere, set(self._shunned))
+            if node and others and not request.head:
+                self._out.passes.append(Pass(node, replace(request, head=node), reply))
+            else:
+                self._refuse(request, reply, error)
+            return
         except SwarmError as error:
-            self.counts["refused"] += 1
-            doc = {"v": 1, "session": request.session}
-            self._out.tells.append(Tell(request.session, reply, doc, request.json, True, error))
+            self._refuse(request, reply, error)
             return
         accepted = {
             "v": 1,
@@ -108,6 +118,11 @@ class HeadCore(StageCore):
             "version": self._version,
         }
         self._out.tells.append(Tell(session.key, reply, accepted, request.json))
+
+    def _refuse(self, request: GenerateRequest, reply: str, error: SwarmError) -> None:
+        self.counts["refused"] += 1
+        doc = {"v": 1, "session": request.session}
+        self._out.tells.append(Tell(request.session, reply, doc, request.json, True, error))
 
     def _whose(self, request: GenerateRequest) -> str:
         """The node that a request belongs to, "" for this one: the one that has the session, if it
@@ -140,7 +155,7 @@ class HeadCore(StageCore):
         epoch = request.epoch + bool(request.head)
         session = self._open(request.session, opening, epoch, now)
         if session is None:
-            raise ResourceExhausted(
+            raise _NoSlot(
                 f"all {self.shape.slots} slots of {self.node} are taken, each for a context of "
                 f"{self.shape.context} tokens: ask again when an answer has ended"
             )

@@ -35,6 +35,7 @@ from swarm.generation.turns import Run, lowest_free, plan
 REPEAT_AFTER = 0.1  # seconds in which the same question and the same repetition are not made twice
 SHUN_FOR = 3.0  # seconds for which a node that failed gets no session
 PROBE_WITHIN = 0.4  # seconds in which a living process answers a probe
+MOST_ENDED, ENDED_FOR = 4096, 60.0  # sessions that have ended, seconds that they are remembered
 PRESSED_AFTER = 5.0  # seconds; a session without news for so long makes room for a new one
 
 
@@ -93,6 +94,8 @@ class StageCore:
         self._leaving: set[int] = set()  # slots of closed sessions that a run still writes to
         self._probed: dict[str, float] = {}  # by node: when its answer is overdue
         self._shunned: dict[str, float] = {}  # by node: until when
+        # By session that has ended: its last attempt, and until when that is remembered.
+        self._ended: dict[str, tuple[int, float]] = {}
 
     # --- in ---------------------------------------------------------------------------
 
@@ -100,8 +103,11 @@ class StageCore:
         """Steps came from the stage before."""
         if message.probe:
             self._out.word(message.back, Alive())
-        for key in message.closed:
+        for key, epoch in message.closed.items():
+            self._remember_end(key, epoch, now)
             self.close(key)
+        for key in message.left:
+            self.drop(key)
         for step in message.steps:
             self._take(step, message.back, message.probe, now)
 
@@ -109,6 +115,11 @@ class StageCore:
         session = self.sessions.get(step.session)
         if session is not None and step.epoch < session.epoch:
             self._out.word(back, Stale(session.key, session.epoch))
+            return
+        ended, _ = self._ended.get(step.session, (-1, 0.0))
+        if session is None and step.epoch <= ended:
+            # A sender that hung while another one brought the session to its end.
+            self._out.word(back, Stale(step.session, ended + 1))
             return
         if session is None:
             if step.position or step.opening is None:
@@ -301,7 +312,7 @@ class StageCore:
             elif (session := self.sessions.get(word.session)) is not None:
                 self._heard(node, session, word, now)
             elif isinstance(word, Behind):
-                self._out.close(node, word.session)
+                self._out.leave(node, word.session)
 
     def _heard(self, node: str, session: Session, word: Word, now: float) -> None:
         match word:
@@ -310,7 +321,7 @@ class StageCore:
                 if (since, to) != (have, node) or now - at >= REPEAT_AFTER:
                     self._resend(session, min(have, session.held), now)
             case Behind(key):
-                self._out.close(node, key)
+                self._out.leave(node, key)
             case Full() if node == session.to:
                 session.refused.add(node)
                 session.route.pop(self.stage + 1, None)
@@ -347,6 +358,8 @@ class StageCore:
             self.counts["hung"] += 1
             self.gone(node, now)
         self._shunned = {n: until for n, until in self._shunned.items() if until > now}
+        while self._ended and self._ended[oldest := next(iter(self._ended))][1] <= now:
+            del self._ended[oldest]
         leaving = self._leaving_nodes()
         for session in list(self.sessions.values()):
             if now - session.touched > self._limits.idle:
@@ -367,7 +380,7 @@ class StageCore:
         """A node of the next stage drains: go on elsewhere, if there is an elsewhere."""
         others = choose(session.key, self._peers(self.stage + 1), set(self._shunned))
         if others:
-            self._out.close(session.to, session.key)
+            self._out.leave(session.to, session.key)
             session.route.pop(self.stage + 1, None)
             self._rebind(session, now)
 
@@ -395,9 +408,16 @@ class StageCore:
     def close(self, key: str) -> None:
         """A session has ended: its slot is free, here and at the stages behind."""
         session = self.sessions.get(key)
-        if session is not None and session.to:
-            self._out.close(session.to, key)
+        if session is not None:
+            self._remember_end(key, session.epoch, session.touched)
+            if session.to:
+                self._out.close(session.to, key, session.epoch)
         self.drop(key)
+
+    def _remember_end(self, key: str, epoch: int, now: float) -> None:
+        if len(self._ended) >= MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._ended[key] = (max(epoch, self._ended.pop(key, (0, 0.0))[0]), now + ENDED_FOR)
 
     def drop(self, key: str) -> None:
         """A session leaves its slot here."""

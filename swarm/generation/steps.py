@@ -4,7 +4,7 @@ A step is (session, position, hidden states): it may come twice, late, or from a
 over, and gives the same bits. It carries its token ids too, so each stage holds the session's whole
 record, and any of them can begin the session anew at the next node.
 
-    forward  steps; sessions that are closed; a question whether the node lives (`probe`)
+    forward  steps; sessions that have ended or left; a question whether the node lives (`probe`)
     back     behind: a stage holds fewer tokens, and says how many      full: it has no slot
              stale: a newer attempt of the session is under way         failed: a run raised
              tokens: chosen by the last stage                           gone: the client is gone
@@ -15,7 +15,7 @@ record, and any of them can begin the session anew at the next node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -91,11 +91,14 @@ class Ask:
 
 @dataclass(slots=True)
 class Forward:
-    """One message to the next stage. back: the subject that the sender hears words on."""
+    """One message to the next stage. back: the subject that the sender hears words on. closed:
+    sessions that have ended, with the number of their last attempt. left: sessions that go on at
+    another node."""
 
     back: str
     steps: list[Step] = field(default_factory=list)
-    closed: list[str] = field(default_factory=list)
+    closed: dict[str, int] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
     probe: bool = False
     asks: list[Ask] = field(default_factory=list)
 
@@ -103,7 +106,7 @@ class Forward:
         """The same in messages of about `largest` bytes each, in order."""
         if sum(step.nbytes for step in self.steps) <= largest:
             return [self]
-        pieces, size = [Forward(self.back, [], self.closed, self.probe, self.asks)], 0
+        pieces, size = [replace(self, steps=[])], 0
         for step in self.steps:
             if size and size + step.nbytes > largest:
                 pieces.append(Forward(self.back))
@@ -118,7 +121,9 @@ class Forward:
         if self.probe:
             head["probe"] = True
         if self.closed:
-            head["closed"] = self.closed
+            head["closed"] = [[key, epoch] for key, epoch in self.closed.items()]
+        if self.left:
+            head["left"] = self.left
         if self.asks:
             head["asks"] = [[ask.request.as_doc(), ask.reply] for ask in self.asks]
         if not self.steps:
@@ -178,12 +183,13 @@ def _forward(kind: type[Forward], doc: dict[str, Any], rows: memoryview) -> Forw
         for step in steps:
             step.rows = table[at : at + len(step.ids)]
             at += len(step.ids)
-    closed = [_name(one) for one in _listed(doc, "closed", MOST_STEPS)]
+    closed = {_name(key): _count(epoch) for key, epoch in _listed(doc, "closed", MOST_STEPS)}
+    left = [_name(one) for one in _listed(doc, "left", MOST_STEPS)]
     asks = [
         Ask(GenerateRequest.read(request), _subject(reply))
         for request, reply in _listed(doc, "asks", MOST_STEPS)
     ]
-    return kind(_subject(doc["back"]), steps, closed, doc.get("probe") is True, asks)
+    return kind(_subject(doc["back"]), steps, closed, left, doc.get("probe") is True, asks)
 
 
 def _read_step(doc: dict[str, Any]) -> Step:
