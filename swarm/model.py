@@ -58,8 +58,8 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One version of a model. codecs: those with a loss that its owner allows for features on the
-    wire. result_codecs: those for results. task: what the model is for, as the manifest has it,
-    unread; None where its owner did not say."""
+    wire. result_codecs: those for results. generates: it is a language model. task: what the model
+    is for, as the manifest has it, unread; None where its owner did not say."""
 
     model: str
     version: str
@@ -70,6 +70,7 @@ class ModelInfo:
     batchable: bool = False
     codecs: frozenset[str] = frozenset()
     result_codecs: frozenset[str] = frozenset()
+    generates: bool = False
     task: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
@@ -84,6 +85,11 @@ class ModelInfo:
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Raises `InvalidArgument`, naming the input, what was expected and what came."""
+        if self.generates:
+            raise InvalidArgument(
+                f"model {self.model!r} is a language model: `swarm generate`, `mesh.generate` and "
+                "the subject `generate` ask it for tokens"
+            )
         check_tensors(self.inputs, inputs, f"model {self.model!r}")
 
     @classmethod
@@ -108,6 +114,7 @@ class ModelInfo:
                 batchable=bool(doc.get("batchable", False)),
                 codecs=frozenset(doc.get("codecs", {})).intersection(CODECS),
                 result_codecs=frozenset(doc.get("result_codecs", {})).intersection(CODECS),
+                generates=doc.get("decoder") is not None,
                 task=doc["task"] if isinstance(doc.get("task"), dict) else None,
             )
         except (

@@ -21,6 +21,7 @@ from nodes.cli.model_commands import app as model_app
 from nodes.cli.options import (
     DashboardOptions,
     DemoOptions,
+    GenerationOptions,
     InferOptions,
     Json,
     Model,
@@ -129,6 +130,18 @@ def infer(model: ServedModel, options: InferOptions, target: Target) -> int:
     return run_infer(model, options, target)
 
 
+def generate(
+    model: ServedModel,
+    options: GenerationOptions,
+    target: Target,
+    text: str = argument("", "The prompt; or --ids.", metavar="[PROMPT]"),
+) -> int:
+    """Have a language model go on with a prompt, and print its tokens as they come."""
+    from nodes.cli.generate import run_generate
+
+    return run_generate(model, text, options, target)
+
+
 def teach(model: Model, options: TeachOptions) -> int:
     """Give labelled samples to the learner on this host. They never leave it."""
     from nodes.cli.teach import run_teach
@@ -231,7 +244,14 @@ def version(
 add_commands(
     app,
     {
-        "Try": {"demo": demo, "doctor": doctor, "up": up, "infer": infer, "version": version},
+        "Try": {
+            "demo": demo,
+            "doctor": doctor,
+            "up": up,
+            "infer": infer,
+            "generate": generate,
+            "version": version,
+        },
         "Models": {"model": model_app, "teach": teach},
         "See": {
             "status": status,

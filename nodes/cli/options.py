@@ -231,6 +231,21 @@ class UpOptions(Splitting):
 
 
 @dataclass(frozen=True)
+class GenerationOptions:
+    """Of `swarm generate`."""
+
+    ids: str = option("", "The prompt as token ids, separated by commas.")
+    max_tokens: int = option(64, "Tokens of the answer at most.", min=1)
+    temperature: float = option(0.0, "0 takes the likeliest token.", min=0.0)
+    top_p: float = seldom(1.0, "Of the likeliest tokens, those with this share.", min=0.0, max=1.0)
+    top_k: int = seldom(0, "The k likeliest tokens; 0: all.", min=0)
+    repetition_penalty: float = seldom(1.0, "Above 1: tokens that occurred are less likely.")
+    seed: int = seldom(-1, "The same seed draws the same tokens; -1: a new one.")
+    stop: str = seldom("", "Texts that end the answer, separated by commas.")
+    budget: str = seldom("2m", "Time for all of it.")
+
+
+@dataclass(frozen=True)
 class InferOptions:
     """Of `swarm infer`."""
 

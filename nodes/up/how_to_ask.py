@@ -27,6 +27,15 @@ async def main():
         print(result.outputs)
 asyncio.run(main())
 END"""
+GENERATE = """\
+{python} - <<'END'
+import asyncio, swarm
+async def main():
+    async with swarm.connect({url}, {mesh}) as mesh:
+        async for token in mesh.generate({model}, [1, 2, 3], max_tokens=32):
+            print(token.token, end=" ", flush=True)
+asyncio.run(main())
+END"""
 NATS = 'import json; print(json.dumps({{"inputs": [{inputs}]}}))'
 
 
@@ -84,17 +93,26 @@ def how_to_ask(
             f" --creds {shlex.quote(asks.credentials)} --tlsca {shlex.quote(asks.tls_ca)}"
             f" --inbox-prefix _INBOX.{Path(asks.credentials).stem}"
         )
+    shell, python = f"{uv}swarm infer {manifest.model} --random", PYTHON
+    # From standard input: a command's argument holds 128 KiB at the most.
+    nats = f"{body} | nats -s {shlex.quote(url)}{given} req {subject} --force-stdin"
+    if manifest.decoder is not None:
+        shell, python = f"{uv}swarm generate {manifest.model} --ids 1,2,3", GENERATE
+        subject, ask = Subjects(mesh).generate(manifest.model), '{"prompt": [1, 2, 3]}'
+        nats = (
+            f"nats -s {shlex.quote(url)}{given} req {subject} {shlex.quote(ask)} --replies 0 "
+            "--timeout 5s"
+        )
     return HowToAsk(
-        shell=f"{uv}swarm infer {manifest.model} --random {where}{reader}",
-        python=PYTHON.format(
+        shell=f"{shell} {where}{reader}",
+        python=python.format(
             python=f"{uv}python3",
             url=json.dumps(url),
             mesh=json.dumps(mesh) + client,
             model=json.dumps(manifest.model),
             inputs=arrays,
         ),
-        # From standard input: a command's argument holds 128 KiB at the most.
-        nats=f"{body} | nats -s {shlex.quote(url)}{given} req {subject} --force-stdin",
+        nats=nats,
         top=f"{uv}swarm top {where}{reader}",
         dashboard=f"{uv}swarm dashboard {where}{watcher}",
     )
