@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Set
 
 from nodes.connection.connection import Connection
 from nodes.stage.server import StageServer
-from nodes.versions.serving import Serving, by_stage, link_rate
+from nodes.versions.serving import Serving, by_stage, link_rate, places
 from shards.runtimes.memory import free_bytes
 from swarm.fleet.advertised import (
     AUDITS,
@@ -82,7 +82,7 @@ class OwnEntry:
             self._members.set(GOSSIP_KEY, attestation)
         if self._audits:
             self._members.set(AUDITS, self._audits)
-        self._announced = set().union(*(serving.places for serving in self._servings()))
+        self._announced = places(self._servings())
         self._write()
 
     def write_load(self) -> None:

@@ -37,6 +37,15 @@ def by_stage(servings: Iterable[Serving]) -> dict[Where, StageServer]:
     }
 
 
+def places(servings: Iterable[Serving]) -> set[Where]:
+    """The stages of these versions, those of language models too."""
+    servings = list(servings)
+    generation = [each for serving in servings for each in serving.generation]
+    return set(by_stage(servings)) | {
+        (each.info.model, each.info.version, each.stage) for each in generation
+    }
+
+
 def link_rate(servers: Iterable[StageServer]) -> float:
     """Bytes a second that the link of a node with these stages brings; 0.0 where it is fast."""
     rates = [rate for server in servers if 0 < (rate := server.source.link_rate) < FAST_LINK]
@@ -100,12 +109,6 @@ class Serving:
     async def ready(self, timeout: float) -> None:
         """Wait until every lane pulls. Raises `TimeoutError`."""
         await asyncio.gather(*(server.source.ready(timeout) for server in self.servers))
-
-    @property
-    def places(self) -> set[Where]:
-        """The stages that this node serves of the version."""
-        stages = [*(s.stage for s in self.servers), *(s.stage for s in self.generation)]
-        return {(self.info.model, self.info.version, stage) for stage in stages}
 
     @property
     def waits_for(self) -> str:

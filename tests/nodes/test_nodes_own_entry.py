@@ -49,7 +49,7 @@ def serve(served: ModelInfo) -> Any:
         )
         for s in served.stages
     ]
-    return SimpleNamespace(info=served, servers=servers)
+    return SimpleNamespace(info=served, servers=servers, generation=[])
 
 
 class Node:
