@@ -19,6 +19,7 @@ from nodes.cli.install_commands import app as install_app
 from nodes.cli.keys_commands import app as keys_app
 from nodes.cli.model_commands import app as model_app
 from nodes.cli.options import (
+    ChatOptions,
     DashboardOptions,
     DemoOptions,
     GenerationOptions,
@@ -142,6 +143,13 @@ def generate(
     return run_generate(model, text, options, target)
 
 
+def chat(model: ServedModel, options: ChatOptions, target: Target) -> int:
+    """Talk with a language model; its answers are printed as they come."""
+    from nodes.cli.chat import run_chat
+
+    return run_chat(model, options, target)
+
+
 def teach(model: Model, options: TeachOptions) -> int:
     """Give labelled samples to the learner on this host. They never leave it."""
     from nodes.cli.teach import run_teach
@@ -250,6 +258,7 @@ add_commands(
             "up": up,
             "infer": infer,
             "generate": generate,
+            "chat": chat,
             "version": version,
         },
         "Models": {"model": model_app, "teach": teach},

@@ -19,7 +19,8 @@ import numpy as np
 
 from nodes.stage.worker import Worker
 from shards.decoder.stage import DecoderStage
-from swarm.errors import DecodeError, SwarmError
+from shards.decoder.texts import Texts
+from swarm.errors import DecodeError, ResourceExhausted, SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.choice import Candidate
@@ -28,7 +29,6 @@ from swarm.generation.head import HeadCore
 from swarm.generation.request import GenerateRequest
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
 from swarm.generation.steps import Ask, Forward, Gone, decode_words, encode_words
-from swarm.generation.text import Decode
 from swarm.generation.turns import Run
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
@@ -57,8 +57,8 @@ class _Peers:
 
 
 class GenerationServer:
-    """`start`, then `drain` and `close`. peers(stage): the living nodes of a stage. decode: token
-    ids as text, None without a tokenizer. end_tokens: ids that end every answer."""
+    """`start`, then `drain` and `close`. peers(stage): the living nodes of a stage. texts: of the
+    version, None where it has none. end_tokens: ids that end every answer."""
 
     def __init__(
         self,
@@ -69,10 +69,11 @@ class GenerationServer:
         decoder: DecoderStage,
         peers: Callable[[int], Sequence[StagePeer]],
         limits: Limits = USUAL,
-        decode: Decode | None = None,
+        texts: Texts | None = None,
         end_tokens: tuple[int, ...] = (),
     ) -> None:
-        self.end_tokens = end_tokens
+        self.end_tokens, self.texts = end_tokens, texts
+        decode = None if texts is None else texts.tokenizer.decode
         self.info, self.stage = info, stage
         self.decoder = decoder
         self.turns = LatencyWindow()
@@ -363,6 +364,8 @@ class GenerationServer:
         doc, headers = dict(tell.doc), b""
         if tell.error is not None:
             doc |= {"error": str(tell.error), "status": str(tell.error.status)}
+            if isinstance(tell.error, ResourceExhausted) and tell.error.retry_after:
+                doc["retry_after"] = tell.error.retry_after
             headers = service_error(tell.error.status, str(tell.error))
         parts: list[Part] = [json.dumps(doc).encode() if tell.json else pack(doc)]
         try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
+from nodes.generation.prompts import characters, with_ids
 from nodes.generation.server import GenerationServer
 from nodes.versions.serving import Serving
-from swarm.errors import Internal, InvalidArgument, NotFound, SwarmError
+from swarm.errors import Internal, NotFound, ResourceExhausted, SwarmError
 from swarm.generation.request import GenerateRequest
 from swarm.ids import ulid
 from swarm.link import LinkMessage
@@ -20,6 +22,9 @@ from swarm.wire.maps import pack
 log = logging.getLogger("swarm.generation")
 
 QUEUE = "q"  # one of the nodes of stage 1 gets a request
+INLINE = 4096  # characters; a longer text is made token ids of in a thread
+MOST_PREPARING = 16  # such texts at a time
+PREPARED_WITHIN = 2.0  # seconds that an ending node waits for them
 
 
 class GenerateService:
@@ -31,6 +36,7 @@ class GenerateService:
         self._model = model
         self._servings = servings
         self._sid = 0
+        self._preparing: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Be asked from now on, if a language model is served here."""
@@ -41,6 +47,8 @@ class GenerateService:
         """Take no more requests."""
         if self._sid:
             await self._link.unsubscribe_and_drain(self._sid)
+        if self._preparing:
+            await asyncio.wait(self._preparing, timeout=PREPARED_WITHIN)
 
     def _asked(self, message: LinkMessage) -> None:
         if not message.reply:
@@ -48,6 +56,9 @@ class GenerateService:
         try:
             request = GenerateRequest.decode(message.data)
             server = self._head(request.version)
+            if characters(request) > INLINE:
+                self._prepare_aside(request, server, message.reply)
+                return
             server.ask(self._prepared(request, server), message.reply)
         except SwarmError as error:
             self._refuse(message.reply, error)
@@ -55,10 +66,34 @@ class GenerateService:
             log.exception("a request for tokens failed")
             self._refuse(message.reply, Internal("a fault of the node, which its log describes"))
 
-    def _refuse(self, reply: str, error: SwarmError) -> None:
-        doc = pack({"v": 1, "error": str(error), "status": str(error.status)})
+    def _prepare_aside(
+        self, request: GenerateRequest, server: GenerationServer, reply: str
+    ) -> None:
+        """Tokenize a long text in a thread: tokens of others go on. Raises `ResourceExhausted`."""
+        if len(self._preparing) >= MOST_PREPARING:
+            text = f"{MOST_PREPARING} long prompts are being read at this node"
+            raise ResourceExhausted(text, 1.0)
+        task = asyncio.create_task(self._prepare(request, server, reply), name="prompt")
+        self._preparing.add(task)
+        task.add_done_callback(self._preparing.discard)
+
+    async def _prepare(
+        self, request: GenerateRequest, server: GenerationServer, reply: str
+    ) -> None:
         try:
-            self._link.publish(reply, doc, headers=service_error(error.status, str(error)))
+            server.ask(await asyncio.to_thread(self._prepared, request, server), reply)
+        except SwarmError as error:
+            self._refuse(reply, error)
+        except Exception:
+            log.exception("a request for tokens failed")
+            self._refuse(reply, Internal("a fault of the node, which its log describes"))
+
+    def _refuse(self, reply: str, error: SwarmError) -> None:
+        doc: dict[str, object] = {"v": 1, "error": str(error), "status": str(error.status)}
+        if isinstance(error, ResourceExhausted) and error.retry_after:
+            doc["retry_after"] = error.retry_after
+        try:
+            self._link.publish(reply, pack(doc), headers=service_error(error.status, str(error)))
             self._link.publish(reply)
         except SwarmError as failure:
             log.info("a refusal could not be sent: %s", failure)
@@ -78,12 +113,10 @@ class GenerateService:
 
     def _prepared(self, request: GenerateRequest, server: GenerationServer) -> GenerateRequest:
         """The request with ids as its prompt, a session and a seed. Raises `InvalidArgument`."""
-        if request.text is not None or request.messages:
-            raise InvalidArgument(
-                f"{self._model} has no tokenizer here: give the prompt as token ids"
-            )
-        if request.stops:
-            raise InvalidArgument(f"{self._model} has no tokenizer here: stop by stop_ids")
+        request = with_ids(request, server.texts, f"{self._model}@{server.info.version}")
+        room = server.decoder.context - len(request.prompt)
+        if request.fit and room > 0:
+            request = replace(request, max_tokens=min(request.max_tokens, room))
         if not request.has_seed:
             sampling = replace(request.sampling, seed=secrets.randbits(32))
             request = replace(request, sampling=sampling, has_seed=True)

@@ -39,6 +39,7 @@ class GenerationServing(Serving):
                 decoder,
                 partial(connection.peers.serving, info),
                 limits,
+                texts=loaded.texts,
                 end_tokens=loaded.language.end_tokens if loaded.language else (),
             )
             for stage, decoder in loaded.decoders.items()

@@ -17,11 +17,12 @@ from nodes.low_priority import in_low_priority_thread
 from nodes.stage.selftest import Known, learned
 from nodes.versions.artifacts import NodeArtifacts
 from shards.decoder.load import load_decoder_stage
+from shards.decoder.texts import TOKENIZER, Texts
 from shards.decoder_fields import Decoder
 from shards.errors import DoesNotFit
-from shards.manifest import Manifest
+from shards.manifest import Manifest, verify
 from shards.runtimes.kv_stage import KvStage
-from shards.runtimes.load import DeviceChange, StageRuntime, load_lighter, load_stage
+from shards.runtimes.load import DeviceChange, Fetch, StageRuntime, load_lighter, load_stage
 from shards.runtimes.ort import Level, OrtRuntime
 from shards.runtimes.synthetic import random_feeds
 from swarm.fleet.warm_pool import ROLE as WARM
@@ -41,7 +42,8 @@ T = TypeVar("T")
 @dataclass
 class Loaded:
     """The runtimes of a version that this node needs: its stages, and stage 0 if it asks; of a
-    language model (`language`) `decoders` in their place.
+    language model (`language`) `decoders` in their place, with its `texts` where this node reads or
+    writes any.
 
     known: what the stages gave for known input, by stage (`learn_known`). on_replaced: who computes
     with the stages, and has to know of other runtimes.
@@ -56,6 +58,7 @@ class Loaded:
     known: dict[int, Known] = field(default_factory=dict)
     decoders: dict[int, KvStage] = field(default_factory=dict)
     language: Decoder | None = None
+    texts: Texts | None = None
     on_replaced: list[OnReplaced] = field(default_factory=list)
 
     @property
@@ -188,9 +191,13 @@ async def load(
 
     def build() -> Loaded:
         if manifest.decoder is not None:
+            language = manifest.decoder
             decoders = {number: decoder(number) for number in wanted}
+            texts = texts_of(manifest, fetch) if {1, info.last} & set(wanted) else None
             taken = time.monotonic() - started
-            return Loaded(info, {}, None, None, taken, decoders=decoders, language=manifest.decoder)
+            return Loaded(
+                info, {}, None, None, taken, decoders=decoders, language=language, texts=texts
+            )
         if config.role == WARM:
             loaded = what_fits()
         else:
@@ -205,6 +212,20 @@ async def load(
         return Loaded(info, loaded, first, light, time.monotonic() - started, light_ms / 1e3)
 
     return await in_background(config, build, urgent)
+
+
+def texts_of(manifest: Manifest, fetch: Fetch) -> Texts | None:
+    """The texts of a language model's version, verified; None where it takes and gives ids alone.
+    Raises ArtifactError, ModelError: where libraries lack, it names them."""
+    files = {} if manifest.decoder is None else {f.file: f for f in manifest.decoder.files}
+    if TOKENIZER not in files:
+        return None
+    read: dict[str, bytes] = {}
+    for name, text in files.items():
+        data = fetch(name)
+        data = data if isinstance(data, bytes) else data.read_bytes()
+        read[name] = verify(data, text.sha256, name)
+    return Texts.of(read)
 
 
 async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool = False) -> T:

@@ -19,13 +19,16 @@ from swarm.subjects import Subjects
 
 
 class GenerateOptions(TypedDict, total=False):
-    """max_tokens: of the answer (256). temperature: 0 for the likeliest token (0). top_p, top_k,
-    repetition_penalty: as in `swarm.generation.request.Sampling`. seed: None for a new one, which
-    `Generation.request` tells. stop: strings that end the answer, which is cut before them.
-    stop_ids: token ids that do. logprobs: how many alternatives to tell with each token, beside its
-    own log probability; None for neither. budget: seconds for all (120)."""
+    """max_tokens: of the answer (256). fit: take fewer where the context has no room for so many
+    (False). tools: of a chat, for the model's template. temperature: 0 for the likeliest token (0).
+    top_p, top_k, repetition_penalty: as in `swarm.generation.request.Sampling`. seed: None for a
+    new one, which `Generation.request` tells. stop: strings that end the answer, which is cut
+    before them. stop_ids: token ids that do. logprobs: how many alternatives to tell with each
+    token, beside its own log probability; None for neither. budget: seconds for all (120)."""
 
     max_tokens: int
+    fit: bool
+    tools: Sequence[Mapping[str, Any]]
     temperature: float
     top_p: float
     top_k: int

@@ -40,7 +40,9 @@ class Usage:
 @dataclass(frozen=True, slots=True)
 class GeneratedToken:
     """One token. seq: from 0 on. text: what it completes, "" for none; None where the model has no
-    tokenizer. logprob, alternatives: where they were asked for. finish: `stop` or `length` with the
+    tokenizer. logprob, alternatives: where they were asked for.
+    pieces: the texts of this token and of each alternative, each by itself, where there is a
+    tokenizer: half a character is U+FFFD. finish: `stop` or `length` with the
     last one, and usage with it."""
 
     seq: int
@@ -48,6 +50,7 @@ class GeneratedToken:
     text: str | None = None
     logprob: float | None = None
     alternatives: tuple[tuple[int, float], ...] = ()
+    pieces: tuple[str, ...] = ()
     finish: str = ""
     usage: Usage | None = None
 
@@ -151,7 +154,7 @@ class Follower:
         return token
 
     def _failed(self, doc: dict[str, Any], now: float) -> None:
-        error = error_for(str(doc.get("status", "")), str(doc["error"])[:2000])
+        error = error_for(str(doc.get("status", "")), str(doc["error"])[:2000], _seconds(doc))
         begun = bool(self.made) or bool(self._head)
         if error.status is Status.UNAVAILABLE or (error.status in _PERHAPS_LATER and begun):
             self._again(error, now)
@@ -172,6 +175,12 @@ class Follower:
         if self._last_token is None:
             return FIRST_PATIENCE
         return min(max(LEAST_PATIENCE, GAP_FACTOR * self._longest), MOST_PATIENCE)
+
+
+def _seconds(doc: dict[str, Any]) -> float:
+    """After which a refused client may ask again, 0.0 where nobody knows."""
+    value = doc.get("retry_after", 0.0)
+    return float(value) if type(value) in (int, float) and 0.0 <= value <= 3600.0 else 0.0
 
 
 def _document(data: bytes | memoryview) -> dict[str, Any]:
@@ -195,6 +204,7 @@ def _token(doc: dict[str, Any]) -> GeneratedToken:
         text=None if doc.get("text") is None else str(doc["text"]),
         logprob=None if doc.get("logprob") is None else float(doc["logprob"]),
         alternatives=tuple((int(token), float(log)) for token, log in pairs),
+        pieces=tuple(str(piece) for piece in doc.get("pieces", ())),
         finish=str(doc.get("finish", "")),
         usage=None
         if usage is None

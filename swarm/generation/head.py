@@ -39,6 +39,7 @@ from swarm.generation.text import Decode
 
 # A token is late after so many times its usual time, and after these seconds at least and at most.
 LATE_FACTOR, SOONEST_LATE, LATEST_LATE = 4.0, 0.25, 2.0
+SLOT_AFTER = 1.0  # seconds after which a client that found no free slot may ask again
 
 
 @dataclass(slots=True)
@@ -157,7 +158,8 @@ class HeadCore(StageCore):
         if session is None:
             raise _NoSlot(
                 f"all {self.shape.slots} slots of {self.node} are taken, each for a context of "
-                f"{self.shape.context} tokens: ask again when an answer has ended"
+                f"{self.shape.context} tokens: ask again when an answer has ended",
+                SLOT_AFTER,
             )
         session.ids = [*request.prompt, *_made(request)]
         self.led[session.key] = Led(request, now + request.budget, now)
@@ -274,7 +276,7 @@ class HeadCore(StageCore):
     def _no_room(self, session: Session) -> None:
         if len(session.ids) <= session.opening.prompt:
             text = f"no node of stage {self.stage + 1} has a free slot: ask again later"
-            self.end(session, ResourceExhausted(text))
+            self.end(session, ResourceExhausted(text, SLOT_AFTER))
 
     def tick(self, now: float) -> None:
         """See `StageCore`."""

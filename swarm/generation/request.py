@@ -120,15 +120,18 @@ class Opening:
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """A request for tokens. session: its id, a token of a subject, "" for a new one. prompt: token
-    ids; or `text`; or `messages` of a chat. made: tokens that the client has already, of an attempt
-    before this one; `epoch` counts attempts, and `head` is the node that took the last one. budget:
-    seconds. has_seed: the client named a seed. The rest: `Opening`."""
+    ids; or `text`; or `messages` of a chat, with `tools` that its template may name. fit: take
+    fewer than `max_tokens` where the context has no room for so many. made: tokens that the client
+    has already, of an attempt before this one; `epoch` counts attempts, and `head` is the node that
+    took the last one. budget: seconds. has_seed: the client named a seed. The rest: `Opening`."""
 
     session: str = ""
     prompt: tuple[int, ...] = ()
     text: str | None = None
     messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
     max_tokens: int = DEFAULT_TOKENS
+    fit: bool = False
     sampling: Sampling = Sampling()
     stops: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
@@ -151,6 +154,8 @@ class GenerateRequest:
             doc["text"] = self.text
         elif self.messages:
             doc["messages"] = [dict(message) for message in self.messages]
+            if self.tools:
+                doc["tools"] = [dict(tool) for tool in self.tools]
         else:
             doc["prompt"] = pack_ids(self.prompt)
         lists = {"stop": list(self.stops), "stop_ids": list(self.stop_ids)}
@@ -158,8 +163,7 @@ class GenerateRequest:
         for name in ("session", "version", "agent", "epoch", "head"):
             if value := getattr(self, name):
                 doc[name] = value
-        if self.json:
-            doc["json"] = True
+        doc |= {name: True for name in ("json", "fit") if getattr(self, name)}
         if self.made:
             doc["made"] = pack_ids(self.made)
         return doc
@@ -192,9 +196,11 @@ class GenerateRequest:
         given = [name for name in ("prompt", "text", "messages") if doc.get(name) is not None]
         if len(given) != 1:
             raise InvalidArgument("a request has one of: prompt (token ids), text, messages")
-        messages = doc.get("messages") or []
-        if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-            raise InvalidArgument("messages: a list of maps with role and content")
+        messages, tools = maps(doc, "messages"), maps(doc, "tools")
+        if given == ["messages"] and not messages:
+            raise InvalidArgument("messages: a chat has one at least")
+        if tools and not messages:
+            raise InvalidArgument("tools: they go with messages of a chat")
         prompt = ids_of(doc, "prompt")
         if given == ["prompt"] and not prompt:
             raise InvalidArgument("prompt: it needs one token id at least")
@@ -202,7 +208,9 @@ class GenerateRequest:
             session=name_of(doc, "session"),
             prompt=prompt,
             text=None if doc.get("text") is None else text(doc, "text", MOST_BYTES),
-            messages=tuple(messages),
+            messages=messages,
+            tools=tools,
+            fit=doc.get("fit") is True,
             max_tokens=integer(doc, "max_tokens", DEFAULT_TOKENS, 1, MOST_TOKENS),
             sampling=Sampling.read(doc),
             stops=strings(doc, "stop"),
@@ -266,6 +274,16 @@ def strings(doc: Mapping[str, Any], name: str) -> tuple[str, ...]:
         raise InvalidArgument(
             f"{name}: at most {MOST_STOPS} texts of 1 to {LONGEST_STOP} characters"
         )
+    return tuple(value)
+
+
+def maps(doc: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], ...]:
+    """A list of maps, () where it is left out. Raises `InvalidArgument`."""
+    value = doc.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(one, dict) for one in value):
+        raise InvalidArgument(f"{name}: a list of maps")
     return tuple(value)
 
 

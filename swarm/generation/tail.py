@@ -91,6 +91,9 @@ class Tail:
         if chosen.logprob is not None:
             doc["logprob"] = chosen.logprob
             doc["alternatives"] = [list(one) for one in chosen.alternatives]
+            if self._decode is not None:
+                ids = (chosen.token, *(one for one, _ in chosen.alternatives))
+                doc["pieces"] = [self._decode([one]) for one in ids]
         if token.finish:
             doc["finish"] = token.finish
             made = token.index - prompt + 1
