@@ -15,6 +15,7 @@ from nodes.gateway.door import Door
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import MeshModels
+from nodes.gateway.openai.app import OpenAiApp
 from nodes.gateway.shared_memory import ClientRegions
 from nodes.gateway_settings import DRAIN_TIMEOUT, GatewayOptions
 from nodes.life.node import Node
@@ -105,8 +106,9 @@ class Front:
         regions = ClientRegions() if options.allow_client_shm else None
         if options.http:
             context = None if tls is None else tls.context
+            openai = OpenAiApp(node.mesh, models, callers, options)
             self._doors[HTTP] = HttpServer(
-                inference, models, callers, options, regions=regions, tls=context
+                inference, models, callers, options, regions=regions, openai=openai, tls=context
             )
         if options.grpc:
             from nodes.gateway.grpc.server import GrpcServer  # 15 MB, where it is asked for

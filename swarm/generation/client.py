@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
@@ -77,7 +77,7 @@ class Generation:
     def asked_again(self) -> int:
         return self._follower.asked_again
 
-    def __aiter__(self) -> AsyncIterator[GeneratedToken]:
+    def __aiter__(self) -> AsyncGenerator[GeneratedToken, None]:
         if self._begun:
             raise InvalidArgument("an answer is read once: ask again for another one")
         self._begun = True
@@ -90,7 +90,7 @@ class Generation:
             raise Internal("the answer has no end")
         return Generated(self.text, tuple(tokens), self.finish, self.usage)
 
-    async def _tokens(self) -> AsyncIterator[GeneratedToken]:
+    async def _tokens(self) -> AsyncGenerator[GeneratedToken, None]:
         loop, follower = asyncio.get_running_loop(), self._follower
         follower.deadline = loop.time() + self.request.budget
         subject = self._subjects.generate(self._model)

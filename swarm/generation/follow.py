@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from swarm.errors import (
     DeadlineExceeded,
     DecodeError,
     NoResponders,
+    ResourceExhausted,
     Status,
     SwarmError,
     error_for,
@@ -105,8 +107,12 @@ class Follower:
         self._due = now
 
     def not_sent(self, error: SwarmError, now: float) -> None:
-        """The request of `due` could not be sent."""
-        self._again(error, now)
+        """The request of `due` could not be sent, and perhaps never can be."""
+        never = isinstance(error, ResourceExhausted) and error.retry_after == inf
+        if never or error.status not in _PERHAPS_LATER:
+            self._end(error)
+        else:
+            self._again(error, now)
 
     def take(self, data: bytes | memoryview, status: bytes, now: float) -> GeneratedToken | None:
         """A message came; the token that it brings, if it is the next one."""

@@ -169,8 +169,11 @@ class GenerateRequest:
         return doc
 
     def encode(self) -> bytes:
-        """MessagePack."""
-        return pack(self.as_doc())
+        """MessagePack. Raises `InvalidArgument` for texts and maps that it cannot write."""
+        try:
+            return pack(self.as_doc())
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise InvalidArgument(f"the request cannot be written: {error}") from None
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> GenerateRequest:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,11 +18,12 @@ from nodes.gateway.call import Caller, Callers, Regions
 from nodes.gateway.door import Figures
 from nodes.gateway.http import compression
 from nodes.gateway.http.answer import encoded
+from nodes.gateway.http.body import whole_body
 from nodes.gateway.http.connection import CONNECTION, Bounds, Connection
 from nodes.gateway.http.infer import HEADER_LENGTH, decoded
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
-from nodes.gateway.statuses import NoSuchMethod, NoSuchPath, NotOffered, TooLarge, TooSlow
+from nodes.gateway.statuses import NoSuchMethod, NoSuchPath, NotOffered, TooSlow
 from nodes.gateway_settings import GatewayOptions
 from swarm.errors import Internal, InvalidArgument, SwarmError, Unauthenticated
 from swarm.wire.tensors import LIMITS, Limits, Part
@@ -84,6 +86,7 @@ class App:
         options: GatewayOptions,
         regions: Regions | None,
         page: Page | None,
+        openai: Page | None,
         bounds: Bounds,
         figures: Figures,
     ) -> None:
@@ -94,6 +97,7 @@ class App:
         self._limits = Limits(bytes=min(options.body, LIMITS.bytes))
         self._regions = regions
         self._page = page
+        self._openai = openai
         self._bounds = bounds
         self._figures = figures
         self.is_draining = False
@@ -101,12 +105,15 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: Connection = scope["state"][CONNECTION]
         path = scope["path"].strip("/").split("/")
-        if path[0] != "v2" and self._page is not None:
+        if path[0] not in ("v1", "v2") and self._page is not None:
             await self._page(scope, receive, send)
             return
         connection.running = asyncio.current_task()
         self._figures.in_flight += 1
         try:
+            if path[0] == "v1" and self._openai is not None:
+                await self._openai(scope, receive, partial(self._pass_on, send))
+                return
             answered = await self._answered(scope, path, receive)
         except asyncio.CancelledError:
             if connection.is_lost:
@@ -264,29 +271,8 @@ class App:
         return document
 
     async def _body(self, asked: Asked, limit: int) -> bytes:
-        """The whole body, unpacked. Raises `TooLarge`, `TooSlow`, and what `unpacked` raises."""
-        announced = asked.headers.get("content-length", "0")
-        if not (announced.isascii() and announced.isdigit()) or int(announced[:20]) > limit:
-            raise TooLarge(f"a body of {announced:.20} bytes: at most {limit} are taken")
-        pieces: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self._bounds.body_time):
-                more = True
-                while more:
-                    message = await asked.receive()
-                    if message["type"] != "http.request":
-                        raise asyncio.CancelledError  # the client is gone
-                    pieces.append(message.get("body", b""))
-                    size += len(pieces[-1])
-                    if size > limit:
-                        raise TooLarge(f"a body of more than {limit} bytes")
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            raise TooSlow(f"the body did not come within {self._bounds.body_time:g} s") from None
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        encoding = asked.headers.get("content-encoding")
-        return await compression.unpacked(body, encoding, limit) if encoding else body
+        """Raises as `whole_body`."""
+        return await whole_body(asked.headers, asked.receive, limit, self._bounds.body_time)
 
     # --- what goes back ---------------------------------------------------------------------
 
@@ -300,6 +286,14 @@ class App:
         if isinstance(error, TooSlow):
             answered.headers.append((b"connection", b"close"))
         return answered
+
+    async def _pass_on(self, send: Send, message: MutableMapping[str, Any]) -> None:
+        """A message of another protocol's answer: its code counts, and a drain is told."""
+        if message["type"] == "http.response.start":
+            self._figures.by_code[str(message["status"])] += 1
+            if self.is_draining:
+                message["headers"].append((b"connection", b"close"))
+        await send(message)
 
     async def _send(self, answered: Answered, send: Send) -> None:
         self._figures.by_code[str(answered.code)] += 1

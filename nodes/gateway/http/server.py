@@ -33,7 +33,8 @@ class HttpServer:
     """A `Door`. Without `options.http` it takes a free port of loopback.
 
     regions: shared memory of clients, None where it is not allowed. page: an ASGI application for
-    paths that are none of the protocol. tls: its files may be loaded again while it serves.
+    paths that are none of the protocols'. openai: one for paths below /v1. tls: its files may be
+    loaded again while it serves.
     """
 
     def __init__(
@@ -45,12 +46,15 @@ class HttpServer:
         *,
         regions: Regions | None = None,
         page: Page | None = None,
+        openai: Page | None = None,
         tls: ssl.SSLContext | None = None,
         bounds: Bounds = BOUNDS,
     ) -> None:
         self.figures = Figures()
         self._place = options.http_place or Place(LOOPBACK, 0)
-        self._app = App(inference, models, callers, options, regions, page, bounds, self.figures)
+        self._app = App(
+            inference, models, callers, options, regions, page, openai, bounds, self.figures
+        )
         self._options = options
         self._tls = tls
         self._bounds = replace(bounds, body=options.body)

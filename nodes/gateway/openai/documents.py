@@ -1,0 +1,169 @@
+"""Answers in OpenAI's shapes, as its library's types have them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from nodes.gateway import statuses
+from swarm.errors import ResourceExhausted, Status, SwarmError
+from swarm.generation.follow import GeneratedToken
+
+_HALF = "\ufffd"  # a token by itself may be half a character: its bytes are not known then
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer as it grows. offset: characters that have come."""
+
+    index: int
+    tokens: list[GeneratedToken] = field(default_factory=list)
+    offset: int = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(token.text or "" for token in self.tokens)
+
+    def take(self, token: GeneratedToken) -> None:
+        """One more token."""
+        self.tokens.append(token)
+        self.offset += len(token.text or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What all documents of an answer have in common. name: the model's, as the client wrote it.
+    version: that answers, `NAME@VERSION`. created: seconds since 1970."""
+
+    id: str
+    name: str
+    version: str
+    created: int
+    is_chat: bool
+    logprobs: bool
+
+    def opening(self, index: int) -> dict[str, Any]:
+        """The chunk that begins a choice of a chat."""
+        choice = {"index": index, "delta": {"role": "assistant", "content": ""}}
+        return self._chunk([choice | {"logprobs": None, "finish_reason": None}])
+
+    def chunk(self, choice: Choice, token: GeneratedToken) -> dict[str, Any]:
+        """The chunk of one token, which `choice` has not taken yet."""
+        text = token.text or ""
+        piece: dict[str, Any] = {"index": choice.index, "finish_reason": token.finish or None}
+        piece |= {"delta": {"content": text}} if self.is_chat else {"text": text}
+        return self._chunk([piece | {"logprobs": self._logprobs([token], choice.offset)}])
+
+    def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
+        """The last chunk, for a client that asks for it."""
+        return self._chunk([]) | {"usage": usage}
+
+    def whole(self, choices: Sequence[Choice], usage: dict[str, int]) -> dict[str, Any]:
+        """The answer in one piece."""
+        found = []
+        for choice in choices:
+            one: dict[str, Any] = {"index": choice.index}
+            one["finish_reason"] = choice.tokens[-1].finish
+            if self.is_chat:
+                one["message"] = {"role": "assistant", "content": choice.text, "refusal": None}
+            else:
+                one["text"] = choice.text
+            found.append(one | {"logprobs": self._logprobs(choice.tokens, 0)})
+        kind = "chat.completion" if self.is_chat else "text_completion"
+        return self._document(kind) | {"choices": found, "usage": usage}
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self.is_chat else "text_completion"
+        return self._document(kind) | {"choices": choices}
+
+    def _document(self, kind: str) -> dict[str, Any]:
+        doc = {"id": self.id, "object": kind, "created": self.created, "model": self.name}
+        return doc | {"system_fingerprint": self.version}
+
+    def _logprobs(self, tokens: Sequence[GeneratedToken], offset: int) -> dict[str, Any] | None:
+        if not self.logprobs:
+            return None
+        if self.is_chat:
+            return {"content": [_content(token) for token in tokens], "refusal": None}
+        offsets = []
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(token.text or "")
+        return {
+            "tokens": [_piece(token, 0) for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [
+                {_piece(token, at): log for at, (_, log) in enumerate(token.alternatives, 1)}
+                for token in tokens
+            ],
+            "text_offset": offsets,
+        }
+
+
+def usage_of(choices: Iterable[Choice], prompts: int) -> dict[str, int]:
+    """Tokens of each prompt once, and of all answers. prompts: how many there are."""
+    ended = list(choices)
+    each = max(1, len(ended) // prompts)
+    last = [choice.tokens[-1].usage for choice in ended]
+    prompt = sum(usage.prompt_tokens for usage in last[::each] if usage is not None)
+    made = sum(usage.completion_tokens for usage in last if usage is not None)
+    return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+
+
+def models(names: Iterable[str], owner: str) -> dict[str, Any]:
+    """The list of models. owner: the gateway's name."""
+    return {"object": "list", "data": [model(name, owner) for name in names]}
+
+
+def model(name: str, owner: str) -> dict[str, Any]:
+    """One model."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner}
+
+
+def refusal(error: SwarmError, full: int = 429) -> tuple[int, dict[str, Any]]:
+    """The code and the document of an error. full: the code where too much is asked at a time."""
+    code, name = statuses.http_code(error, full), None
+    if isinstance(error, ResourceExhausted) and error.retry_after in (0.0, inf):
+        code, name = 400, "context_length_exceeded"  # later it would not fit either
+    elif error.status is Status.NOT_FOUND:
+        name = "model_not_found"
+    kind = _TYPES.get(code, "invalid_request_error" if code < 500 else "server_error")
+    text = str(error)
+    field_name, colon, _ = text.partition(":")
+    is_field = code == 400 and bool(colon) and field_name.replace("_", "").isalnum()
+    param = field_name if is_field and name is None else None
+    return code, {
+        "error": {
+            "message": text,
+            "type": kind,
+            "param": param,
+            "code": name or _CODES.get(code),
+        }
+    }
+
+
+def _content(token: GeneratedToken) -> dict[str, Any]:
+    return _likely(_piece(token, 0), token.logprob) | {
+        "top_logprobs": [
+            _likely(_piece(token, at), log) for at, (_, log) in enumerate(token.alternatives, 1)
+        ]
+    }
+
+
+def _likely(piece: str, log: float | None) -> dict[str, Any]:
+    known = None if _HALF in piece else list(piece.encode())
+    return {"token": piece, "bytes": known, "logprob": log}
+
+
+def _piece(token: GeneratedToken, at: int) -> str:
+    return token.pieces[at] if at < len(token.pieces) else ""

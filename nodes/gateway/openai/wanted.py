@@ -1,0 +1,182 @@
+"""A body of OpenAI's protocol as requests for tokens. Pure; `InvalidArgument` names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from swarm.errors import InvalidArgument
+from swarm.generation.request import (
+    MOST_ALTERNATIVES,
+    MOST_BUDGET,
+    MOST_TOKENS,
+    GenerateRequest,
+    integer,
+    maps,
+    number,
+    strings,
+)
+
+MOST_CHOICES = 16  # of one request
+TEXT_TOKENS = 16  # of a text's answer, where the client names no number, as OpenAI's reference says
+HOTTEST = 2.0  # temperature, as there
+# Fields that would change the answer, and their values that would not.
+_LEFT_OUT: Mapping[str, tuple[Any, ...]] = {
+    "frequency_penalty": (None, 0, 0.0),
+    "presence_penalty": (None, 0, 0.0),
+    "logit_bias": (None, {}),
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "functions": (None, []),
+    "audio": (None,),
+    "prediction": (None,),
+    "modalities": (None, ["text"]),
+    "response_format": (None, {"type": "text"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """model, version: as the client names them, "" for the version that serves. requests: one for
+    each choice, without session and seed where the client names none. prompts: choices with the
+    same prompt follow each other, and so many prompts there are. logprobs: whether the client
+    wants them."""
+
+    model: str
+    version: str
+    is_chat: bool
+    requests: tuple[GenerateRequest, ...]
+    prompts: int
+    stream: bool
+    with_usage: bool
+    logprobs: bool
+
+
+def wanted(doc: Mapping[str, Any], is_chat: bool) -> Wanted:
+    """Raises `InvalidArgument`."""
+    for field, usual in _LEFT_OUT.items():
+        if doc.get(field) not in usual:
+            raise InvalidArgument(f"{field}: this value is not offered; leave it out")
+    name = doc.get("model")
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument("model: the name of a model, or NAME@VERSION")
+    model, _, version = name.partition("@")
+    count = integer(doc, "n", 1, 1, MOST_CHOICES)
+    alternatives = _alternatives(doc, is_chat)
+    request = GenerateRequest(
+        max_tokens=_most(doc, is_chat),
+        fit=is_chat and _named_most(doc) is None,
+        stops=strings(doc, "stop"),
+        budget=MOST_BUDGET,
+        version=version,
+        has_seed=doc.get("seed") is not None,
+    )
+    sampling = replace(
+        request.sampling,
+        temperature=number(doc, "temperature", 1.0, 0.0, HOTTEST),
+        top_p=number(doc, "top_p", 1.0, 0.0, 1.0),
+        top_k=max(0, integer(doc, "top_k", 0, -1, 1 << 31)),  # vLLM's name; -1: all of them
+        repetition_penalty=number(doc, "repetition_penalty", 1.0, 0.01, 100.0),
+        seed=integer(doc, "seed", 0, -(1 << 63), (1 << 63) - 1),
+        alternatives=alternatives,
+    )
+    request = replace(request, sampling=sampling)
+    asked = [_chat(request, doc)] if is_chat else _texts(request, doc)
+    if count * len(asked) > MOST_CHOICES:
+        raise InvalidArgument(f"n: at most {MOST_CHOICES} answers to one request")
+    options = doc.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise InvalidArgument("stream_options: an object")
+    return Wanted(
+        model,
+        version,
+        is_chat,
+        tuple(_choice(one, number) for one in asked for number in range(count)),
+        len(asked),
+        _flag(doc, "stream"),
+        _flag(options, "include_usage"),
+        alternatives is not None,
+    )
+
+
+def _choice(request: GenerateRequest, number: int) -> GenerateRequest:
+    """The request of one of several answers: each draws by a seed of its own."""
+    seed = request.sampling.seed + number
+    return replace(request, sampling=replace(request.sampling, seed=seed))
+
+
+def _flag(doc: Mapping[str, Any], name: str) -> bool:
+    value = doc.get(name)
+    if value not in (None, True, False):
+        raise InvalidArgument(f"{name}: true or false")
+    return bool(value)
+
+
+def _named_most(doc: Mapping[str, Any]) -> Any:
+    both = (doc.get("max_completion_tokens"), doc.get("max_tokens"))
+    return next((value for value in both if value is not None), None)
+
+
+def _most(doc: Mapping[str, Any], is_chat: bool) -> int:
+    usual = MOST_TOKENS if is_chat else TEXT_TOKENS
+    return integer({"max_tokens": _named_most(doc)}, "max_tokens", usual, 1, MOST_TOKENS)
+
+
+def _alternatives(doc: Mapping[str, Any], is_chat: bool) -> int | None:
+    if not is_chat:
+        if doc.get("logprobs") is None:
+            return None
+        return integer(doc, "logprobs", 0, 0, MOST_ALTERNATIVES)
+    many = integer(doc, "top_logprobs", 0, 0, MOST_ALTERNATIVES)
+    if not _flag(doc, "logprobs"):
+        if many:
+            raise InvalidArgument("top_logprobs: it goes with logprobs")
+        return None
+    return many
+
+
+def _chat(request: GenerateRequest, doc: Mapping[str, Any]) -> GenerateRequest:
+    messages = [_message(dict(message)) for message in maps(doc, "messages")]
+    if not messages:
+        raise InvalidArgument("messages: a chat has one at least")
+    tools, choice = maps(doc, "tools"), doc.get("tool_choice")
+    if choice not in (None, "auto", "none"):
+        raise InvalidArgument("tool_choice: auto or none; the model decides by its template")
+    return replace(request, messages=tuple(messages), tools=() if choice == "none" else tools)
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    """A message with one text as its content, which is what templates take."""
+    if not isinstance(message.get("role"), str):
+        raise InvalidArgument("messages: each one has a role")
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = maps(message, "content")
+        texts = [part.get("text") for part in parts if part.get("type") == "text"]
+        if len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
+            raise InvalidArgument("messages: parts of a content are texts; nothing else is read")
+        message["content"] = "".join(str(text) for text in texts)
+    elif not isinstance(content, str | None):
+        raise InvalidArgument("messages: a content is a text, or a list of parts")
+    return message
+
+
+def _texts(request: GenerateRequest, doc: Mapping[str, Any]) -> list[GenerateRequest]:
+    """One request for each prompt: a text, token ids, or a list of either."""
+    given = doc.get("prompt")
+    prompts = given if isinstance(given, list) else [given]
+    if prompts and all(type(one) is int for one in prompts):
+        prompts = [prompts]
+    if not prompts or len(prompts) > MOST_CHOICES:
+        raise InvalidArgument(f"prompt: a text, token ids, or 1 to {MOST_CHOICES} of them")
+    return [_text(request, one) for one in prompts]
+
+
+def _text(request: GenerateRequest, prompt: Any) -> GenerateRequest:
+    if isinstance(prompt, str) and prompt:
+        return replace(request, text=prompt)
+    if isinstance(prompt, list) and prompt:
+        return replace(request, prompt=GenerateRequest.read({"prompt": prompt}).prompt)
+    raise InvalidArgument("prompt: a text, or a list of token ids, and not an empty one")

@@ -1,0 +1,242 @@
+"""OpenAI's protocol at the gateway: curl and a socket drive it, as any client may."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from gateways import address, ask, gateway_of
+from support.meshes import mesh_of
+from support.talker import CONTEXT, HELLO, TALKER, ids_of, talker
+from support.waiting import GENEROUS, eventually
+
+from nodes.gateway.access.rules import block, new_key
+from nodes.up.mesh import LocalMesh
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+LONG = 400
+
+
+@dataclass
+class Rig:
+    """A mesh with a language model, and two gateways: of loopback, and of listed callers."""
+
+    local: LocalMesh
+    url: str
+    listed: str
+    key: str
+    slow_key: str
+
+    def post(self, path: str, body: Any, url: str = "", **headers: str) -> tuple[int, Any, Any]:
+        named = {"content_type": "application/json", **headers}
+        return ask(f"{url or self.url}/v1/{path}", body, **named)
+
+    def chat(self, **fields: Any) -> Any:
+        """The document of a chat's answer."""
+        code, _, document = self.post("chat/completions", chat(**fields))
+        assert code == 200, document
+        return document
+
+    def refused(self, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        code, _, document = self.post(path, body)
+        assert set(document) == {"error"}
+        assert set(document["error"]) == {"message", "type", "param", "code"}
+        return code, document["error"]
+
+    def sessions(self) -> int:
+        documents = [self.local.status_of(node) or {} for node in self.local.supervisor.nodes]
+        return sum(stage["sessions"] for doc in documents for stage in doc.get("generation", []))
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    usual = {"model": TALKER, "messages": HELLO, "temperature": 0, "max_tokens": 20}
+    return usual | fields
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+    keys = [new_key(), new_key()]
+    callers = written(tmp_path_factory.mktemp("callers") / "callers.toml", *keys)
+    async with mesh_of(talker(), "shard-1", "shard-2") as local:
+        first = await gateway_of(local, "--http", "0")
+        second = await gateway_of(local, "--http", "0", "--gateway-callers", str(callers))
+        yield Rig(local, address(local, first), address(local, second), *keys)
+
+
+def written(path: Path, key: str, slow_key: str) -> Path:
+    """A file of two callers; the second one may ask every five seconds."""
+    path.touch(0o600)
+    path.write_text(block("robot", key, 0.0) + block("toy", slow_key, 0.2))
+    return path
+
+
+async def curl(*words: str) -> str:
+    command = ["curl", "-sS", "-N", "--max-time", "30", *words]
+    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+    process = await asyncio.create_subprocess_exec(*command, **pipes)
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+async def test_curl_lists_the_language_models_and_reads_a_stream_to_its_end(rig: Rig) -> None:
+    listed = json.loads(await curl(f"{rig.url}/v1/models"))
+    assert [one["id"] for one in listed["data"]] == [TALKER]
+    assert json.loads(await curl(f"{rig.url}/v1/models/{TALKER}"))["id"] == TALKER
+    body = chat(stream=True, stream_options={"include_usage": True})
+    said = await curl(f"{rig.url}/v1/chat/completions", "--json", json.dumps(body))
+    *events, done, end = said.split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    documents = [json.loads(event.removeprefix("data: ")) for event in events]
+    wanted = await rig.local.mesh.chat(TALKER, HELLO, max_tokens=20).whole()
+    *chunks, last = documents
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    deltas = [chunk["choices"][0]["delta"]["content"] for chunk in chunks]
+    assert "".join(deltas) == wanted.text
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 20 + ["length"]
+    usage = {"prompt_tokens": len(ids_of(HELLO)), "completion_tokens": 20}
+    assert last["choices"] == []
+    assert last["usage"] == usage | {"total_tokens": sum(usage.values())}
+    assert len({document["id"] for document in documents}) == 1
+
+
+async def test_a_whole_answer_is_that_of_the_mesh_with_its_log_probabilities(rig: Rig) -> None:
+    tools = [{"type": "function", "function": {"name": "move", "parameters": {}}}]
+    document = await asyncio.to_thread(rig.chat, logprobs=True, top_logprobs=2, tools=tools)
+    answer = rig.local.mesh.chat(TALKER, HELLO, max_tokens=20, tools=tools, logprobs=2)
+    tokens = [token async for token in answer]
+    [choice] = document["choices"]
+    assert choice["message"]["content"] == answer.text
+    assert choice["finish_reason"] == "length"
+    told = choice["logprobs"]["content"]
+    assert [one["logprob"] for one in told] == pytest.approx([token.logprob for token in tokens])
+    assert [one["token"] for one in told] == [token.pieces[0] for token in tokens]
+    assert all(len(one["top_logprobs"]) == 2 for one in told)
+    assert document["usage"]["prompt_tokens"] == len(ids_of(HELLO, tools))
+
+
+async def test_a_text_goes_on_and_a_stop_string_cuts_it(rig: Rig) -> None:
+    wanted = (await rig.local.mesh.generate(TALKER, "Once", max_tokens=30).whole()).text
+    body = {"model": TALKER, "prompt": ["Once", "Once"], "temperature": 0, "max_tokens": 30}
+    _, _, document = await asyncio.to_thread(rig.post, "completions", body | {"logprobs": 1})
+    assert [one["text"] for one in document["choices"]] == [wanted, wanted]
+    assert document["usage"]["total_tokens"] == 2 * (4 + 30)
+    assert len(document["choices"][1]["logprobs"]["text_offset"]) == 30
+    _, _, cut = await asyncio.to_thread(rig.post, "completions", body | {"stop": [wanted[9:12]]})
+    assert cut["choices"][0]["text"] == wanted[: wanted.index(wanted[9:12])]
+    assert cut["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_choices_differ_and_a_seed_draws_them_again(rig: Rig) -> None:
+    asked = {"n": 3, "seed": 7, "temperature": 1.0}
+    first, second = [await asyncio.to_thread(rig.chat, **asked) for _ in range(2)]
+    texts = [one["message"]["content"] for one in first["choices"]]
+    assert len(set(texts)) == 3
+    assert texts == [one["message"]["content"] for one in second["choices"]]
+    alone = await asyncio.to_thread(rig.chat, seed=7, temperature=1.0)
+    assert alone["choices"][0]["message"]["content"] == texts[0]
+
+
+async def test_an_answer_without_a_number_of_tokens_ends_with_the_context(rig: Rig) -> None:
+    document = await asyncio.to_thread(rig.chat, max_tokens=None)
+    assert document["usage"]["total_tokens"] == CONTEXT
+
+
+async def test_what_cannot_be_answered_is_refused_in_openais_shape(rig: Rig) -> None:
+    cases: list[tuple[dict[str, Any], int, str | None, str | None]] = [
+        (chat(model="absent"), 404, "model_not_found", None),
+        (chat(max_tokens=CONTEXT), 400, "context_length_exceeded", None),
+        (
+            chat(messages=[{"role": "user", "content": "a" * 9000}]),
+            400,
+            "context_length_exceeded",
+            None,
+        ),
+        (chat(messages=[{"role": "robot", "content": "Hi"}]), 400, None, None),
+        (chat(messages=[]), 400, None, "messages"),
+        (chat(temperature=3), 400, None, "temperature"),
+        (chat(n=99), 400, None, "n"),
+        (chat(logit_bias={"5": 1}), 400, None, "logit_bias"),
+        (chat(response_format={"type": "json_object"}), 400, None, "response_format"),
+        (
+            chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]),
+            400,
+            None,
+            "messages",
+        ),
+    ]
+    for stream in (False, True):
+        for body, code, name, param in cases:
+            found, error = await asyncio.to_thread(
+                rig.refused, "chat/completions", body | {"stream": stream}
+            )
+            assert (found, error["code"], error["param"]) == (code, name, param), error
+    code, error = await asyncio.to_thread(rig.refused, "embeddings", {})
+    assert code == 404
+    said = await curl(f"{rig.url}/v1/chat/completions", "--data-binary", "@/dev/null")
+    assert json.loads(said)["error"]["type"] == "invalid_request_error"
+
+
+async def test_keys_and_quotas_are_those_of_the_gateway(rig: Rig) -> None:
+    async def asked(**headers: str) -> tuple[int, Any, Any]:
+        return await asyncio.to_thread(rig.post, "chat/completions", chat(), rig.listed, **headers)
+
+    code, _, document = await asked()
+    assert (code, document["error"]["code"]) == (401, "invalid_api_key")
+    assert (await asked(authorization=f"Bearer {rig.key}"))[0] == 200
+    assert (await asked(authorization=f"Bearer {rig.slow_key}"))[0] == 200
+    code, headers, document = await asked(authorization=f"Bearer {rig.slow_key}")
+    assert (code, document["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert int(headers["retry-after"]) >= 1
+
+
+async def test_a_client_that_goes_away_ends_its_session(rig: Rig) -> None:
+    host, port = rig.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(chat(stream=True, max_tokens=LONG, n=2)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(body)}\r\n"
+    writer.write(head.encode() + b"\r\n" + body)
+    async with asyncio.timeout(GENEROUS):
+        await reader.readuntil(b'"content":""')
+    writer.close()
+    await eventually(lambda: rig.sessions() == 0, "all slots are free")
+
+
+async def test_hundreds_of_sessions_are_refused_by_name_and_others_go_on(rig: Rig) -> None:
+    wanted = (await rig.local.mesh.chat(TALKER, HELLO, max_tokens=LONG).whole()).text
+    other = asyncio.create_task(rig.local.mesh.chat(TALKER, HELLO, max_tokens=LONG).whole())
+    host, port = rig.url.removeprefix("http://").split(":")
+    body = json.dumps(chat(max_tokens=100)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n"
+    request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+    async def one() -> bytes:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request)
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
+    async with asyncio.timeout(GENEROUS):
+        said = await asyncio.gather(*(one() for _ in range(500)))
+    codes = [int(answer.split()[1]) for answer in said]
+    assert set(codes) == {200, 429}
+    assert all(b"retry-after: 1\r\n" in answer for answer in said if b" 429 " in answer[:16])
+    assert (await other).text == wanted
+    began = time.monotonic()
+    assert (await asyncio.to_thread(rig.chat))["choices"]
+    assert time.monotonic() - began < GENEROUS
+    await eventually(lambda: rig.sessions() == 0, "all slots are free")
