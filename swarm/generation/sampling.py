@@ -56,7 +56,7 @@ def _drawn(scores: np.ndarray, sampling: Sampling, position: int) -> int:
     if 0 < sampling.top_k < len(scores):
         order = _likeliest(scores, sampling.top_k)
     else:
-        order = np.lexsort((np.arange(len(scores)), -scores))
+        order = np.argsort(-scores, kind="stable")  # of equals the lowest index comes first
     weights = np.exp(scores[order] - scores[order[0]])
     sums = np.cumsum(weights)
     if sampling.top_p < 1.0:  # the shortest beginning whose share is at least top_p

@@ -92,6 +92,30 @@ def gateway(
     raise typer.Exit(GATEWAY.run(GatewayPlan(requests, rounds), json_, output=output))
 
 
+def generate(
+    sessions: Annotated[str, typer.Option(help="At a time, with commas.")] = "1,4,16",
+    tokens: Annotated[int, typer.Option(min=2, max=400, help="Of each answer.")] = 200,
+    rounds: Rounds = 5,
+    kills: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Instead: kill -9 of each stage, so often, at random moments of 8 sessions."
+        ),
+    ] = 0,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """Tokens of a language model in three shards, beside one process that holds all of it."""
+    if kills:
+        from bench.faults.killed_stages import KILLED, KillPlan
+
+        raise typer.Exit(KILLED.run(KillPlan(kills, tokens=tokens), json_, output=output))
+    from bench.cost.generate import GENERATE, GeneratePlan
+
+    plan = GeneratePlan(tuple(_numbers(sessions, "--sessions")), tokens, rounds)
+    raise typer.Exit(GENERATE.run(plan, json_, output=output))
+
+
 def oip(
     examples: Annotated[Path, typer.Option(help="A folder with Triton's simple_*.py.")],
     json_: Json = False,
@@ -491,6 +515,7 @@ COMMANDS = (
     hop,
     throughput,
     gateway,
+    generate,
     oip,
     peers,
     scale,

@@ -1,0 +1,36 @@
+"""`swarm bench generate`: its ways agree, its targets are named, its kills change no text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.cost.generate import GENERATE, GeneratePlan
+from bench.cost.language import SHAPE, prompt
+from bench.faults.killed_stages import KILLED, KillPlan
+
+
+def test_a_missed_target_is_told_with_its_figure() -> None:
+    def document(added: float, share: float) -> dict[str, Any]:
+        return {"figures": {"1/added_ms": {"value": added}, "16/share": {"value": share}}}
+
+    assert GENERATE.misses is not None
+    assert GENERATE.misses(document(0.9, 0.6)) == []
+    assert [text.split()[0] for text in GENERATE.misses(document(1.1, 0.4))] == ["three", "16"]
+    assert KILLED.misses is not None
+    assert len(KILLED.misses({"wrong": 1, "texts": 8})) == 1
+
+
+def test_a_prompt_is_of_the_models_tokens_and_its_own() -> None:
+    assert all(0 <= token < SHAPE.vocabulary for token in prompt(3))
+    assert prompt(3) == prompt(3) != prompt(4)
+
+
+@pytest.mark.benchmark
+def test_shards_answer_as_one_process_does_and_so_they_do_when_they_die() -> None:
+    """Both benchmarks, once: a wrong text raises in the first, and counts in the second."""
+    document = GENERATE.document(GeneratePlan((1, 4), tokens=40, rounds=1))
+    assert document["figures"]["4/share"]["value"] > 0
+    killed = KILLED.document(KillPlan(kills=1, sessions=4, tokens=150))
+    assert (killed["texts"], killed["wrong"]) == (12, 0)
