@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import swarm
+from nodes.cli.generate import check_generates
 from nodes.cli.options import ChatOptions, Target
 from nodes.cli.with_mesh import connect
 from nodes.console import duration, err, guarded, report
@@ -31,6 +32,7 @@ def run_chat(model: str, options: ChatOptions, target: Target) -> int:
 
     async def main() -> int:
         async with connect(target, agent="swarm-chat") as client:
+            await check_generates(client, model)
             return await Talk(client, model, options).run()
 
     return guarded(main)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
+import swarm
 from nodes.cli.options import GenerationOptions, Target
 from nodes.cli.with_mesh import connect
 from nodes.console import duration, guarded, print_json
-from swarm.errors import InvalidArgument
+from swarm.errors import InvalidArgument, PermissionDenied
 from swarm.generation.client import GenerateOptions, Generation
 
 
@@ -30,6 +32,7 @@ def run_generate(model: str, text: str, options: GenerationOptions, target: Targ
         )
         prompt = text or read_ids(options.ids)
         async with connect(target, agent="swarm-generate") as client:
+            await check_generates(client, model)
             answer = client.generate(model, prompt, **wanted)
             began, times, tokens = time.perf_counter(), [], []
             async for token in answer:
@@ -46,6 +49,15 @@ def run_generate(model: str, text: str, options: GenerationOptions, target: Targ
         return 0
 
     return guarded(main, target.json)
+
+
+async def check_generates(client: swarm.Mesh, model: str) -> None:
+    """Say at once that a name is wrong: a model without nodes is waited for. A user who may not
+    read the registry waits. Raises `NotFound`, `InvalidArgument`."""
+    with contextlib.suppress(PermissionDenied):
+        info = await client.model(model)
+        if not info.generates:
+            raise InvalidArgument(f"{info.model} is no language model: `swarm infer` asks it")
 
 
 def read_ids(text: str) -> list[int]:

@@ -63,6 +63,12 @@ def read_source(path: str) -> tuple[Path, LanguageHints | None]:
     return read_folder(Path(path))
 
 
+def check_source(path: str) -> None:
+    """Raises `InvalidArgument` for what is neither a file nor a folder."""
+    if not Path(path).is_dir():
+        read_model(path)
+
+
 def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
     """`swarm model split`; returns its exit code."""
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from nodes.cli.model import model_name, read_model, show
+from nodes.cli.model import check_source, model_name, show
 from nodes.cli.options import Target, UpOptions
 from nodes.console import err, guarded, out, print_json, unless
 from nodes.event_loop import stop_on_signals
@@ -112,7 +112,8 @@ async def _split(options: UpOptions, folder: Path) -> None:
     if options.cuts:
         arguments += ["--cuts", options.cuts]
     arguments += options.task_arguments()
-    await split_into(folder, str(read_model(options.model)), arguments)
+    check_source(options.model)
+    await split_into(folder, options.model, arguments)
 
 
 def _announce(
@@ -198,7 +199,10 @@ def _by_http(
     """How the gateway is asked, with titles."""
     if gateway is None:
         return []
-    lines = [(f"over HTTP, at {gateway.door(local, 'http')}", gateway.lines(local, manifest).curl)]
+    curl = gateway.lines(local, manifest).curl
+    if manifest.decoder is not None:
+        curl = gateway.completion(local, manifest.model)
+    lines = [(f"over HTTP, at {gateway.door(local, 'http')}", curl)]
     if grpc := gateway.door(local, "grpc"):
         lines.append(("over gRPC, with a client of Triton or KServe, at", grpc))
     return lines

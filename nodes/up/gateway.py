@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import dataclass
 
 from nodes.gateway.access.rules import block, new_key
@@ -38,6 +40,13 @@ class UpGateway:
         inputs = [Spec(spec.name, spec.datatype, spec.shape) for spec in manifest.inputs]
         examples = manifest.extra.get("examples", {})
         return lines_for(manifest.model, inputs, examples, self.door(local, "http"), self.key)
+
+    def completion(self, local: LocalMesh, model: str) -> str:
+        """The line that has a language model go on with a text."""
+        body = json.dumps({"model": model, "prompt": "Once", "max_tokens": 32, "stream": True})
+        shown = f" -H {shlex.quote(f'Authorization: Bearer {self.key}')}" if self.key else ""
+        url = f"{self.door(local, 'http')}/v1/completions"
+        return f"curl -N {url}{shown} --json {shlex.quote(body)}"
 
 
 def start_gateway(local: LocalMesh, http_port: int, grpc_port: int | None, *more: str) -> UpGateway:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodes.access import NOTHING, Access
+from shards.decoder.texts import TOKENIZER
 from shards.manifest import Manifest
 from swarm.subjects import Subjects
 from swarm.wire.tensors import DTYPES
@@ -97,7 +98,9 @@ def how_to_ask(
     # From standard input: a command's argument holds 128 KiB at the most.
     nats = f"{body} | nats -s {shlex.quote(url)}{given} req {subject} --force-stdin"
     if manifest.decoder is not None:
-        shell, python = f"{uv}swarm generate {manifest.model} --ids 1,2,3", GENERATE
+        has_texts = any(text.file == TOKENIZER for text in manifest.decoder.files)
+        prompt = '"Once upon a time"' if has_texts else "--ids 1,2,3"
+        shell, python = f"{uv}swarm generate {manifest.model} {prompt}", GENERATE
         subject, ask = Subjects(mesh).generate(manifest.model), '{"prompt": [1, 2, 3]}'
         nats = (
             f"nats -s {shlex.quote(url)}{given} req {subject} {shlex.quote(ask)} --replies 0 "

@@ -107,6 +107,13 @@ async def test_a_line_that_is_no_utf_8_is_refused(local: LocalMesh) -> None:
     assert b"no UTF-8" in err
 
 
+async def test_a_wrong_name_is_told_at_once(local: LocalMesh) -> None:
+    process = await _chat(local, name="absent", stderr=asyncio.subprocess.PIPE)
+    _, err = await asyncio.wait_for(process.communicate(), GENEROUS)
+    assert process.returncode == 1
+    assert b"absent" in err
+
+
 async def test_ctrl_c_stops_an_answer_and_a_second_one_the_program(local: LocalMesh) -> None:
     terminal, theirs = pty.openpty()
     process = await _chat(local, "--max-tokens", "460", stdin=theirs, stdout=theirs, stderr=theirs)
@@ -126,8 +133,10 @@ async def test_ctrl_c_stops_an_answer_and_a_second_one_the_program(local: LocalM
             process.kill()
 
 
-async def _chat(local: LocalMesh, *flags: str, **pipes: int) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "nodes.cli.main", "chat", TALKER, "--nats", local.url]
+async def _chat(
+    local: LocalMesh, *flags: str, name: str = TALKER, **pipes: int
+) -> asyncio.subprocess.Process:
+    command = [sys.executable, "-m", "nodes.cli.main", "chat", name, "--nats", local.url]
     command += ["--mesh", local.name, *(flags or ("--max-tokens", "30"))]
     return await asyncio.create_subprocess_exec(*command, env=environment(), **pipes)
 
