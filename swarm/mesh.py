@@ -70,9 +70,9 @@ class Mesh:
     read of it, on this host's disk, for a start while it is away. tracer: sees each request, None
     for nobody.
     codec: how tensors go by the server: `auto`, `none`, `f16`, `i8`, `i6` or `i4`
-    (deploy/README.md#codecs). two_connections: whether models with large messages have a connection
-    of their own, so that small messages do not wait behind them on a slow link: `auto` (where the
-    server is far), `on` or True, `off` or False.
+    (deploy/operations.md#codecs). two_connections: whether models with large messages have a
+    connection of their own, so that small messages do not wait behind them on a slow link: `auto`
+    (where the server is far), `on` or True, `off` or False.
     """
 
     def __init__(
