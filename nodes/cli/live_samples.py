@@ -10,6 +10,7 @@ import numpy as np
 import swarm
 from nodes.cli.acts import on_record
 from nodes.replay.recording import Recording
+from shards.task import Task
 from swarm.errors import DecodeError, InvalidArgument, NotFound, PermissionDenied
 from swarm.model import ModelInfo, unknown_model
 from swarm.wire.messages import Features
@@ -49,10 +50,12 @@ class Collected:
 async def live_samples(
     client: swarm.Mesh, model: str, count: int, seconds: float
 ) -> dict[str, np.ndarray]:
-    """Inputs of NAME or NAME@VERSION as they pass, each with axis 0 the sample.
+    """Inputs of NAME or NAME@VERSION as they pass, each with axis 0 the sample; of a model whose
+    graph holds its task, as the file takes them that it was split from.
 
     Raises `PermissionDenied` without consent, `InvalidArgument` where the edge runs layers of the
-    model, `NotFound` where fewer pass within `seconds`, and what `Recording.start` raises.
+    model, `NotFound` where fewer pass within `seconds`, ManifestError for a task of a
+    newer version, and what `Recording.start` raises.
     """
     name, _, version = model.partition("@")
     present = await client.registry.in_force(name)
@@ -87,4 +90,13 @@ async def live_samples(
         ) from None
     finally:
         await recording.stop()
-    return collected.arrays()
+    return _as_the_file_takes(info, collected.arrays())
+
+
+def _as_the_file_takes(info: ModelInfo, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A graph with its task inside takes bytes; the file that it was made of is quantized."""
+    task = None if info.task is None else Task.of(info.task)
+    if task is None or not task.baked:
+        return arrays
+    name = task.preprocess.input
+    return arrays | {name: task.arranged(arrays[name])}

@@ -22,6 +22,7 @@ from nodes.event_loop import stop_on_signals
 from nodes.replay.recorded import Recorded, recorded, recorded_models
 from nodes.replay.recording import Recording, RecordLimits
 from nodes.replay.session import Replay, Session, Step, replay_other, replay_same
+from shards.task import document, lines
 from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.service import FleetWatch
 from swarm.security.sealed import ModelKey
@@ -192,7 +193,7 @@ def _document(replay: Replay) -> dict[str, Any]:
         doc["decides_otherwise"] = replay.otherwise
     if replay.note:
         doc["note"] = replay.note
-    return doc
+    return doc if replay.found is None else doc | document(replay.found)
 
 
 def _finite(step: Step) -> float | None:
@@ -229,6 +230,9 @@ def _show_one(replay: Replay) -> None:
     if replay.otherwise is not None:
         same = "decides otherwise" if replay.otherwise else "decides the same"
         out.print(f"version {replay.version} {same}")
+    if replay.found is not None:
+        for line in lines(replay.found):
+            out.print(line, markup=False, highlight=False)
     for line in reasons([replay]):
         out.print(line)
 

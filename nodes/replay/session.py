@@ -15,6 +15,9 @@ from nodes.replay.recorded import Recorded
 from nodes.versions.artifacts import NodeArtifacts
 from nodes.versions.live_weights import NodeWeights
 from nodes.versions.loaded import Loaded, load
+from shards.errors import ShardsError
+from shards.task import Result, Task
+from shards.task.same import decides_the_same
 from swarm.audit.record import digest_of
 from swarm.errors import NotFound
 from swarm.learning.weights import Weights
@@ -38,7 +41,9 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Replay:
     """One request, run again. version: that it was run with now. otherwise: whether another class
-    is chosen, None where there is no answer to compare with. note: why a step is missing."""
+    is chosen, or other objects, None where there is no answer to compare with. note: why a step is
+    missing. found: what the answer of now says, where the model has a task; boxes are shares of the
+    model's own picture."""
 
     id: str
     at: float
@@ -47,6 +52,7 @@ class Replay:
     steps: tuple[Step, ...]
     otherwise: bool | None = None
     note: str = ""
+    found: Result | None = None
 
     @property
     def compared(self) -> int:
@@ -88,6 +94,18 @@ class Session:
     def version(self) -> str:
         """The version that is loaded."""
         return self._loaded.info.version
+
+    def read(self, outputs: Mapping[str, np.ndarray]) -> Result | None:
+        """What the model's outputs say, by its task; None without one that can be read. The picture
+        as it was captured is not known here, so boxes are shares of the model's own."""
+        document = self._loaded.info.task
+        try:
+            if document is None:
+                return None
+            task = Task.of(document)
+            return task.read(outputs, (task.preprocess.height, task.preprocess.width))
+        except ShardsError:
+            return None
 
     @property
     def last(self) -> int:
@@ -132,6 +150,7 @@ async def replay_same(session: Session, request: Recorded) -> Replay:
     hash in the audit."""
     await session.use_weights(request.weights)
     steps = []
+    found: Result | None = None
     for stage, features in request.stages.items():
         made, seconds = await session.run(stage, features.tensors)
         behind = request.stages.get(stage + 1)
@@ -141,9 +160,19 @@ async def replay_same(session: Session, request: Recorded) -> Replay:
         elif stage == session.last and request.output:
             equal = digest_of(made) == request.output
             difference = Difference(equal, 0.0 if equal else float("inf"))
+        if stage == session.last:
+            found = session.read(made)
         steps.append(Step(stage, request.node(stage), difference, seconds))
     note = why_incomplete(request, session.last)
-    return Replay(request.id, request.at, session.version, request.weights, tuple(steps), note=note)
+    return Replay(
+        request.id,
+        request.at,
+        session.version,
+        request.weights,
+        tuple(steps),
+        note=note,
+        found=found,
+    )
 
 
 def why_incomplete(request: Recorded, last: int) -> str:
@@ -176,8 +205,12 @@ async def replay_other(session: Session, then: Session, request: Recorded) -> Re
         elif behind is not None and _alike(tensors, behind.tensors):
             difference = compare(tensors, behind.tensors)
         steps.append(Step(stage, "", difference, seconds))
-    otherwise = decides_otherwise(made[-1][0], answer)
-    return Replay(request.id, request.at, session.version, 0, tuple(steps), otherwise)
+    found, before = session.read(made[-1][0]), then.read(answer)
+    if found is not None and before is not None:
+        otherwise = not decides_the_same(found, before)
+    else:
+        otherwise = decides_otherwise(made[-1][0], answer)
+    return Replay(request.id, request.at, session.version, 0, tuple(steps), otherwise, found=found)
 
 
 def _alike(made: Mapping[str, np.ndarray], seen: Mapping[str, np.ndarray]) -> bool:

@@ -53,14 +53,15 @@ def document(result: Result) -> dict[str, Any]:
     return {"embedding": [float(value) for value in result.vector]}
 
 
-def lines(result: Result, shape: tuple[int, ...]) -> list[str]:
-    """For people. shape: the picture's `image.shape`; boxes are in its pixels."""
+def lines(result: Result, shape: tuple[int, ...] = ()) -> list[str]:
+    """For people. shape: the picture's `image.shape`; boxes are in its pixels, and without it in
+    thousandths of the picture."""
     if isinstance(result, Embedding):
         first = " ".join(f"{value:.4f}" for value in result.vector[:8])
         return [f"a vector of {len(result.vector)} numbers: {first} …"]
     doc = document(result)
     if isinstance(result, Detections):
-        height, width = shape[:2]
+        height, width = shape[:2] or (1000, 1000)
         sides = np.array([width, height, width, height])
         boxes = np.rint(result.boxes * sides).astype(int)
         return [

@@ -115,16 +115,29 @@ class Task:
         check_image(image)
         pre = self.preprocess
         grid = on_grid(image, pre.width, pre.height, pre.fit, pre.fill, gray=pre.channels == 1)
-        if self.baked:
-            return {pre.input: grid[None]}
+        return {pre.input: grid[None] if self.baked else self.arranged(grid[None])}
+
+    def arranged(self, pictures: np.ndarray) -> np.ndarray:
+        """What the model's file takes, where its graph does not hold this arithmetic.
+
+        pictures: uint8 [n, height, width, channels] of the model's own size, RGB or gray, as a
+        baked graph takes them. Raises InputError for others.
+        """
+        pre = self.preprocess
+        if pictures.dtype != np.uint8 or pictures.shape[1:] != (
+            pre.height,
+            pre.width,
+            pre.channels,
+        ):
+            wanted = f"UINT8[n,{pre.height},{pre.width},{pre.channels}]"
+            raise InputError(pre.input, wanted, f"{pictures.dtype} {list(pictures.shape)}")
         if pre.colours == "bgr":
-            grid = grid[:, :, ::-1]
+            pictures = pictures[..., ::-1]
         if pre.layout == "nchw":
-            grid = grid.transpose(2, 0, 1)
-        dtype = DTYPES[pre.datatype]
+            pictures = pictures.transpose(0, 3, 1, 2)
         if pre.datatype == "UINT8":
-            return {pre.input: np.ascontiguousarray(grid[None])}
-        return {pre.input: normalised(grid[None], pre.offset, pre.factor, pre.layout, dtype)}
+            return np.ascontiguousarray(pictures)
+        return normalised(pictures, pre.offset, pre.factor, pre.layout, DTYPES[pre.datatype])
 
     def read(self, outputs: Mapping[str, np.ndarray], shape: Sequence[int]) -> Result:
         """What the model's outputs say about one picture.

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.commands import Command, Commands
 from support.meshes import READY, add_model, digits, split_digits
@@ -16,10 +19,17 @@ from test_learned_weights import MODEL, Minter, split_fresh
 import swarm
 from nodes.replay.recorded import recorded
 from nodes.replay.recording import Recording, RecordLimits
-from nodes.replay.session import Session, replay_same
+from nodes.replay.session import Session, replay_other, replay_same
 from nodes.up.mesh import LocalMesh, local_mesh, push
+from shards.split.split import split
+from shards.task import Task, document
+from shards.task.wish import Wish
 from swarm.link import jetstream
 from swarm.subjects import api
+
+sys.path.append(str(Path(__file__).parents[1] / "shards"))
+sys.path.append(str(Path(__file__).parents[1] / "shards" / "task"))
+from detector_graphs import ssd
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -128,3 +138,43 @@ async def test_a_request_runs_again_with_the_weights_of_then() -> None:
                 assert (replay.compared, replay.equal(0.0)) == (3, True), replay
         finally:
             session.close()
+
+
+async def test_a_detectors_versions_are_compared_by_the_objects_that_they_find() -> None:
+    def detector(version: str, stages: int, seed: int = 0) -> Any:
+        wish = Wish("detect", decode="ssd", threshold=0.2)
+        file = ssd((64, 48), 300, 5, seed=seed)
+        return split(file, name="net", version=version, stages=stages, profile=False, task=wish)
+
+    first = detector("1", 2)
+    task = Task.of(first.manifest.task)
+    assert task.baked
+    async with local_mesh(shm=False) as local:
+        await add_model(local, first)
+        for role in ("shard-1", "shard-2"):
+            local.start(role, "net", "--audit", "--max-batch", "1")
+        await local.ready(READY)
+        recording = Recording(local.mesh.link, local.mesh.subjects, "net", "1", 1.0)
+        await recording.start(RecordLimits())
+        picture = np.random.default_rng(1).integers(0, 255, (48, 64, 3), np.uint8)
+        async with swarm.connect(local.url, stored=True) as mesh:
+            answer = await mesh.infer("net", task.prepare(picture), 10.0)
+        await eventually(lambda: recording.kept == 2, "both stages are kept")
+        await recording.stop()
+        found = document(task.read(answer.outputs, picture.shape))
+        for other in (detector("2", 1), detector("3", 1, seed=1)):
+            await push(local, other.manifest.to_json(), other.files)
+        (request,) = await recorded(local.mesh.link, local.mesh.subjects, "net")
+        sessions = [await Session.open(local.mesh, "net", version) for version in "123"]
+        try:
+            then, same, another = sessions
+            replay = await replay_other(same, then, request)
+            assert replay.otherwise is False
+            assert replay.found is not None
+            assert document(replay.found) == found
+            assert found["detections"]
+            replay = await replay_other(another, then, request)
+            assert replay.otherwise is True
+        finally:
+            for session in sessions:
+                session.close()
