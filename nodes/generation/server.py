@@ -40,7 +40,7 @@ from swarm.wire.tensors import Part
 log = logging.getLogger("swarm.generation")
 
 TICK = 0.05  # seconds, while there are sessions
-INLINE_BELOW = 0.0004  # seconds; a shorter run costs less than a thread and back
+INLINE_BELOW = 0.001  # seconds; a shorter run costs less than a thread and back
 KEEPS_WAY = 0.05  # seconds; behind a message that went by the server, others do: none overtakes it
 LARGEST = 512 << 10  # bytes of steps in one message
 PEERS_FOR = 0.1  # seconds for which the nodes of a stage are remembered
@@ -306,8 +306,7 @@ class GenerationServer:
 
     def _flush(self) -> None:
         out = self.core.flush()
-        for tell in out.tells:
-            self._tell(tell)
+        # Words first: stage 1 waits for a token, and the client only reads it.
         for to, words in out.words.items():
             self._send_words(to, words)
         for node, message in out.forward.items():
@@ -316,6 +315,8 @@ class GenerationServer:
             self._passed[each.node] = [*self._passed.get(each.node, [])[-15:], each]
             ask = Ask(each.request, each.reply)
             self._send_forward(each.node, 1, Forward("", asks=[ask]))
+        for tell in out.tells:
+            self._tell(tell)
         self._link.push()
 
     def _send_forward(self, node: str, stage: int, message: Forward) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from gateways import address, ask, gateway_of
-from support.meshes import mesh_of
+from support.meshes import all_ready, mesh_of
 from support.talker import CONTEXT, HELLO, TALKER, ids_of, talker
 from support.waiting import GENEROUS, eventually
 
@@ -200,6 +201,21 @@ async def test_keys_and_quotas_are_those_of_the_gateway(rig: Rig) -> None:
     code, headers, document = await asked(authorization=f"Bearer {rig.slow_key}")
     assert (code, document["error"]["code"]) == (429, "rate_limit_exceeded")
     assert int(headers["retry-after"]) >= 1
+
+
+async def test_a_stage_that_is_killed_costs_a_stream_a_pause_and_no_letter(rig: Rig) -> None:
+    wanted = (await rig.local.mesh.chat(TALKER, HELLO, max_tokens=LONG).whole()).text
+    for role in ("shard-1", "shard-2"):
+        node = next(node for node in rig.local.supervisor.nodes if node.role == role)
+        body = json.dumps(chat(stream=True, max_tokens=LONG))
+        asked = asyncio.create_task(curl(f"{rig.url}/v1/chat/completions", "--json", body))
+        await eventually(lambda: rig.sessions() > 0, "it is under way")
+        node.signal(signal.SIGKILL)
+        *events, done, _ = (await asked).split("\n\n")
+        assert done == "data: [DONE]"
+        chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+        assert "".join(one["choices"][0]["delta"]["content"] for one in chunks) == wanted
+        await all_ready(rig.local)
 
 
 async def test_a_client_that_goes_away_ends_its_session(rig: Rig) -> None:
