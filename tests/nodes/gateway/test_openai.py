@@ -92,6 +92,27 @@ async def curl(*words: str) -> str:
     return out.decode()
 
 
+async def opened(url: str, body: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which a chat was asked for, and nothing else will be."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    data = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n"
+    writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+    return reader, writer
+
+
+def unchunked(answer: bytes) -> bytes:
+    """The body of an answer that came in chunks."""
+    _, _, left = answer.partition(b"\r\n\r\n")
+    body = b""
+    while left:
+        size, _, left = left.partition(b"\r\n")
+        length = int(size, 16)
+        body, left = body + left[:length], left[length + 2 :]
+    return body
+
+
 async def test_curl_lists_the_language_models_and_reads_a_stream_to_its_end(rig: Rig) -> None:
     listed = json.loads(await curl(f"{rig.url}/v1/models"))
     assert [one["id"] for one in listed["data"]] == [TALKER]
@@ -207,11 +228,16 @@ async def test_a_stage_that_is_killed_costs_a_stream_a_pause_and_no_letter(rig: 
     wanted = (await rig.local.mesh.chat(TALKER, HELLO, max_tokens=LONG).whole()).text
     for role in ("shard-1", "shard-2"):
         node = next(node for node in rig.local.supervisor.nodes if node.role == role)
-        body = json.dumps(chat(stream=True, max_tokens=LONG))
-        asked = asyncio.create_task(curl(f"{rig.url}/v1/chat/completions", "--json", body))
-        await eventually(lambda: rig.sessions() > 0, "it is under way")
-        node.signal(signal.SIGKILL)
-        *events, done, _ = (await asked).split("\n\n")
+        reader, writer = await opened(rig.url, chat(stream=True, max_tokens=LONG))
+        async with asyncio.timeout(GENEROUS):
+            said = b""
+            while said.count(b"data: ") < 20:
+                said += await reader.read(1 << 12)
+            node.signal(signal.SIGKILL)
+            assert said.count(b"data: ") < LONG
+            said += await reader.read()
+        writer.close()
+        *events, done, _ = unchunked(said).decode().split("\n\n")
         assert done == "data: [DONE]"
         chunks = [json.loads(event.removeprefix("data: ")) for event in events]
         assert "".join(one["choices"][0]["delta"]["content"] for one in chunks) == wanted
@@ -219,11 +245,7 @@ async def test_a_stage_that_is_killed_costs_a_stream_a_pause_and_no_letter(rig: 
 
 
 async def test_a_client_that_goes_away_ends_its_session(rig: Rig) -> None:
-    host, port = rig.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    body = json.dumps(chat(stream=True, max_tokens=LONG, n=2)).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(body)}\r\n"
-    writer.write(head.encode() + b"\r\n" + body)
+    reader, writer = await opened(rig.url, chat(stream=True, max_tokens=LONG, n=2))
     async with asyncio.timeout(GENEROUS):
         await reader.readuntil(b'"content":""')
     writer.close()
@@ -233,14 +255,9 @@ async def test_a_client_that_goes_away_ends_its_session(rig: Rig) -> None:
 async def test_hundreds_of_sessions_are_refused_by_name_and_others_go_on(rig: Rig) -> None:
     wanted = (await rig.local.mesh.chat(TALKER, HELLO, max_tokens=LONG).whole()).text
     other = asyncio.create_task(rig.local.mesh.chat(TALKER, HELLO, max_tokens=LONG).whole())
-    host, port = rig.url.removeprefix("http://").split(":")
-    body = json.dumps(chat(max_tokens=100)).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n"
-    request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
     async def one() -> bytes:
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(request)
+        reader, writer = await opened(rig.url, chat(max_tokens=100))
         try:
             return await reader.read()
         finally:
