@@ -83,10 +83,19 @@ def demo(options: DemoOptions) -> int:
     """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
 
     Exits with 1 if an answer was lost or wrong, or a protection of --secure did not hold. With
-    --learn: exits with 1 if a target is missed.
+    --learn: exits with 1 if a target is missed; with --camera: if a frame was lost, wrong or old.
     """
-    if options.learn and options.secure:
-        raise typer.BadParameter("--learn and --secure are two stories: give one of them")
+    if options.learn + options.secure + options.camera > 1:
+        raise typer.BadParameter("--learn, --secure and --camera are stories: give one of them")
+    if options.camera:
+        from nodes.demo.camera import run_camera_demo
+
+        return run_camera_demo(
+            options.seconds or 20.0,
+            options.rate or 30.0,
+            as_json=options.json,
+            dashboard=options.dashboard,
+        )
     if options.learn:
         from nodes.demo.learn import run_learn_demo
 

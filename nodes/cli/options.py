@@ -195,6 +195,11 @@ class DemoOptions:
         "With TLS, users and an encrypted model; certificates are rotated, and the killed "
         "shard's credentials revoked.",
     )
+    camera: bool = option(
+        False,
+        "Another story: a camera that sends H.264, an edge with a gate, and answers held against "
+        "the camera's truth.",
+    )
     dashboard: bool = option(
         False,
         "Show the mesh in a browser too; without --learn the nodes and the page stay until Ctrl-C.",
