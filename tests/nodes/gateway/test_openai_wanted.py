@@ -1,0 +1,107 @@
+"""Bodies of OpenAI's protocol: any JSON is a request, or is refused by name."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from nodes.gateway.openai.documents import refusal
+from nodes.gateway.openai.wanted import MOST_CHOICES, Wanted, wanted
+from swarm.errors import InvalidArgument, ResourceExhausted, Unavailable
+
+CHAT: dict[str, Any] = {
+    "model": "llm@2",
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    "tools": [{"type": "function", "function": {"name": "move"}}],
+    "tool_choice": "auto",
+    "n": 2,
+    "seed": 5,
+    "stop": ["a", "b"],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "logprobs": True,
+    "top_logprobs": 3,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "max_completion_tokens": 7,
+    "logit_bias": {},
+    "response_format": {"type": "text"},
+}
+TEXT: dict[str, Any] = {
+    "model": "llm",
+    "prompt": ["a", [1, 2]],
+    "n": 3,
+    "logprobs": 1,
+    "echo": False,
+}
+ODD = (None, True, -1, 0, 7, 1e300, 0.5, "", "x", "\udcff", [], [[]], [1], [None], {}, {"a": []})
+ODD_MANY = (*ODD, 1 << 70, "y" * 999, [[1, "a"]], [{"role": 1}], [{"role": "user", "content": 5}])
+
+
+def mutated(value: Any, chance: random.Random) -> Any:
+    """The same with one part replaced, left out or doubled."""
+    if not isinstance(value, dict | list) or not value or chance.random() < 0.2:
+        return chance.choice(ODD_MANY)
+    if isinstance(value, list):
+        at = chance.randrange(len(value))
+        return [*value[:at], mutated(value[at], chance), *value[at + chance.randrange(2) :]]
+    key = chance.choice(sorted(value))
+    changed = dict(value)
+    if chance.random() < 0.2:
+        del changed[key]
+    else:
+        changed[key] = mutated(value[key], chance)
+    return changed
+
+
+@pytest.mark.parametrize(("body", "is_chat"), [(CHAT, True), (TEXT, False)])
+def test_ten_thousand_changed_bodies_are_read_or_refused_by_name(
+    body: dict[str, Any], is_chat: bool
+) -> None:
+    chance, read = random.Random(1), 0
+    for _ in range(10_000):
+        doc = mutated(body, chance)
+        for _ in range(chance.randrange(3)):
+            doc = mutated(doc, chance)
+        if not isinstance(doc, dict):
+            continue
+        try:
+            found = wanted(doc, is_chat)
+        except InvalidArgument:
+            continue
+        read += 1
+        assert 1 <= len(found.requests) <= MOST_CHOICES
+    assert read > 500
+
+
+def test_a_chat_is_read_field_by_field() -> None:
+    found = wanted(CHAT, True)
+    assert isinstance(found, Wanted)
+    assert (found.model, found.version, found.stream, found.with_usage) == ("llm", "2", True, True)
+    first, second = found.requests
+    assert [first.sampling.seed, second.sampling.seed] == [5, 6]
+    assert first.messages == ({"role": "user", "content": "Hi"},)
+    assert (first.max_tokens, first.fit, first.stops) == (7, False, ("a", "b"))
+    assert (first.sampling.alternatives, len(first.tools)) == (3, 1)
+    assert wanted(CHAT | {"max_completion_tokens": None}, True).requests[0].fit
+    assert wanted(CHAT | {"tool_choice": "none"}, True).requests[0].tools == ()
+
+
+def test_texts_and_ids_are_asked_for_in_order() -> None:
+    found = wanted(TEXT, False)
+    assert found.prompts == 2
+    assert [request.text for request in found.requests] == ["a"] * 3 + [None] * 3
+    assert found.requests[-1].prompt == (1, 2)
+
+
+def test_an_error_has_the_code_that_a_client_acts_on() -> None:
+    assert refusal(ResourceExhausted("too long"))[0] == 400
+    code, document = refusal(ResourceExhausted("no slot", 1.0))
+    assert (code, document["error"]["type"]) == (429, "rate_limit_error")
+    assert refusal(ResourceExhausted("no slot", 1.0), full=503)[0] == 503
+    assert refusal(Unavailable("nobody"))[0] == 503
+    assert refusal(InvalidArgument("n: too many"))[1]["error"]["param"] == "n"
+    assert json.dumps(document)
