@@ -117,8 +117,17 @@ def demo(options: DemoOptions) -> int:
     )
 
 
-def doctor(json: Json = False) -> int:
+def doctor(
+    json: Json = False,
+    host: bool = option(
+        False, "Instead: settings of this machine that cost time, and how to change them."
+    ),
+) -> int:
     """What this machine can run models on, what it lacks, and what to install."""
+    if host:
+        from nodes.cli.host import run_host
+
+        return run_host(json)
     from nodes.cli.doctor import run_doctor
 
     return run_doctor(json)
