@@ -16,6 +16,7 @@ from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import MeshModels
 from nodes.gateway.openai.app import OpenAiApp
+from nodes.gateway.page.app import PageApp
 from nodes.gateway.shared_memory import ClientRegions
 from nodes.gateway_settings import DRAIN_TIMEOUT, GatewayOptions
 from nodes.life.node import Node
@@ -107,8 +108,16 @@ class Front:
         if options.http:
             context = None if tls is None else tls.context
             openai = OpenAiApp(node.mesh, models, callers, options)
+            page = PageApp(inference, models, callers, 503 if options.full_is_503 else 429)
             self._doors[HTTP] = HttpServer(
-                inference, models, callers, options, regions=regions, openai=openai, tls=context
+                inference,
+                models,
+                callers,
+                options,
+                regions=regions,
+                page=page,
+                openai=openai,
+                tls=context,
             )
         if options.grpc:
             from nodes.gateway.grpc.server import GrpcServer  # 15 MB, where it is asked for

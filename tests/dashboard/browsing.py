@@ -9,6 +9,7 @@ from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page
 
+FLEET_IS_DRAWN = "#link:not([data-state=starting])"
 DESKTOP = {"width": 1280, "height": 900}
 # What a page's console says when the process of its page has ended.
 DASHBOARD_ENDS = (
@@ -31,9 +32,14 @@ class Look:
         self._contexts: list[BrowserContext] = []
 
     async def open(
-        self, url: str, size: dict[str, int] = DESKTOP, scheme: str = "light", **more: Any
+        self,
+        url: str,
+        size: dict[str, int] = DESKTOP,
+        scheme: str = "light",
+        sign: str = FLEET_IS_DRAWN,
+        **more: Any,
     ) -> Page:
-        """A page in a context of its own, with the picture of the fleet drawn."""
+        """A page in a context of its own. sign: selector of an element that a drawn page has."""
         context = await self._browser.new_context(
             viewport=size,  # type: ignore[arg-type]
             color_scheme=scheme,  # type: ignore[arg-type]
@@ -45,7 +51,7 @@ class Look:
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
         page.on("dialog", lambda dialog: self.faults.append(f"dialog: {dialog.message}"))
         await page.goto(url)
-        await page.wait_for_selector("#link:not([data-state=starting])", timeout=30_000)
+        await page.wait_for_selector(sign, timeout=30_000)
         return page
 
     def tolerate(self, *texts: str) -> None:

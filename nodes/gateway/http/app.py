@@ -105,12 +105,12 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: Connection = scope["state"][CONNECTION]
         path = scope["path"].strip("/").split("/")
-        if path[0] not in ("v1", "v2") and self._page is not None:
-            await self._page(scope, receive, send)
-            return
         connection.running = asyncio.current_task()
         self._figures.in_flight += 1
         try:
+            if path[0] not in ("v1", "v2") and self._page is not None:
+                await self._page(scope, receive, partial(self._pass_on, send))
+                return
             if path[0] == "v1" and self._openai is not None:
                 await self._openai(scope, receive, partial(self._pass_on, send))
                 return

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from support.meshes import split_digits
 from support.waiting import GENEROUS
 
 from nodes.gateway.call import Caller
@@ -18,6 +19,7 @@ from nodes.gateway.http.connection import Bounds
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Listed
+from nodes.gateway.page.app import PageApp
 from nodes.gateway_settings import GatewayOptions
 from swarm.errors import NotFound, Status, SwarmError
 from swarm.model import ModelInfo, Spec, Stage
@@ -69,7 +71,7 @@ class OneModel:
         return [Listed("m", "3", True), Listed("n", "1", False, "no node serves it")]
 
     async def manifest(self, model: str, version: str = "") -> bytes:
-        return b"{}"
+        return split_digits(stages=1).manifest.to_json()
 
 
 class Anybody:
@@ -219,13 +221,16 @@ async def door(
     bounds: Bounds = Bounds(),  # noqa: B008
     most_in_flight: int = 256,
     regions: Any = None,
+    page: bool = False,
     **options: Any,
 ) -> AsyncIterator[Door]:
     """A door that is open."""
     models, callers = OneModel(), Anybody()
     inference = Inference(answer, models.describe, most_in_flight)
+    shown = PageApp(inference, models, callers) if page else None
+    chosen = GatewayOptions(**options)
     server = HttpServer(
-        inference, models, callers, GatewayOptions(**options), regions=regions, bounds=bounds
+        inference, models, callers, chosen, regions=regions, page=shown, bounds=bounds
     )
     await server.start()
     opened = Door(server, inference, models, callers)

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import pytest
 import pytest_asyncio
-from gateways import address, ask, doors, gateway_of
 from support.commands import environment, free_port
+from support.gateways import address, ask, doors, gateway_of
 from support.meshes import READY, dismiss, mesh_of, split_digits
 from support.waiting import eventually
 

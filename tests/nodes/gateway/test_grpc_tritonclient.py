@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from gateways import address, gateway_of
 from support.commands import environment
+from support.gateways import address, gateway_of
 from support.meshes import READY, add_model, close, digits, mesh_of, split_digits, whole
 
 from nodes.up.mesh import LocalMesh

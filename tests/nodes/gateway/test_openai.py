@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from gateways import address, ask, gateway_of
+from support.gateways import address, ask, gateway_of
 from support.meshes import all_ready, mesh_of
 from support.talker import CONTEXT, HELLO, TALKER, ids_of, talker
 from support.waiting import GENEROUS, eventually

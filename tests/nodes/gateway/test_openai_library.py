@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from gateways import address, gateway_of
 from support.commands import environment
+from support.gateways import address, gateway_of
 from support.meshes import READY, mesh_of
 from support.talker import HELLO, TALKER, ids_of, talker
 

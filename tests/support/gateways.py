@@ -8,11 +8,11 @@ import urllib.request
 from typing import Any
 
 import numpy as np
-from support.meshes import READY, digits
-from support.waiting import eventually
 
 from nodes.up.mesh import LocalMesh
 from nodes.up.supervisor import NodeProcess
+from support.meshes import READY, digits
+from support.waiting import eventually
 
 
 async def gateway_of(local: LocalMesh, *flags: str) -> NodeProcess:
