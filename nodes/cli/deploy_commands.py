@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import add_commands, option
+from nodes.cli.command import add_commands, option, seldom
 from nodes.cli.options import Target
 
 ModelOrFolder = Annotated[
@@ -19,7 +19,7 @@ def k8s(
     model: ModelOrFolder,
     target: Target,
     output: str = option("", "File for the values; empty: standard output."),
-    server: str = option("", "URL of a NATS server that pods reach; empty: one of the chart's."),
+    server: str = seldom("", "URL of a NATS server that pods reach; empty: one of the chart's."),
 ) -> int:
     """Write values of the Helm chart deploy/kubernetes/swarm: stages, and memory for each."""
     import swarm
