@@ -463,6 +463,22 @@ def mask(
     raise typer.Exit(MASK.run(plan, json_, output=output))
 
 
+def cameras(
+    frames: Annotated[int, typer.Option(min=90, help="That the camera sends for each way.")] = 300,
+    rounds: Rounds = 1,
+    protocols: Annotated[str, typer.Option(help="udp, rtsp.")] = "udp,rtsp",
+    ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """How old a camera's frame is at its result, beside an OpenCV loop in one process."""
+    from bench.perception.cameras import CAMERAS, CamerasPlan
+
+    names = tuple(_known(protocols, ("udp", "rtsp")))
+    plan = CamerasPlan(frames, rounds, names, ultraface=ultraface)
+    raise typer.Exit(CAMERAS.run(plan, json_, output=output))
+
+
 def guard(
     seconds: Annotated[int, typer.Option(min=120, help="Of each room's day.")] = 7200,
     seeds: Annotated[str, typer.Option(help="Of the rooms, with commas.")] = "31,32",
@@ -536,6 +552,7 @@ COMMANDS = (
     gate,
     mask,
     guard,
+    cameras,
 )
 
 

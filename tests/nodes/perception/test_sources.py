@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from support.waiting import eventually
 
 from nodes.perception.frame import Frame
 from nodes.perception.sources.address import Kind, addresses, is_camera
-from nodes.perception.sources.camera import Camera
+from nodes.perception.sources.camera import MOST_SAID, Camera
 from nodes.perception.sources.feed import BadPicture
 from nodes.perception.sources.pictures import pixels_of, size_of
 from swarm.errors import InvalidArgument
@@ -184,3 +185,47 @@ async def test_a_camera_that_went_away_is_opened_anew_and_said_once(
         assert frame.image.shape == (240, 320, 3)
         assert camera.status()["reconnects"] == 1
         assert caplog.text.count("is lost") == 1
+
+
+async def test_a_torn_stream_goes_on_and_is_said_a_few_times(
+    opened: Opened, udp: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (camera,) = opened(udp)
+    port, random = int(udp.rpartition(":")[2]), np.random.default_rng(1)
+    with sending(f"{udp}?pkt_size=1316"), socket.socket(type=socket.SOCK_DGRAM) as torn:
+        await frames_of(camera, 3)
+        for _ in range(60):
+            # Noise, and packets of the video's own number whose payload is noise.
+            packet = bytearray(random.bytes(188 * 7))
+            packet[::188] = b"\x47" * 7
+            packet[1::188], packet[2::188] = b"\x01" * 7, b"\x00" * 7
+            torn.sendto(packet, ("127.0.0.1", port))
+            torn.sendto(random.bytes(700), ("127.0.0.1", port))
+            await frames_of(camera, 1)
+        assert camera.status()["state"] == "running"
+    assert caplog.text.count("the next pictures count") <= MOST_SAID
+
+
+async def test_a_codec_that_changes_in_mid_stream_is_followed(opened: Opened, udp: str) -> None:
+    (camera,) = opened(udp)
+    with sending(udp):
+        await frames_of(camera, 3)
+    with sending(udp, "--codec", "mpeg2video", "--size", "320x240"):
+        async with asyncio.timeout(LIMIT):
+            while (await frames_of(camera, 1))[0].image.shape != (240, 320, 3):
+                pass
+
+
+async def test_of_a_thousand_frames_a_second_the_newest_is_given(opened: Opened, udp: str) -> None:
+    (camera,) = opened(udp)
+    with sending(f"{udp}?pkt_size=1316", "--rate", "1000", "--size", "640x32"):
+        await frames_of(camera, 1)
+        ages, numbers = [], []
+        for _ in range(20):
+            (frame,) = await frames_of(camera, 1)
+            ages.append(true_age(frame.image, time.monotonic()))
+            numbers.append(frame.sequence)
+            await asyncio.sleep(0.05)
+    assert numbers == sorted(set(numbers))
+    assert int(str(camera.status()["dropped"])) > 100
+    assert np.median(ages[10:]) < 500, ages
