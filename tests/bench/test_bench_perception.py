@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.perception.cameras import ONE, Heard, misses, row_of
+from bench.perception.face_camera import LOOP, pictures
 from bench.perception.gate import GATE, Counts, GatePlan, is_same
 from bench.perception.guard import GUARD, GuardPlan, auroc
 from bench.perception.mask import MASK, MaskPlan, face_of, holds_one_value
@@ -78,3 +80,28 @@ def test_a_guard_raises_no_alarm_on_a_quiet_day_and_sees_spoilt_pictures() -> No
     document = GUARD.document(GuardPlan(900, (31,)))
     assert document["passed"], document["missed"]
     assert document["by_corruption"]["random pixels"] == [1.0, 1.0]
+
+
+def test_the_age_of_a_frame_is_told_by_the_place_of_its_face() -> None:
+    pytest.importorskip("skimage")
+    faces = pictures()[1]
+    # The receiver misses 30 frames, and its detector's boxes are larger and higher than the face.
+    heard = [
+        Heard(
+            100.0 + (number + 30) / 30 + 0.012,
+            number,
+            [
+                [
+                    edge + by
+                    for edge, by in zip(faces[(number + 30) % LOOP], (-5, -9, 5, 3), strict=True)
+                ]
+            ],
+        )
+        for number in range(60)
+    ]
+    row = row_of(ONE, "udp", 100.0, heard)
+    assert (row["faces"], row["answered"]) == (60, 60)
+    assert row["age_p50_ms"] == row["age_p99_ms"] == 12.0
+    heard[3].boxes = []
+    document = {"rows": [row_of(ONE, "udp", 100.0, heard) | {"sent": 61}]}
+    assert len(misses(document)) == 2

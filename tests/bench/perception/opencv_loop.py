@@ -6,6 +6,7 @@ boxes in pixels.
 
 from __future__ import annotations
 
+import os
 import time
 
 import cv2
@@ -14,7 +15,10 @@ from bench.helpers import arguments, tell
 from bench.perception.faces import face_detector, in_pixels
 
 
-def main(url: str, ultraface: str) -> None:
+def main(url: str, ultraface: str, tuned: bool) -> None:
+    """tuned: with the options of `nodes.perception.sources.streams`."""
+    if tuned:
+        os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = "fflags;nobuffer+noparse+nofillin"
     detector = face_detector(file=ultraface)
     # One decoding thread: each one more would hold a frame back.
     options = [cv2.CAP_PROP_N_THREADS, 1]
