@@ -26,7 +26,7 @@ from nodes.gateway.inference import RETRY_AFTER, Inference
 from nodes.gateway.models import Listed, Models
 from nodes.gateway.page.lines import completion_lines, lines_for
 from nodes.gateway.page.openapi import document as openapi_document
-from nodes.gateway.statuses import NoSuchMethod, NoSuchPath
+from nodes.gateway.statuses import NoSuchMethod, NoSuchPath, TooSlow
 from shards.errors import ShardsError
 from shards.manifest import Manifest
 from shards.task import Task
@@ -209,6 +209,8 @@ class PageApp:
             more.append((b"retry-after", b"%d" % after))
         if isinstance(error, Unauthenticated):
             more.append((b"www-authenticate", b"Bearer"))
+        if isinstance(error, TooSlow):
+            more.append((b"connection", b"close"))
         code = statuses.http_code(error, self._full)
         return code, JSON, orjson.dumps({"error": str(error)}), more
 

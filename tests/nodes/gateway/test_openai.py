@@ -273,3 +273,18 @@ async def test_hundreds_of_sessions_are_refused_by_name_and_others_go_on(rig: Ri
     assert (await asyncio.to_thread(rig.chat))["choices"]
     assert time.monotonic() - began < GENEROUS
     await eventually(lambda: rig.sessions() == 0, "all slots are free")
+
+
+async def test_the_pages_line_of_a_language_model_answers_when_it_is_pasted(rig: Rig) -> None:
+    _, _, document = await asyncio.to_thread(ask, f"{rig.url}/page/models")
+    [model] = [each for each in document["models"] if each["name"] == TALKER]
+    for language in ("curl", "python"):
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_shell(
+            model["lines"][language], stdout=pipe, stderr=pipe
+        )
+        async with asyncio.timeout(GENEROUS):
+            out, err = await process.communicate()
+        assert process.returncode == 0, err.decode()
+        if language == "curl":
+            assert json.loads(out)["choices"][0]["finish_reason"] in ("stop", "length"), out

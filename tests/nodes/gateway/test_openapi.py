@@ -114,3 +114,15 @@ async def test_real_answers_fit_the_document(path: str, model: str) -> None:
         assert reply.code == 200
     elif not is_known and not path.endswith("stats"):
         assert reply.code in (400, 404)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "query",
+    ["", "width=0&height=1", "width=1&height=4097", "width=4096&height=4096", "width=-1", "&" * 99],
+)
+async def test_a_picture_of_no_size_or_too_large_a_size_is_refused_by_name(query: str) -> None:
+    async with door(page=True) as opened:
+        reply = await opened.ask(f"/page/see/m?{query}", b"")
+        assert reply.code == 400
+        assert "picture" in reply.error or "pixels" in reply.error
