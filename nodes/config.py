@@ -14,6 +14,7 @@ from nodes.access import REPLICAS, REPLICAS_HELP, Access, read_replicas, who
 from nodes.camera_settings import CameraOptions
 from nodes.gateway_settings import GatewayOptions
 from nodes.generation_settings import GenerationOptions
+from nodes.join_settings import JoinOptions
 from nodes.learning.options import LearnOptions, learning
 from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
@@ -83,7 +84,7 @@ class NodeConfig:
         "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
         "lost its nodes. standby: holds every stage warm, and takes the one that lacks nodes most, "
         "as its primary. gateway: answers requests for any model. edge: captures and asks. "
-        "learner: only learns.",
+        "join: pairs edges' results. learner: only learns.",
     )
     model: str = work(
         "", "NAME: the version that the mesh desires; NAME@VERSION: this one. A gateway needs none."
@@ -282,6 +283,7 @@ class NodeConfig:
     learner: LearnOptions = field(default_factory=LearnOptions)
     gateway: GatewayOptions = field(default_factory=GatewayOptions)
     camera: CameraOptions = field(default_factory=CameraOptions)
+    join: JoinOptions = field(default_factory=JoinOptions)
     generation: GenerationOptions = field(default_factory=GenerationOptions)
     missed: bool = False
     level: Literal["all", "basic"] = "all"
@@ -291,13 +293,17 @@ class NodeConfig:
         from swarm.wire.codec_choice import mode_of
 
         token(self.mesh, "mesh name")
-        if self.role not in (*COVERS, "gateway", "edge", "learner") and self.stage < 1:
+        if self.role not in (*COVERS, "gateway", "edge", "join", "learner") and self.stage < 1:
             raise InvalidArgument(
-                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, gateway, edge "
-                "or learner"
+                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, gateway, edge, "
+                "join or learner"
             )
         if self.role == "standby" and self.standby:
             raise InvalidArgument("--standby is for --role shard-K; --role standby needs none")
+        if bool(self.join.of) != (self.role == "join"):
+            raise InvalidArgument("--role join and --of NAME,NAME need each other")
+        if self.join.of and self.edge.sink in self.join.edges:
+            raise InvalidArgument(f"--sink {self.edge.sink}: a join does not hear its own results")
         if self.role == "gateway" and self.learn:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
         if self.camera.masks and self.role != "edge":
@@ -397,7 +403,7 @@ class NodeConfig:
     @property
     def answers_requests(self) -> bool:
         """Whether any NATS client may ask this node for an inference."""
-        return self.stage == 1 or self.role in (*COVERS, "gateway", "edge")
+        return self.stage == 1 or self.role in (*COVERS, "gateway", "edge", "join")
 
     @property
     def model_name(self) -> str:

@@ -34,6 +34,7 @@ def run_node(config: NodeConfig, started: float) -> int:
     """Run a node until it is told to stop; returns the exit code, 0 after a clean drain."""
     # Imported here: the clients' commands use this module's event loop, but no node.
     from nodes.edge.edge import Edge, EdgeCounters
+    from nodes.join.join import Join, JoinCounters
     from nodes.life.node import Node
     from nodes.perception.sources.address import is_camera
 
@@ -66,6 +67,12 @@ def run_node(config: NodeConfig, started: float) -> int:
                 async with managed(manager):
                     with endpoints_of(node):
                         await Edge(node, config.edge, counters).run(stop)
+            elif config.role == "join":
+                joined = JoinCounters()
+                node = Node(config, started, on_change, joined.status)
+                async with managed(manager):
+                    with endpoints_of(node):
+                        await Join(node, config, joined).run(stop)
             elif config.gateway.is_on:
                 front = _front(config)
                 node = Node(config, started, on_change, front.status, stop.set)

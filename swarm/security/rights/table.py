@@ -24,6 +24,7 @@ class Role(StrEnum):
     CLIENT = "client"
     REQUESTER = "requester"
     EDGE = "edge"
+    JOIN = "join"
     SHARD_1 = "shard-1"
     SHARD = "shard-k"
     FALLBACK = "fallback"
@@ -39,6 +40,7 @@ ABOUT = {
     Role.CLIENT: "asks the `infer` service, from an account of its own; sees nothing else",
     Role.REQUESTER: "asks by lanes and by fast mode; reads the registry and statuses",
     Role.EDGE: "captures, runs stage 0, sends to stage 1, answers requests; reads no features",
+    Role.JOIN: "hears edges' results, asks the model that joins them, answers requests",
     Role.SHARD_1: "serves stage 1, answers requests",
     Role.SHARD: "serves stage k",
     Role.FALLBACK: "serves all stages of its model, answers requests",
@@ -54,8 +56,8 @@ NOBODY: frozenset[Role] = frozenset()
 SHARDS = frozenset({Role.SHARD_1, Role.SHARD})
 COVERS = frozenset({Role.FALLBACK, Role.STANDBY})  # they serve every stage of their model
 SERVERS = SHARDS | COVERS
-NODES = SERVERS | {Role.EDGE, Role.GATEWAY, Role.LEARNER}
-ANSWERERS = COVERS | {Role.EDGE, Role.SHARD_1, Role.GATEWAY}
+NODES = SERVERS | {Role.EDGE, Role.JOIN, Role.GATEWAY, Role.LEARNER}
+ANSWERERS = COVERS | {Role.EDGE, Role.JOIN, Role.SHARD_1, Role.GATEWAY}
 REQUESTERS = ANSWERERS | {Role.REQUESTER}
 SUBMITTERS = frozenset({Role.REQUESTER, Role.EDGE})
 WATCHERS = frozenset({Role.REQUESTER, Role.DASHBOARD, Role.OPERATOR})
@@ -204,7 +206,12 @@ TABLE = (
         subscribe={Role.OPERATOR},
     ),
     Row("swarm.{mesh}.record.>", "recorded requests", publish={Role.OPERATOR}),
-    Row("swarm.{mesh}.results.*", "an edge's results", publish={Role.EDGE}, subscribe=WATCHERS),
+    Row(
+        "swarm.{mesh}.results.*",
+        "an edge's results, and joined ones",
+        publish={Role.EDGE, Role.JOIN},
+        subscribe=WATCHERS | {Role.JOIN},
+    ),
     Row(
         "swarm.{mesh}.review.*",
         "pictures that an edge asks a person to look at",

@@ -1,0 +1,100 @@
+"""Two edges, each with half of a digit, and a join: both views, then one edge is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.meshes import READY, add_model
+from support.waiting import eventually
+
+from nodes.config import EdgeOptions, NodeConfig
+from nodes.join_settings import JoinOptions
+from nodes.up.mesh import local_mesh
+from shards.split.split import split
+from shards.zoo import digits_heldout
+from shards.zoo.train_halves import accuracies, to_onnx, train
+from swarm.errors import InvalidArgument
+
+
+def test_both_views_fused_are_better_than_each_alone() -> None:
+    found = accuracies(train())
+    assert found["fused"] > max(found["left"], found["right"]) + 0.05
+    assert found["fused, left alone"] > found["left"] - 0.05
+    assert found["fused, right alone"] > found["right"] - 0.05
+
+
+@pytest.mark.integration
+@pytest.mark.processes
+async def test_moments_of_two_edges_are_fused_and_go_on_with_one_when_the_other_is_killed(
+    tmp_path: Path,
+) -> None:
+    made = train()
+    images = digits_heldout()[0]
+    sides = {"left": images[..., :4], "right": images[..., 4:]}
+    for side, part in sides.items():
+        np.savez(tmp_path / f"{side}.npz", image=part)
+    heard: list[dict[str, Any]] = []
+    async with local_mesh() as local:
+        link, subjects = local.mesh.link, local.mesh.subjects
+        link.subscribe(subjects.results("room"), lambda m: heard.append(json.loads(m.data)))
+        for name in (*sides, "fusion"):
+            model = to_onnx(getattr(made, name), name)
+            await add_model(local, split(model, name=name, stages=1, profile=False), "shard-1")
+        joining = ("--of", "left,right", "--within", "40", "--wait", "150", "--sink", "room")
+        local.start("join", "fusion", *joining)
+        edges = [
+            local.start(
+                *("edge", side, "--source", str(tmp_path / f"{side}.npz")),
+                *("--rate", "20", "--sink", side),
+            )
+            for side in sides
+        ]
+
+        def whole() -> list[dict[str, Any]]:
+            return [line for line in heard if line["status"] == "OK" and not line["missing"]]
+
+        await eventually(lambda: len(whole()) >= 10, "both views are joined", READY)
+        for line in whole():
+            assert line["spread_ms"] <= 40
+            one, other = (line["views"][side] % len(images) for side in sides)
+            left = made.left.forward(np.moveaxis(sides["left"][[one]], 1, -1), False)
+            right = made.right.forward(np.moveaxis(sides["right"][[other]], 1, -1), False)
+            expected = made.fusion.forward(np.concatenate([left, right], axis=1), False)
+            assert np.allclose(line["outputs"]["logits"], expected, atol=1e-3)
+
+        killed = edges[0].process
+        assert killed is not None
+        killed.send_signal(signal.SIGKILL)
+        heard.clear()
+
+        def alone() -> list[dict[str, Any]]:
+            return [line for line in heard if line["missing"] == ["left"]]
+
+        await eventually(lambda: len(alone()) >= 5, "moments go on with one view", READY)
+        assert all(line["status"] == "OK" for line in heard)
+        before = len(whole())
+        await eventually(lambda: len(whole()) >= before + 5, "the edge is back", READY)
+
+
+@pytest.mark.parametrize(
+    ("role", "of", "sink", "says"),
+    [
+        ("join", "", "stdout", "need each other"),
+        ("edge", "a,b", "stdout", "need each other"),
+        ("join", "a,b", "a", "its own results"),
+    ],
+)
+def test_a_join_says_what_it_lacks(role: str, of: str, sink: str, says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        NodeConfig(role, "fusion", edge=EdgeOptions(sink=sink), join=JoinOptions(of))
+
+
+@pytest.mark.parametrize("of", ["a", "a,a", "a,b c"])
+def test_a_join_is_of_two_different_names(of: str) -> None:
+    with pytest.raises((InvalidArgument, ValueError)):
+        JoinOptions(of)
