@@ -24,6 +24,7 @@ from bench.perception.scenes import (
     paste,
 )
 
+LISTENS_WITHIN = 20.0  # seconds
 LOOP = 135  # frames, after which the pictures come again
 
 
@@ -52,12 +53,8 @@ def send(url: str, rate: int, count: int) -> None:
     options = {"omit_video_pes_length": "0", "flush_packets": "1"}
     if not is_udp:
         options = {"rtsp_transport": "tcp"}
-    container = _opened(url, "mpegts" if is_udp else "rtsp", options)
+    container, stream = _opened(url, "mpegts" if is_udp else "rtsp", options, rate)
     with container:
-        stream: Any = container.add_stream("libx264", rate=rate)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        stream.options = {"preset": "veryfast", "tune": "zerolatency", "g": str(rate)}
-        stream.codec_context.thread_count = 1
         began = time.monotonic()
         tell(began)
         for number in range(count):
@@ -68,14 +65,22 @@ def send(url: str, rate: int, count: int) -> None:
                 container.mux(packet)
 
 
-def _opened(url: str, form: str, options: dict[str, str]) -> Any:
+def _opened(url: str, form: str, options: dict[str, str], rate: int) -> tuple[Any, Any]:
     """For RTSP the receiver listens, and may come later."""
-    for _ in range(100):
+    until = time.monotonic() + LISTENS_WITHIN
+    while True:
+        container: Any = av.open(url, "w", format=form, options=options)
+        stream: Any = container.add_stream("libx264", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.options = {"preset": "veryfast", "tune": "zerolatency", "g": str(rate)}
+        stream.codec_context.thread_count = 1
         try:
-            return av.open(url, "w", format=form, options=options)
-        except (av.error.FFmpegError, OSError):
+            container.start_encoding()
+            return container, stream
+        except OSError:
+            if time.monotonic() > until:
+                raise
             time.sleep(0.1)
-    return av.open(url, "w", format=form, options=options)
 
 
 if __name__ == "__main__":
