@@ -107,10 +107,10 @@ def generate(
 ) -> None:
     """Tokens of a language model in three shards, beside one process that holds all of it."""
     if kills:
-        from bench.faults.killed_stages import KILLED, KillPlan
+        from bench.generation.killed_stages import KILLED, KillPlan
 
         raise typer.Exit(KILLED.run(KillPlan(kills, tokens=tokens), json_, output=output))
-    from bench.cost.generate import GENERATE, GeneratePlan
+    from bench.generation.generate import GENERATE, GeneratePlan
 
     plan = GeneratePlan(tuple(_numbers(sessions, "--sessions")), tokens, rounds)
     raise typer.Exit(GENERATE.run(plan, json_, output=output))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bench.cost.generate import GENERATE, GeneratePlan
-from bench.cost.language import SHAPE, prompt
-from bench.faults.killed_stages import KILLED, KillPlan
+from bench.generation.generate import GENERATE, GeneratePlan
+from bench.generation.killed_stages import KILLED, KillPlan
+from bench.generation.language import SHAPE, prompt
 
 
 def test_a_missed_target_is_told_with_its_figure() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from support.meshes import READY, all_ready, mesh_of
 
-from bench.cost.generate import SHARDS
-from bench.cost.language import MODEL, answers, language, prompt, sampling
+from bench.generation.generate import SHARDS
+from bench.generation.language import MODEL, answers, language, prompt, sampling
 from bench.report.figure import percentile
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import facts

@@ -1,6 +1,6 @@
 """The language model of the benchmarks, its requests, and one process that holds all of it.
 
-    python -m bench.cost.language FOLDER
+    python -m bench.generation.language FOLDER
 
 is that process, the floor: each line on standard input is JSON, `[sessions, tokens]`; the answer is
 a line with the ids, the seconds of each session's first token, and those of each later turn, in
@@ -70,7 +70,7 @@ class Floor:
 
     async def start(self) -> None:
         """Until it can answer."""
-        command = [sys.executable, "-m", "bench.cost.language", str(self._folder)]
+        command = [sys.executable, "-m", "bench.generation.language", str(self._folder)]
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, limit=LONGEST
         )

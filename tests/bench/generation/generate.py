@@ -14,7 +14,7 @@ from typing import Any
 from support.meshes import mesh_of
 
 import swarm
-from bench.cost.language import MODEL, Floor, language, prompt, sampling
+from bench.generation.language import MODEL, Floor, language, prompt, sampling
 from bench.report.figure import Better, Figure, percentile
 from bench.report.frame import Benchmark, Progress, by_turns
 from bench.report.tables import new_table
