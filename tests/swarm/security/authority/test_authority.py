@@ -242,6 +242,6 @@ def test_the_shipped_configuration_has_the_settings_that_auth_server_writes() ->
 def test_no_seed_is_in_what_a_server_gets(authority: Authority, tmp_path: Path) -> None:
     text = operator_conf(authority, str(tmp_path)) + plain_conf(authority, 0.0)
     seeds = [path.read_text().strip() for path in (authority.directory / "keys").iterdir()]
-    assert len(seeds) == 15
+    assert len(seeds) > 10  # one a key of the mesh: an empty folder would prove nothing
     assert not any(seed in text for seed in seeds)
     assert json.loads((authority.directory / "authority.json").read_text())["mesh"] == "default"
