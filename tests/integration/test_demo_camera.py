@@ -77,6 +77,7 @@ def test_a_lost_frame_a_wrong_answer_an_old_frame_and_no_takeover_break_a_promis
 @pytest.mark.integration
 @pytest.mark.processes
 @pytest.mark.slow
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 def test_no_frame_is_lost_through_a_kill_and_each_answer_is_true(tmp_path: Path) -> None:
     with commands(tmp_path / "commands") as run:
         command = run.start("nodes.cli.main", "demo", "--camera", "--seconds", "6", "--json")

@@ -27,6 +27,7 @@ GOOD: dict[str, Any] = {
 
 @pytest.mark.integration
 @pytest.mark.processes
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 def test_nothing_is_lost_through_a_rotation_a_kill_and_a_revocation(tmp_path: Path) -> None:
     with commands(tmp_path / "commands") as run:
         command = run.start("nodes.cli.main", "demo", "--secure", "--seconds", "8", "--json")

@@ -174,7 +174,11 @@ def test_the_demo_loses_nothing_and_says_so_in_one_document(run: Commands) -> No
 
 
 @pytest.mark.parametrize(
-    ("story", "moment"), [("--seconds=6", "gets SIGKILL"), ("--learn", "was taught its")]
+    ("story", "moment"),
+    [
+        ("--seconds=6", "gets SIGKILL"),
+        pytest.param("--learn", "was taught its", marks=pytest.mark.benchmark),
+    ],
 )
 def test_sigint_in_the_midst_of_a_demo_leaves_nothing(
     run: Commands, story: str, moment: str

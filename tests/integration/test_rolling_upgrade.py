@@ -196,6 +196,7 @@ def test_processes_of_versions_with_other_layouts_share_neither_memory_nor_socke
     assert nearby(here, host_id()) == NOWHERE
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_nodes_are_replaced_one_by_one_and_every_request_of_both_versions_is_answered(
     before: Path, split_before: Path, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def status(run: Commands, local: LocalMesh, *more: str) -> Command:
     return run.swarm("model", "status", "digits", "--nats", local.url, "--mesh", local.name, *more)
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_a_bad_version_is_gone_by_itself_and_a_good_one_gets_all_traffic(
     run: Commands,
 ) -> None:

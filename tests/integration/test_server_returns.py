@@ -208,6 +208,7 @@ def fill(folder: Path) -> Path:
             return path
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_a_full_disk_stops_no_request_and_room_brings_everything_back(
     small_disk: Path, run: Commands
 ) -> None:

@@ -206,6 +206,7 @@ async def test_a_torn_stream_goes_on_and_is_said_a_few_times(
     assert caplog.text.count("the next pictures count") <= MOST_SAID
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_a_codec_that_changes_in_mid_stream_is_followed(opened: Opened, udp: str) -> None:
     (camera,) = opened(udp)
     with sending(udp):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sim.gossip_report import crash, spread, traffic
@@ -86,6 +87,7 @@ def test_whoever_watches_a_node_knows_of_its_crash_within_four_rounds() -> None:
         assert taken <= 4
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 def test_a_thousand_quiet_nodes_know_of_a_crash_and_of_a_change_in_eight_seconds() -> None:
     assert crash(1000, crashes=2, seed=6, config=LAN)["met"]
     assert spread(1000, seed=1, changes=1, config=LAN)["met"]
