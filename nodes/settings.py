@@ -23,6 +23,7 @@ FALSE = ("0", "false", "f", "no", "n", "off")
 SCALES = {"ms": 1e-3, "MB": 1_000_000}  # of settings whose field has seconds, or bytes
 TUNING = "tuning"  # the group whose flags the help leaves out
 _KINDS = {int: "a whole number", float: "a number"}
+_UNITS = ({"ms": 1e-3, "s": 1.0}, {"KB": 1e3, "MB": 1e6, "GB": 1e9})  # what a number may carry
 
 T = TypeVar("T")
 
@@ -82,7 +83,7 @@ class Setting:
         if isinstance(value, bool) or not isinstance(value, (str, int, kind)):
             raise ValueError(f"{value!r} is not {_KINDS[kind]}")
         try:
-            number = kind(value)
+            number = kind(_in_unit(value, self.unit) if isinstance(value, str) else value)
         except ValueError:
             raise ValueError(f"{value!r} is not {_KINDS[kind]}") from None
         self._check_bounds(number)
@@ -106,6 +107,15 @@ class Setting:
             raise ValueError(f"{number} is below {self.least:g}")
         if self.most is not None and not number <= self.most:
             raise ValueError(f"{number} is above {self.most:g}")
+
+
+def _in_unit(text: str, unit: str) -> str | float:
+    """A number that carries a unit of its own, such as 50ms or 1.5 GB, in the setting's unit."""
+    for scales in _UNITS:
+        for suffix in sorted(scales, key=len, reverse=True):
+            if unit in scales and text.endswith(suffix):
+                return float(text.removesuffix(suffix)) * scales[suffix] / scales[unit]
+    return text
 
 
 def setting(group: str, default: str | int | float | bool | None, help: str, **more: Any) -> Any:

@@ -168,6 +168,11 @@ def test_settings_keep_their_units(started: list[NodeConfig]) -> None:
     assert (started[0].max_wait, started[0].budget) == (0.0025, 0.25)
 
 
+def test_a_number_may_carry_its_unit(started: list[NodeConfig]) -> None:
+    node(["--max-wait", "2.5ms", "--budget", "0.25s"])
+    assert (started[0].max_wait, started[0].budget) == (0.0025, 0.25)
+
+
 def test_several_servers_are_tried_in_turn(
     started: list[NodeConfig],
 ) -> None:
