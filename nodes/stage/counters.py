@@ -24,6 +24,7 @@ class Counters:
     batches: int = 0
     taken: int = 0  # from a process of this host, and not from a lane
     handed_over: int = 0  # given to the next stage's node, and not to its lane
+    continued: int = 0  # computed further by the next stage of this node, without a message
     blocked: int = 0  # times that the next lane was full
     shadows_dropped: int = 0  # copies of requests, of a rollout
 

@@ -87,6 +87,33 @@ class NodeWeights:
         """A model version serves no more."""
         self._entries.pop((loaded.info.model, loaded.info.version), None)
 
+    async def add_stages(self, loaded: Loaded, more: Loaded) -> None:
+        """Stages that were loaded for a version that serves: they join it, with its present
+        weights. Raises as `take` does; `NotFound` where the version serves no more."""
+        entry = self._entries.get((loaded.info.model, loaded.info.version))
+        if entry is None or entry.loaded is not loaded:
+            raise NotFound(f"{loaded.info.model}@{loaded.info.version} is not served here any more")
+        async with entry.one_at_a_time:
+            stages: Mapping[int, StageRuntime] = more.stages
+            known: dict[int, Known | None] = dict(more.known)
+            if entry.n:
+                renewed = await self._renewed(entry, stages, entry.n, entry.tensors)
+                stages, known = renewed.stages, known | renewed.known
+            loaded.stages.update(stages)
+            loaded.known.update({n: answer for n, answer in known.items() if answer is not None})
+
+    async def remove_stage(self, loaded: Loaded, stage: int) -> None:
+        """A stage of a version leaves this node; its runtime is closed."""
+        entry = self._entries.get((loaded.info.model, loaded.info.version))
+        lock = asyncio.Lock() if entry is None else entry.one_at_a_time
+        async with lock:
+            if entry is not None:
+                entry.live.pop(stage, None)
+            loaded.known.pop(stage, None)
+            runtime = loaded.stages.pop(stage, None)
+        if runtime is not None:
+            await asyncio.to_thread(runtime.close)
+
     def present(self, model: str, version: str) -> int:
         """The weight version that this node computes with; 0 for the base, or what is not here."""
         entry = self._entries.get((model, version))

@@ -62,6 +62,25 @@ class Loader:
             raise
         return loaded
 
+    async def add(self, loaded: Loaded, stages: Sequence[int]) -> None:
+        """Load further stages of a version that serves. The errors are those of `load`."""
+        more = await load(
+            self._mesh,
+            self.artifacts,
+            self._config,
+            loaded.info,
+            edge=False,
+            lighter=False,
+            stages=stages,
+            tell=self._tell,
+        )
+        try:
+            await learn_known(more, self._config)
+            await self.weights.add_stages(loaded, more)
+        except BaseException:  # nobody else closes what has just been loaded
+            more.close()
+            raise
+
     async def reload(self, server: StageServer) -> None:
         """Load a new session for a stage whose old one cannot be trusted any more. It computes with
         the weights of the old one."""

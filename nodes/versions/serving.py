@@ -65,7 +65,8 @@ class Shared:
 
 
 class Serving:
-    """One version's stages on this node. `run()` owns their sources until `drain()`."""
+    """One version's stages on this node. `run()` owns their sources until `drain()`. Stages may be
+    added and removed meanwhile."""
 
     def __init__(self, shared: Shared, loaded: Loaded) -> None:
         """Raises `ResourceExhausted` where a cut does not fit into the server's messages."""
@@ -74,15 +75,30 @@ class Serving:
         self.info = loaded.info
         self.loaded = loaded
         self._mesh = mesh
+        self._shared = shared
         self._drained = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
         self.generation: list[GenerationServer] = []  # the stages of a language model
-        self.servers = [_server(shared, loaded, stage) for stage in loaded.stages]
+        self.servers: list[StageServer] = []
+        for stage in loaded.stages:
+            self.servers.append(self._server(stage))
         loaded.on_replaced.append(self._replaced)
         self._cancel_sid = 0
-        if self.servers:  # an edge has none, and needs no right to hear of other requests
-            self._cancel_sid = mesh.link.subscribe(
-                mesh.subjects.cancel(self.info.model, self.info.version), self._cancel
-            )
+        self._hear_cancels()
+
+    def _hear_cancels(self) -> None:
+        if self.servers and not self._cancel_sid:
+            # An edge has no stages, and needs no right to hear of other requests.
+            subject = self._mesh.subjects.cancel(self.info.model, self.info.version)
+            self._cancel_sid = self._mesh.link.subscribe(subject, self._cancel)
+
+    def _server(self, stage: int) -> StageServer:
+        # Where every hop is to be seen in a lane, none is left out.
+        whole = self._shared.connection.config.shares_memory
+        return _server(self._shared, self.loaded, stage, self._beside if whole else _nothing)
+
+    def _beside(self, stage: int) -> StageServer | None:
+        return next((server for server in self.servers if server.stage == stage), None)
 
     def _replaced(
         self, stages: Mapping[int, StageRuntime], known: Mapping[int, Known | None]
@@ -101,10 +117,35 @@ class Serving:
     async def run(self) -> None:
         """Serve until drained. A lane's failure ends all and is raised."""
         async with asyncio.TaskGroup() as group:
+            self._group = group
             # An edge has no stages, and serves all the same.
             group.create_task(self._drained.wait(), name="until drained")
             for server in self.servers:
-                group.create_task(server.source.run(), name=f"stage {server.stage}")
+                self._run(server)
+
+    def _run(self, server: StageServer) -> None:
+        if self._group is not None:
+            self._group.create_task(server.source.run(), name=f"stage {server.stage}")
+
+    def add(self, stage: int) -> StageServer:
+        """Serve one more of the stages that are loaded, from now on."""
+        server = self._server(stage)
+        self.servers.append(server)
+        self._hear_cancels()
+        self._run(server)
+        return server
+
+    async def remove(self, stage: int) -> None:
+        """Serve a stage no more: hand back what is queued, and finish what runs. The caller frees
+        its runtime."""
+        server = self._beside(stage)
+        if server is None:
+            return
+        await server.drain()
+        self.servers.remove(server)
+        with contextlib.suppress(TimeoutError, SwarmError):
+            await self._mesh.link.flush(1.0)
+        await asyncio.to_thread(server.close)
 
     async def ready(self, timeout: float) -> None:
         """Wait until every lane pulls. Raises `TimeoutError`."""
@@ -132,7 +173,13 @@ class Serving:
         self.loaded.close()
 
 
-def _server(shared: Shared, loaded: Loaded, stage: int) -> StageServer:
+def _nothing(stage: int) -> None:
+    """No stage of this node goes on with another one's results."""
+
+
+def _server(
+    shared: Shared, loaded: Loaded, stage: int, beside: Callable[[int], StageServer | None]
+) -> StageServer:
     connection, info, runtime = shared.connection, loaded.info, loaded.stages[stage]
     config = connection.config
     credit, most_credit = credit_of(config.credit, runtime.compute_ms / 1e3)
@@ -164,4 +211,5 @@ def _server(shared: Shared, loaded: Loaded, stage: int) -> StageServer:
         on_behind=partial(shared.on_behind, info.model, info.version),
         audit=shared.audit,
         is_crowded=shared.is_crowded,
+        beside=beside,
     )

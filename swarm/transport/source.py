@@ -342,6 +342,11 @@ class StageSource:
         """Why a lane does not pull at present, "" while all do."""
         return next((lane.waits_for for lane in self.lanes.values() if lane.waits_for), "")
 
+    @property
+    def priority(self) -> int:
+        """Its place among the nodes of the stage."""
+        return self._options.priority
+
     def set_priority(self, priority: int) -> None:
         """Take this place among the nodes of the stage. In fast mode the node stays in the queue
         group that it began in."""

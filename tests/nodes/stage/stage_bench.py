@@ -262,6 +262,8 @@ class Bench:
         credit: int = 4,
         info: ModelInfo = INFO,
         on_behind: Callable[[int], None] = lambda weights: None,
+        beside: Callable[[int], StageServer | None] = lambda stage: None,
+        priority: int = PRIMARY,
         **options: Any,
     ) -> None:
         self.model = model
@@ -289,7 +291,7 @@ class Bench:
             lambda: None,
         )
         settings: dict[str, Any] = {"max_batch": 8, "start_check": False} | options
-        source = SourceOptions(credit=credit, most_credit=credit, clock=clock)
+        source = SourceOptions(priority, credit=credit, most_credit=credit, clock=clock)
         self.server = StageServer(
             routes,
             info,
@@ -300,6 +302,7 @@ class Bench:
             StageOptions(**settings),
             lanes,
             on_behind=on_behind,
+            beside=beside,
         )
         self._task: asyncio.Task[None] | None = None
 

@@ -1,0 +1,98 @@
+"""A request that goes on at the next stage of the same node, without a message between.
+
+Its message stays that of the stage where it came: it is acknowledged when the result of the last
+stage of the run is safe. A node that ends meanwhile costs what it costs at one stage: the lane of
+the first stage hands the message out again, and equal stages compute the same anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from swarm.errors import Status, SwarmError
+from swarm.transport.api import Delivery
+from swarm.wire.messages import Features
+
+
+class Continued:
+    """A `Delivery` of the stage before, as the next stage takes it.
+
+    on_end(it): is called once, when the work with it has ended here.
+    """
+
+    __slots__ = ("_before", "_on_end", "fast", "features", "received")
+
+    age = 0.0
+    times_delivered = 1
+
+    def __init__(
+        self, before: Delivery, received: int, on_end: Callable[[Continued], None]
+    ) -> None:
+        """received: `time.monotonic_ns()`; the request's budget counts from then."""
+        self.features: Features = before.features
+        self.fast = before.fast
+        self.received = received
+        self._before = before
+        self._on_end = on_end
+
+    @property
+    def ended(self) -> bool:
+        return self._before.ended
+
+    def go_on(self) -> Delivery:
+        """Another stage of this node continues: the message of the first one, for it to take."""
+        self._on_end(self)
+        return self._before
+
+    def intact(self) -> bool:
+        """See `Delivery.intact`: carried tensors view the memory of the first stage's message."""
+        return self._before.intact()
+
+    def release_credit(self) -> None:
+        """See `Delivery.release_credit`: it is the credit of the first stage."""
+        self._before.release_credit()
+
+    def take_credit(self) -> None:
+        """See `Delivery.take_credit`."""
+        self._before.take_credit()
+
+    def ack(self, passed_on: bool) -> bool:
+        """See `Delivery.ack`."""
+        self._on_end(self)
+        return self._before.ack(passed_on)
+
+    def answer(
+        self,
+        outputs: dict[str, np.ndarray],
+        urgent: bool,
+        then: Callable[[SwarmError | None], None],
+    ) -> None:
+        """See `Delivery.answer`."""
+        self._before.answer(outputs, urgent, then)
+
+    def fail(self, status: Status, text: str, stage: int, node: str) -> bool:
+        """See `Delivery.fail`."""
+        self._on_end(self)
+        return self._before.fail(status, text, stage, node)
+
+    def hand_back(self, delay: float = 0.0) -> None:
+        """See `Delivery.hand_back`: the work begins anew at the first stage of the run."""
+        self._on_end(self)
+        self._before.hand_back(delay)
+
+    def withdraw(self) -> bool:
+        """See `Delivery.withdraw`."""
+        self._on_end(self)
+        return self._before.withdraw()
+
+    def drop(self) -> None:
+        """See `Delivery.drop`."""
+        self._on_end(self)
+        self._before.drop()
+
+    def dead_letter(self, reason: str) -> None:
+        """See `Delivery.dead_letter`."""
+        self._on_end(self)
+        self._before.dead_letter(reason)
