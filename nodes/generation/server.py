@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
 from shards.decoder.stage import DecoderStage
 from shards.decoder.texts import Texts
@@ -407,22 +408,16 @@ class GenerationServer:
             "context": self.decoder.context,
             "kv_bytes": core.kv_bytes,
             "kept_bytes": core.kept_bytes,
-            "turn_ms": _percentiles(self.turns, now),
+            "turn_ms": latencies(self.turns, now),
             "counters": dict(core.counts) | {"malformed": self.malformed},
         }
         if isinstance(core, HeadCore):
-            doc["first_token_ms"] = _percentiles(core.first_token, now)
-            doc["between_tokens_ms"] = _percentiles(core.between_tokens, now)
+            for name in ("first_token", "between_tokens"):
+                window: LatencyWindow = getattr(core, name)
+                doc |= {f"{name}_ms": latencies(window, now), f"{name}_s": histogram(window)}
         return doc
 
 
 def _decodes(runs: Sequence[Run]) -> bool:
     """Whether a turn has no chunk of a prompt."""
     return all(len(step.ids) == 1 for run in runs for _, step in run.steps)
-
-
-def _percentiles(window: LatencyWindow, now: float) -> dict[str, float]:
-    return {
-        name: round(window.percentile(share, now) * 1e3, 3)
-        for name, share in (("p50", 0.5), ("p99", 0.99))
-    }

@@ -220,6 +220,25 @@ CAMERA = form(
     },
     ("name", "state"),
 )
+GENERATION = form(
+    {
+        "stage": number(0, 4096),
+        "model": name,
+        "version": name,
+        "slots": COUNT,
+        "sessions": COUNT,
+        "context": COUNT,
+        "kv_bytes": COUNT,
+        "kept_bytes": COUNT,
+        "counters": table(COUNT),
+        "turn_ms": LATENCY,
+        "first_token_ms": LATENCY,
+        "first_token_s": HISTOGRAM,
+        "between_tokens_ms": LATENCY,
+        "between_tokens_s": HISTOGRAM,
+    },
+    ("stage", "model", "version"),
+)
 STATUS_FIELDS: dict[str, Reader] = {
     "v": number(),
     "node": name,
@@ -259,6 +278,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "rollout": ROLLOUT,
     "edge": table(COUNT),
     "cameras": rows(CAMERA),
+    "generation": rows(GENERATION),
     "learning": anything,
     "audit": anything,
     "every_s": COUNT,

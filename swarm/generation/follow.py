@@ -99,7 +99,8 @@ class Follower:
             made=tuple(self.made),
             epoch=self._epoch,
             head=self._head,
-            budget=self.deadline - now,
+            # Rounding must not make more of the most that a request may have.
+            budget=min(self.request.budget, self.deadline - now),
         )
 
     def lost(self, now: float) -> None:

@@ -89,7 +89,7 @@ def test_a_floors_processes_share_the_requests_and_notice_a_wrong_answer(tmp_pat
 @pytest.mark.integration
 def test_a_pipeline_is_measured_beside_its_floors_and_every_answer_is_compared() -> None:
     before = set(psutil.Process().children(recursive=True))
-    plan = ThroughputPlan(["digits"], (1, 4), rounds=1, seconds=0.05)
+    plan = ThroughputPlan(["digits"], (1, 4), rounds=1, seconds=0.2)
     document = json.loads(json.dumps(measure_throughput(plan)))
     assert not set(psutil.Process().children(recursive=True)) - before
     (pipeline,) = document["pipelines"]

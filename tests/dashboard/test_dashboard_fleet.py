@@ -115,6 +115,23 @@ async def test_hostile_messages_are_text_on_a_page_that_stays_up_and_names_their
     await look.keep(page, "hostile")
 
 
+async def test_cameras_and_sessions_of_a_node_are_on_its_page(
+    link: Link, page_of_fleet: DashboardProcess, look: Look
+) -> None:
+    look.tolerate(*DASHBOARD_ENDS)
+    camera = {"name": "gate", "state": "waiting", "error": "no route", "frames": 90, "sent": 40}
+    latency = {"p50": 2.0, "p99": 4.0, "ewma": 2.0}
+    stage = {"stage": 1, "model": "words", "version": "1", "sessions": 3, "slots": 8}
+    told = {"cameras": [camera], "generation": [stage | {"between_tokens_ms": latency}]}
+    publish_status(link, a_status("sees") | told)
+    page = await look.open(f"{page_of_fleet.root}#/node/sees")
+    facts = page.locator(".facts-list")
+    await expect(facts).to_contain_text("40 of 90 frames sent")
+    await expect(facts).to_contain_text("no route")
+    await expect(facts).to_contain_text("3 of 8")
+    await expect(facts).to_contain_text("ms between tokens")
+
+
 async def test_a_node_that_speaks_5000_times_a_second_is_marked_and_the_others_are_still_shown(
     link: Link, page_of_fleet: DashboardProcess, look: Look
 ) -> None:

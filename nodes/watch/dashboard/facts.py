@@ -15,6 +15,7 @@ from swarm.fleet.picture import FleetNode
 
 LONGEST_TEXT = 240  # characters
 PRIMARY, STANDBY, FALLBACK = 0, 1, 2
+MOST_ROWS = 16  # cameras, and stages of language models, of one node that are shown
 EDGE_COUNTS = ("captured", "dropped", "answered", "failed", "degraded")
 GOSSIP_STATES = ("alive", "suspect", "dead", "left")
 
@@ -61,6 +62,33 @@ class RequestFacts:
     latency: Pair
     answered: float
     failed: float
+
+
+@dataclass(frozen=True, slots=True)
+class CameraFacts:
+    """A camera of an edge. frames, sent, dropped: since the start. age: from capture to result."""
+
+    name: str
+    state: str
+    error: str
+    frames: float
+    sent: float
+    dropped: float
+    age: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """Sessions at a stage of a language model. between: from a token to the next, None for stages
+    behind the first."""
+
+    stage: int
+    model: str
+    sessions: int
+    slots: int
+    tokens: float
+    kv_bytes: float
+    between: Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +141,8 @@ class NodeFacts:
     peers: dict[str, int]
     gossip_refused: int
     edge: dict[str, float]
+    cameras: tuple[CameraFacts, ...]
+    sessions: tuple[SessionFacts, ...]
     requests: RequestFacts | None
     learning: LearningFacts | None
     objectives: tuple[Objective, ...]
@@ -159,6 +189,8 @@ def facts_of(node: FleetNode) -> NodeFacts:
         peers={state: int(peers.get(state, 0)) for state in GOSSIP_STATES},
         gossip_refused=int(sum(refused.values())),
         edge={count: float(edge.get(count, 0)) for count in EDGE_COUNTS} if edge else {},
+        cameras=tuple(map(_camera, status.get("cameras", ())[:MOST_ROWS])),
+        sessions=tuple(map(_sessions, status.get("generation", ())[:MOST_ROWS])),
         requests=_requests(status.get("requests")),
         learning=_learning(status.get("learning")),
         objectives=tuple(_objective(slo) for slo in status.get("slo", ()) if slo["model"]),
@@ -199,6 +231,30 @@ def _requests(part: Mapping[str, Any] | None) -> RequestFacts | None:
     answered = float(by_status.get("OK", 0))
     failed = float(sum(by_status.values()) - answered)
     return RequestFacts(_pair(part.get("latency_ms")), answered, failed)
+
+
+def _camera(camera: Mapping[str, Any]) -> CameraFacts:
+    return CameraFacts(
+        name=camera["name"],
+        state=one_line(camera["state"][:40]),
+        error=_text(camera, "error"),
+        frames=float(camera.get("frames", 0)),
+        sent=float(camera.get("sent", 0)),
+        dropped=float(camera.get("dropped", 0)),
+        age=_pair(camera.get("age_ms")),
+    )
+
+
+def _sessions(stage: Mapping[str, Any]) -> SessionFacts:
+    return SessionFacts(
+        stage=int(stage["stage"]),
+        model=stage["model"],
+        sessions=int(stage.get("sessions", 0)),
+        slots=int(stage.get("slots", 0)),
+        tokens=float(stage.get("counters", {}).get("tokens", 0)),
+        kv_bytes=float(stage.get("kv_bytes", 0)),
+        between=_pair(stage.get("between_tokens_ms")),
+    )
 
 
 def _learning(part: object) -> LearningFacts | None:

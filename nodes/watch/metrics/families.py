@@ -35,6 +35,7 @@ TOLD_EVENTS = (
 )  # fmt: skip
 OUTCOMES = ("served", "failed", "expired", "refused", "cancelled", "dead_lettered", "redelivered")
 CAPTURES = ("captured", "dropped", "answered", "failed", "degraded")
+SESSIONS = ("opened", "refused", "evicted", "rebound", "gone")
 FRAMES = ("frames", "dropped", "torn", "sent")
 BREAKERS = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
 DOORS = ("http", "grpc")
@@ -170,6 +171,8 @@ class Families:
         self.by_kind("swarm_edge_captures", about, (*NODE, "outcome"), at, captures)
         for camera in rows(status.get("cameras"))[:MOST_CAMERAS]:
             self._camera(at, camera)
+        for stage in rows(status.get("generation"))[:MOST_STAGES]:
+            self._generation(at, stage)
         for slo in rows(status.get("slo"))[:MOST_SLOS]:
             self._slo(at, slo)
 
@@ -234,6 +237,21 @@ class Families:
         self.by_kind("swarm_camera_frames", about, (*labels, "outcome"), at, frames)
         reconnects = camera.get("reconnects")
         self.counter("swarm_camera_reconnects", "Losses of a camera.", labels, at, reconnects)
+
+    def _generation(self, of: tuple[str, ...], stage: Fields) -> None:
+        at = (*of, *(_text(stage.get(name)) for name in ("model", "version", "stage")))
+        self.figures(GENERATION_FIGURES, STAGE, at, stage)
+        about = "From a session's request to its first token."
+        first, between = part(stage, "first_token_s"), part(stage, "between_tokens_s")
+        self.durations("swarm_generation_first_token_seconds", about, STAGE, at, first)
+        about = "From a token of a session to its next one."
+        self.durations("swarm_generation_between_tokens_seconds", about, STAGE, at, between)
+        counters = part(stage, "counters")
+        about = "Tokens that the stage has computed."
+        self.counter("swarm_generation_tokens", about, STAGE, at, counters.get("tokens"))
+        about = "Sessions by what became of them at the stage."
+        known = _known(counters, SESSIONS)
+        self.by_kind("swarm_generation_sessions", about, (*STAGE, "outcome"), at, known)
 
     def _slo(self, of: tuple[str, ...], slo: Fields) -> None:
         at, labels = (*of, _text(slo.get("model"))), (*NODE, "model")
@@ -304,6 +322,17 @@ STAGE_FIGURES: tuple[Figure, ...] = (
     ),
     (Families.gauge, "swarm_hop_in_hand", "Requests in hand.", "in_hand"),
     (Families.gauge, "swarm_weights_version", "Of the weights in use.", "weights"),
+)
+GENERATION_FIGURES: tuple[Figure, ...] = (
+    (Families.gauge, "swarm_generation_slots", "Sessions that fit.", "slots"),
+    (Families.gauge, "swarm_generation_sessions_held", "Sessions in slots.", "sessions"),
+    (Families.gauge, "swarm_generation_kv_bytes", "Keys and values of sessions.", "kv_bytes"),
+    (
+        Families.gauge,
+        "swarm_generation_kept_bytes",
+        "Hidden states that are kept to replay sessions.",
+        "kept_bytes",
+    ),
 )
 REQUEST_FIGURES: tuple[Figure, ...] = (
     (

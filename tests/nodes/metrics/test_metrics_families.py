@@ -52,6 +52,11 @@ MORE = {
             "back": {"by_code": {"200": 1}},
         }
     },
+    "generation": [
+        {"stage": 1, "model": "words", "version": "1", "slots": 8, "sessions": 2, "kv_bytes": 4096}
+        | {"kept_bytes": 0, "counters": {"tokens": 70, "opened": 3, "invented": 1}}
+        | {"first_token_s": HISTOGRAM, "between_tokens_s": HISTOGRAM}
+    ],
     "cameras": [
         {"name": "gate", "state": "running", "frames": 9, "dropped": 4, "torn": 1, "sent": 5}
         | {"decode_ms": 2.0, "reconnects": 3, "age_s": HISTOGRAM}
@@ -121,6 +126,12 @@ def test_a_status_becomes_metrics_in_base_units() -> None:
     assert found["swarm_camera_age_seconds_sum"] == [(camera, 12.5)]
     assert found["swarm_camera_decode_seconds"] == [(camera, 0.002)]
     assert (camera | {"outcome": "dropped"}, 4.0) in found["swarm_camera_frames_total"]
+    stage = node | {"model": "words", "version": "1", "stage": "1"}
+    assert found["swarm_generation_sessions_held"] == [(stage, 2.0)]
+    assert found["swarm_generation_kv_bytes"] == [(stage, 4096.0)]
+    assert found["swarm_generation_tokens_total"] == [(stage, 70.0)]
+    assert found["swarm_generation_first_token_seconds_sum"] == [(stage, 12.5)]
+    assert found["swarm_generation_sessions_total"] == [(stage | {"outcome": "opened"}, 3.0)]
     [(labels, depth)] = found["swarm_lane_depth"]
     assert (labels["model"], labels["version"], labels["stage"], depth) == ("digits", "1", "1", 2.0)
 

@@ -239,6 +239,15 @@ def test_a_client_takes_each_token_once_and_asks_again_for_a_lost_one() -> None:
     assert follower.done
 
 
+@given(st.floats(0, 1e6))
+@example(8471.3)
+def test_no_request_asks_for_more_than_its_budget(now: float) -> None:
+    request = GenerateRequest(session="s", prompt=(1,), budget=600.0)
+    asked = Follower(request, deadline=now + 600.0).due(now)
+    assert asked is not None
+    assert asked.budget <= 600.0
+
+
 def test_a_client_that_nobody_answers_asks_until_its_budget_ends() -> None:
     follower = Follower(GenerateRequest(session="s", prompt=(1,)), deadline=1.0)
     now, asked = 0.0, 0

@@ -116,6 +116,14 @@ function factsOf(node) {
   if (node.gossip_refused) rows.push(["gossip not believed", count(node.gossip_refused)]);
   if (node.offence) rows.push(["not believed", node.offence, "warn"]);
   for (const [name, value] of Object.entries(node.edge)) rows.push([`${name} (edge)`, count(value)]);
+  for (const camera of node.cameras) {
+    const said = `${camera.state}, age ${pair(camera.age)} ms (p50 / p99), ${count(camera.sent)} of ${count(camera.frames)} frames sent, ${count(camera.dropped)} dropped`;
+    rows.push([`camera ${camera.name}`, camera.error ? `${said}: ${camera.error}` : said, camera.state === "running" ? null : "warn"]);
+  }
+  for (const stage of node.sessions) {
+    const pace = stage.between[0] === null ? "" : `, ${pair(stage.between)} ms between tokens (p50 / p99)`;
+    rows.push([`sessions at ${stage.model}/${stage.stage}`, `${stage.sessions} of ${stage.slots}, ${count(stage.tokens)} tokens, KV ${megabytes(stage.kv_bytes)}${pace}`]);
+  }
   const learns = node.learning;
   if (learns) {
     rows.push(["learns", `${learns.model}@${learns.version}, weight version ${learns.weights}`]);
