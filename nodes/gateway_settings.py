@@ -12,6 +12,7 @@ from swarm.errors import InvalidArgument
 gateway = partial(setting, "gateway")
 LOOPBACK = "127.0.0.1"
 DRAIN_TIMEOUT = 4.0  # seconds in which the servers answer what is in flight when they end
+AGE_SPREAD = 1.1  # of the age at which gRPC's library ends a connection, at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +120,18 @@ class GatewayOptions:
     settle: float = tuning(
         0.5,
         "gateway: seconds for which it goes on taking requests when it ends, so that balancers "
-        "see that it is not ready.",
+        "see that it is not ready. With --grpc, the age of a connection comes on top.",
         least=0,
         most=60,
         name="gateway_settle",
     )
     connection_age: float = tuning(
-        300.0,
+        3.0,
         "gateway: seconds after which a gRPC client is asked to connect again, perhaps to another "
-        "gateway; 0 for never. A restart loses no call where --gateway-settle is longer by a "
-        "tenth: all clients have been asked by then.",
+        "gateway. One that ends waits until all clients have been asked, so that none loses a "
+        "call; 0 for never, and calls are lost.",
         least=0,
-        most=86400,
+        most=60,
         name="gateway_connection_age",
     )
     allow_client_shm: bool = tuning(
@@ -163,9 +164,16 @@ class GatewayOptions:
         return bool(self.http or self.grpc)
 
     @property
+    def goes_on_for(self) -> float:
+        """Seconds for which it takes requests when it ends: until balancers have seen it, and then
+        until the library has asked every gRPC client to go, which it does a tenth early or late.
+        """
+        return self.settle + (AGE_SPREAD * self.connection_age if self.grpc else 0.0)
+
+    @property
     def leaves_within(self) -> float:
-        """Seconds that its servers may take to end."""
-        return self.settle + DRAIN_TIMEOUT + 4.0 if self.is_on else 0.0
+        """Seconds in which it has to be gone, since it was told so: its node holds no stage."""
+        return self.goes_on_for + DRAIN_TIMEOUT + 2.0
 
     @property
     def http_place(self) -> Place | None:

@@ -42,7 +42,7 @@ def run_node(config: NodeConfig, started: float) -> int:
     set_up_logging(form, role=config.role, mesh=config.mesh)
 
     async def main() -> int:
-        stop = stop_on_signals(STOP_LIMIT + config.gateway.leaves_within)
+        stop = stop_on_signals(_stop_limit(config))
         manager = ServiceManager.of(os.environ)
         told = [_print_line] if config.json_events else []
         told += [manager.changed] if manager is not None else []
@@ -96,6 +96,12 @@ def run_node(config: NodeConfig, started: float) -> int:
         return run_event_loop(main())
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def _stop_limit(config: NodeConfig) -> float:
+    """Seconds from the first signal to stop: as for all nodes, unless settings of a gateway ask for
+    more."""
+    return max(STOP_LIMIT, config.gateway.leaves_within if config.gateway.is_on else 0.0)
 
 
 def _front(config: NodeConfig) -> Front:

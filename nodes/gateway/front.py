@@ -79,7 +79,7 @@ class Front:
                     if tls is not None:
                         own(tls.follow(), "gateway's certificate")
                     await _first_of(life, stopped)
-                    await self._close(self._options.settle)
+                    await self._close(self._options.goes_on_for)
             finally:
                 for task in beside:
                     task.cancel()

@@ -16,6 +16,8 @@ from swarm.model import Spec
 from swarm.security.files import create
 
 OPENS_WITHIN = 20.0  # seconds from a node that is ready to its open doors
+# No other gateway goes on for it: the mesh ends with it.
+ENDS_AT_ONCE = ("--gateway-settle", "0", "--gateway-connection-age", "0")
 
 
 @dataclass
@@ -52,7 +54,7 @@ class UpGateway:
 def start_gateway(local: LocalMesh, http_port: int, grpc_port: int | None, *more: str) -> UpGateway:
     """On loopback. Where the mesh knows users, its clients show a key, which ends with it. more:
     flags of the node. Raises `OSError`."""
-    flags, key = ["--http", str(http_port), *more], ""
+    flags, key = ["--http", str(http_port), *ENDS_AT_ONCE, *more], ""
     if grpc_port is not None:
         flags += ["--grpc", str(grpc_port)]
     if local.rights is not None:
