@@ -15,6 +15,9 @@ learns/T    [model, version, base (8 bytes), epoch, run, sequence]   what it lea
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
 takes/T     [model, version, [stage, …]]     of these stages the node is a primary, whatever its
             `priority`: a standby that has taken a stage
+room        bytes that a node of role auto has for stages, those that it holds included
+fills/T     [model, version, number, slot]   the slot of the plan in force that it fills
+pace/T      [model, version, [us, …]]        microseconds of each stage on it, from stage 1
 load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
 
@@ -50,6 +53,7 @@ Where = tuple[str, str, int]  # model, version, stage
 MAX_STAGES = 256  # of one version: the longest list that gossip carries
 MAX_CANDIDATES = 1024  # stages of one node that routing looks at, all versions together
 MAX_STAGE = 4096
+LONGEST_PACE = 128  # stages: 5 bytes each at most
 MAX_COUNT = 10**9
 MAX_LINK_WAIT_MS = 30_000
 MAX_CODECS = 16
@@ -108,9 +112,21 @@ def learns_entry(
     return f"learns/{_tag(model, version)}", value
 
 
+def fills_entry(model: str, version: str, number: int, slot: int) -> tuple[str, list[Any]]:
+    """The key and value by which a node tells which slot it fills of the plan of that number."""
+    return f"fills/{_tag(model, version)}", [model, version, number, slot]
+
+
+def pace_entry(model: str, version: str, pace_us: Sequence[int]) -> tuple[str, list[Any]]:
+    """The key and value by which a node tells how long each stage takes on it, microseconds."""
+    pace = [min(max(1, us), MAX_TIME) for us in pace_us[:LONGEST_PACE]]
+    return f"pace/{_tag(model, version)}", [model, version, pace]
+
+
 def of_load(key: str) -> bool:
     """Whether a gossiped key says how busy a node is, and not what it serves or where."""
-    return key in ("memory", "link_wait", "link_rate") or key.startswith(("load/", "learns/"))
+    busy = ("memory", "link_wait", "link_rate", "room")
+    return key in busy or key.startswith(("load/", "learns/", "pace/"))
 
 
 # --- judged -------------------------------------------------------------------------------
@@ -155,6 +171,32 @@ def _learns(tag: str, value: object) -> bool:
         and isinstance(base, bytes)
         and len(base) == BASE_BYTES
         and all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
+    )
+
+
+def _fills(tag: str, value: object) -> bool:
+    if not (isinstance(value, list | tuple) and len(value) == 4):
+        return False
+    model, version, *numbers = value
+    return (
+        _token(model)
+        and _token(version)
+        and tag == _tag(model, version)
+        and all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
+    )
+
+
+def _pace(tag: str, value: object) -> bool:
+    if not (isinstance(value, list | tuple) and len(value) == 3):
+        return False
+    model, version, pace = value
+    return (
+        _token(model)
+        and _token(version)
+        and tag == _tag(model, version)
+        and isinstance(pace, list | tuple)
+        and len(pace) <= LONGEST_PACE
+        and all(type(us) is int and 1 <= us <= MAX_TIME for us in pace)
     )
 
 
@@ -208,6 +250,7 @@ _CHECKS: dict[str, Any] = {
     "inbox": lambda v: isinstance(v, str) and len(v) <= 128,
     "device": lambda v: _token(v),
     "memory": lambda v: type(v) is int and 0 <= v < 1 << 60,
+    "room": lambda v: type(v) is int and 0 <= v < 1 << 60,
     "priority": lambda v: type(v) is int and 0 <= v <= 9,
     "link_wait": lambda v: type(v) is int and 0 <= v <= MAX_LINK_WAIT_MS,
     "link_rate": lambda v: type(v) is int and 0 <= v < 1 << 60,
@@ -215,7 +258,14 @@ _CHECKS: dict[str, Any] = {
     "weight": lambda v: is_weight(v),
     IDENTITY: is_attestation,
 }
-_KEYED: dict[str, Any] = {"serves": _serves, "takes": _serves, "load": _load, "learns": _learns}
+_KEYED: dict[str, Any] = {
+    "serves": _serves,
+    "takes": _serves,
+    "load": _load,
+    "learns": _learns,
+    "fills": _fills,
+    "pace": _pace,
+}
 
 
 # --- read ---------------------------------------------------------------------------------
@@ -349,6 +399,24 @@ def takes_of(values: Mapping[str, object]) -> list[Where]:
     """The stages that a standby has taken."""
     entries = [value for key, value in values.items() if key.startswith("takes/")]
     return [(e[0], e[1], stage) for e in entries if isinstance(e, list | tuple) for stage in e[2]]
+
+
+def stages_of(values: Mapping[str, object], model: str, version: str) -> list[int]:
+    """The stages of a version that a node serves."""
+    entry = values.get(f"serves/{_tag(model, version)}")
+    return list(entry[2]) if isinstance(entry, list | tuple) else []
+
+
+def fills_of(values: Mapping[str, object], model: str, version: str) -> tuple[int, int] | None:
+    """The number of the plan, and the slot of it, that a node fills."""
+    entry = values.get(f"fills/{_tag(model, version)}")
+    return (entry[2], entry[3]) if isinstance(entry, list | tuple) else None
+
+
+def pace_of(values: Mapping[str, object], model: str, version: str) -> tuple[int, ...]:
+    """Microseconds of each stage on a node; () where it has not measured them."""
+    entry = values.get(f"pace/{_tag(model, version)}")
+    return tuple(entry[2]) if isinstance(entry, list | tuple) else ()
 
 
 def _names(value: object) -> frozenset[str]:

@@ -1,0 +1,132 @@
+"""Which node fills which slot: every node decides alike from the same picture, without an election.
+
+A node fills one slot at most. Who has filled a slot of the present plan keeps it; then each slot
+goes to the node that the plan was computed for; then free nodes are taken, those first that are
+fast enough for the slot and hold most of its stages, by rendezvous hashing. Two nodes that filled
+one place, because their pictures of the mesh differed for a moment, are told apart by the same
+order: the second gives it back as soon as it hears of the first.
+
+A place is one of the `replicas` of a slot. First places come before second ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from swarm.plans.document import PlanInForce, Slot
+from swarm.routing.rendezvous import hash64, score
+
+# Of the time that the plan expects at a slot: a node within it does as well as the one it is for.
+FAST_ENOUGH = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a node gossips: it fills this slot of the plan with this number."""
+
+    number: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class AutoNode:
+    """A living node of role `auto`, as gossip tells of it, for one model version.
+
+    room: bytes that it has for stages, those that it holds included. pace_us: microseconds of each
+    stage on it, from stage 1; () where it has not measured. serves: stages that it serves now.
+    """
+
+    node: str
+    room: int = 0
+    pace_us: tuple[int, ...] = ()
+    claim: Claim | None = None
+    serves: frozenset[int] = frozenset()
+    host: str = ""
+
+    def time_of(self, slot: Slot) -> float:
+        """Microseconds of a request at this slot on this node; inf where nobody knows."""
+        if len(self.pace_us) < slot.last:
+            return inf
+        return float(sum(self.pace_us[slot.first - 1 : slot.last]))
+
+
+def fill(plan: PlanInForce, nodes: Iterable[AutoNode]) -> dict[str, int]:
+    """The slot of each node that has one. nodes: those that live and do not leave."""
+    free = {node.node: node for node in nodes}
+    filled: dict[str, int] = {}
+    places = [slot.replicas for slot in plan.slots]  # that nobody fills yet
+
+    def give(slot: int, takers: Sequence[AutoNode], most: int) -> None:
+        for node in takers[: min(most, places[slot])]:
+            filled[node.node] = slot
+            del free[node.node]
+            places[slot] -= 1
+
+    for number, slot in enumerate(plan.slots):
+        claim = Claim(plan.number, number)
+        holders = [node for node in free.values() if node.claim == claim and _keeps(node, slot)]
+        give(number, _in_order(plan, number, holders), slot.replicas)
+    for number, slot in enumerate(plan.slots):
+        meant = free.get(slot.node)
+        if meant is not None and places[number] == slot.replicas and _fits(meant, slot):
+            give(number, [meant], 1)
+    for turn in range(max((slot.replicas for slot in plan.slots), default=0)):
+        for number, slot in enumerate(plan.slots):
+            if places[number] >= slot.replicas - turn and places[number]:
+                able = [node for node in free.values() if _fits(node, slot)]
+                give(number, _in_order(plan, number, able), 1)
+    return filled
+
+
+def empty(plan: PlanInForce, filled: dict[str, int]) -> list[int]:
+    """The slots that no node fills."""
+    taken = set(filled.values())
+    return [number for number in range(len(plan.slots)) if number not in taken]
+
+
+def to_hold(
+    plan: PlanInForce | None, me: AutoNode, slot: int | None, peers: Iterable[AutoNode]
+) -> frozenset[int]:
+    """The stages that a node holds now: those of its slot, and those that it serves still and that
+    no holder of a slot serves in its place.
+
+    peers: the other nodes of the role. Stages of no slot are served by nodes named by hand, or
+    by nobody any more: they are let go.
+    """
+    if plan is None:
+        return me.serves
+    own = frozenset(plan.slots[slot].stages) if slot is not None else frozenset()
+    served = {
+        stage
+        for peer in peers
+        if peer.claim is not None and peer.claim.number == plan.number
+        if peer.claim.slot < len(plan.slots)
+        for stage in plan.slots[peer.claim.slot].stages
+        if stage in peer.serves
+    }
+    kept = {s for s in me.serves if s not in served and plan.of_stage(s) is not None}
+    return own | kept
+
+
+def _fits(node: AutoNode, slot: Slot) -> bool:
+    return node.room >= slot.need
+
+
+def _keeps(node: AutoNode, slot: Slot) -> bool:
+    """What is free varies: who holds the stages already has room for them."""
+    return _fits(node, slot) or node.serves.issuperset(slot.stages)
+
+
+def _in_order(plan: PlanInForce, number: int, nodes: Sequence[AutoNode]) -> list[AutoNode]:
+    """The nodes by who shall fill the slot first."""
+    slot = plan.slots[number]
+    key = hash64(f"{plan.model}/{plan.version}/{number}")
+
+    def order(node: AutoNode) -> tuple[object, ...]:
+        slow = slot.compute_us > 0 and node.time_of(slot) > FAST_ENOUGH * slot.compute_us
+        held = len(node.serves.intersection(slot.stages))
+        return node.node != slot.node, slow, -held, -score(key, hash64(node.node)), node.node
+
+    return sorted(nodes, key=order)
