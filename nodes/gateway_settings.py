@@ -72,6 +72,14 @@ class GatewayOptions:
         most=67,
         name="gateway_body_mb",
     )
+    bodies: int = tuning(
+        512,
+        "gateway: megabytes of the requests of all its clients at a time; more are refused before "
+        "they are read. gRPC's are counted once they have come.",
+        unit="MB",
+        least=1,
+        name="gateway_bodies_mb",
+    )
     full_is_503: bool = tuning(
         False,
         "gateway: say 503, as Triton does, and not 429 where too many requests are in flight.",
@@ -145,6 +153,8 @@ class GatewayOptions:
         check(self)
         if not self.is_on:
             return
+        if self.bodies < self.body:
+            raise InvalidArgument("--gateway-bodies-mb is not below --gateway-body-mb")
         if bool(self.cert) != bool(self.key):
             raise InvalidArgument("--gateway-cert and --gateway-key go together")
         if self.client_ca and not (self.cert and self.callers):

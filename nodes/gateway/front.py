@@ -12,6 +12,7 @@ from nodes.gateway.access.refusals import Refusals
 from nodes.gateway.access.tls import ServerTls
 from nodes.gateway.call import Callers
 from nodes.gateway.door import Door
+from nodes.gateway.hand import Hand
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import MeshModels
@@ -45,7 +46,8 @@ class Front:
             for name, door in self._doors.items()
             if door.port
         }
-        return {"gateway": {"doors": doors, "refused": self._inference.refused}}
+        refused = self._inference.refused + self._inference.hand.refused
+        return {"gateway": {"doors": doors, "refused": refused}}
 
     def _address(self, name: str, door: Door) -> str:
         options = self._options
@@ -101,7 +103,11 @@ class Front:
         if options.callers:
             callers = ListedCallers(options.callers, refused)
         inference = Inference(
-            node.answerer.answer, models.describe, options.most_in_flight, refused
+            node.answerer.answer,
+            models.describe,
+            options.most_in_flight,
+            Hand(options.bodies),
+            refused,
         )
         self._inference = inference
         regions = ClientRegions() if options.allow_client_shm else None

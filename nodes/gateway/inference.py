@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from nodes.gateway.call import InferAnswer, InferCall
+from nodes.gateway.hand import RETRY_AFTER, Hand
 from nodes.gateway.statistics import Statistics
 from swarm.errors import InvalidArgument, ResourceExhausted, Status, SwarmError, error_for
 from swarm.model import ModelInfo
 from swarm.wire.messages import Request, Result
-
-RETRY_AFTER = 0.1  # seconds: what is in flight here has ended by then, usually
 
 Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result, never raises
 OnRefused = Callable[[str, SwarmError, str], None]  # (agent, error, address of the client)
@@ -19,20 +18,22 @@ Describe = Callable[[str, str], Awaitable[ModelInfo]]  # (model, version) -> wha
 
 class Inference:
     """answer: a node's answerer. describe: raises `NotFound`, `Unavailable`. most_in_flight:
-    requests of all clients at a time; more are refused at once. on_refused: is told of each
-    refusal."""
+    requests of all clients at a time; more are refused at once. hand: the bytes of requests that
+    all doors hold. on_refused: is told of each refusal."""
 
     def __init__(
         self,
         answer: Answer,
         describe: Describe,
         most_in_flight: int,
+        hand: Hand,
         on_refused: OnRefused = lambda agent, error, peer: None,
     ) -> None:
         self._answer = answer
         self._describe = describe
         self._most_in_flight = most_in_flight
         self._on_refused = on_refused
+        self.hand = hand
         self.in_flight = 0
         self.refused = 0
         """Requests refused because too many were in flight."""

@@ -41,9 +41,11 @@ class Inferring:
         return response
 
     async def infer_into(self, response: Any, request: Any, call: Call, caller: Caller) -> None:
-        """response: an empty `ModelInferResponse`."""
-        asked = infer_call(request, caller, call.headers, call.remaining, self._regions)
-        fill(response, await self._inference.run(asked), self._regions)
+        """response: an empty `ModelInferResponse`. Raises `ResourceExhausted` where there is no
+        room for the request beside all that are in hand."""
+        with self._inference.hand.holding(request.ByteSize()):
+            asked = infer_call(request, caller, call.headers, call.remaining, self._regions)
+            fill(response, await self._inference.run(asked), self._regions)
 
     async def stream(self, requests: Any, call: Call) -> None:
         """Of `ModelStreamInfer`. A request with an id is answered as soon as it can be. Those

@@ -18,7 +18,7 @@ from nodes.gateway.call import Caller, Callers, Regions
 from nodes.gateway.door import Figures
 from nodes.gateway.http import compression
 from nodes.gateway.http.answer import encoded
-from nodes.gateway.http.body import whole_body
+from nodes.gateway.http.body import Holder, whole_body
 from nodes.gateway.http.connection import CONNECTION, Bounds, Connection
 from nodes.gateway.http.infer import HEADER_LENGTH, decoded
 from nodes.gateway.inference import Inference
@@ -60,6 +60,7 @@ class Asked:
     headers: dict[str, str]
     caller: Caller
     receive: Receive
+    holder: Holder
 
 
 @dataclass(slots=True)
@@ -122,6 +123,7 @@ class App:
         finally:
             self._figures.in_flight -= 1
             connection.running = None
+            connection.release()
         await self._send(answered, send)
 
     async def _answered(self, scope: Scope, path: list[str], receive: Receive) -> Answered:
@@ -139,9 +141,9 @@ class App:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        state, client = scope["state"], scope["client"] or ("", 0)
-        caller = self._callers.of(headers, client[0], state[CONNECTION].certificate)
-        asked = Asked(scope["method"], path[1:], headers, caller, receive)
+        connection, client = scope["state"][CONNECTION], scope["client"] or ("", 0)
+        caller = self._callers.of(headers, client[0], connection.certificate)
+        asked = Asked(scope["method"], path[1:], headers, caller, receive, connection)
         match asked.path:
             case ["models", name, "infer"]:
                 return await self._infer(asked, name, "")
@@ -272,7 +274,8 @@ class App:
 
     async def _body(self, asked: Asked, limit: int) -> bytes:
         """Raises as `whole_body`."""
-        return await whole_body(asked.headers, asked.receive, limit, self._bounds.body_time)
+        seconds = self._bounds.body_time
+        return await whole_body(asked.headers, asked.receive, limit, seconds, asked.holder)
 
     # --- what goes back ---------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Callable
 
 from nodes.gateway.statuses import TooLarge, UnknownEncoding
 from swarm.errors import InvalidArgument
@@ -14,9 +15,10 @@ LEVEL = 1  # measured: a higher one costs three times as much for a tenth of the
 GZIP, ZLIB, RAW = 31, 15, -15  # windows' bits of zlib
 
 
-async def unpacked(body: bytes, encoding: str, limit: int) -> bytes:
-    """A request's body. encoding: the header Content-Encoding. limit: bytes. Raises `TooLarge`,
-    `UnknownEncoding`, `InvalidArgument` for bytes that are not of that encoding."""
+async def unpacked(body: bytes, encoding: str, limit: int, hold: Callable[[int], None]) -> bytes:
+    """A request's body. encoding: the header Content-Encoding. limit: bytes. hold: is told of
+    bytes before there are so many more. Raises `TooLarge`, `UnknownEncoding`, `InvalidArgument` for
+    bytes that are not of that encoding, and what `hold` raises."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return body
@@ -25,10 +27,13 @@ async def unpacked(body: bytes, encoding: str, limit: int) -> bytes:
     unpacker = zlib.decompressobj(GZIP if "gzip" in encoding else _deflate_bits(body))
     try:
         begun = unpacker.decompress(body, min(INLINE, limit + 1))
+        hold(len(begun))
         rest = b""
         if not unpacker.eof:
             tail, room = unpacker.unconsumed_tail, max(1, limit + 1 - len(begun))
+            hold(room)  # how many there are shows once they are there
             rest = await asyncio.to_thread(unpacker.decompress, tail, room)
+            hold(len(rest) - room)
     except zlib.error as error:
         raise InvalidArgument(f"the body is not {encoding}: {error}") from None
     if len(begun) + len(rest) > limit:

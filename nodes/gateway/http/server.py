@@ -8,7 +8,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator
-from dataclasses import replace
 
 import uvicorn
 
@@ -57,7 +56,8 @@ class HttpServer:
         )
         self._options = options
         self._tls = tls
-        self._bounds = replace(bounds, body=options.body)
+        self._bounds = bounds
+        self._hand = inference.hand
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._port = 0
@@ -74,7 +74,7 @@ class HttpServer:
         self._port = sock.getsockname()[1]
         config = uvicorn.Config(
             _for_browsers(self._app, self._options),
-            http=connection_class(self._bounds, self.figures),
+            http=connection_class(self._bounds, self.figures, self._hand),
             ws="none",
             lifespan="off",
             log_config=None,

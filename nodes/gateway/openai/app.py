@@ -94,7 +94,8 @@ class OpenAiApp:
                 await send.json(documents.model(name, self._options.server_name))
             case ["chat", "completions"] | ["completions"] as path:
                 _only(scope, "POST")
-                body = await whole_body(headers, receive, MOST_BYTES, self._bounds.body_time)
+                seconds, holder = self._bounds.body_time, state[CONNECTION]
+                body = await whole_body(headers, receive, MOST_BYTES, seconds, holder)
                 await self._complete(wanted(_object(body), len(path) == 2), caller, send)
             case _:
                 raise NoSuchPath(

@@ -19,10 +19,11 @@ import orjson
 
 from nodes.gateway import statuses
 from nodes.gateway.call import Caller, Callers, InferCall
+from nodes.gateway.hand import RETRY_AFTER
 from nodes.gateway.http.body import whole_body
 from nodes.gateway.http.connection import CONNECTION
 from nodes.gateway.http.server import BOUNDS
-from nodes.gateway.inference import RETRY_AFTER, Inference
+from nodes.gateway.inference import Inference
 from nodes.gateway.models import Listed, Models
 from nodes.gateway.page.lines import completion_lines, lines_for
 from nodes.gateway.page.openapi import document as openapi_document
@@ -186,7 +187,8 @@ class PageApp:
                     "--task, or ask it by v2"
                 )
             size = 3 * width * height
-            body = await whole_body(headers, receive, size, BOUNDS.body_time)
+            holder = scope["state"][CONNECTION]
+            body = await whole_body(headers, receive, size, BOUNDS.body_time, holder)
             if len(body) != size:
                 raise InvalidArgument(
                     f"{len(body)} bytes: a picture of {width} x {height} has {size}, RGB"

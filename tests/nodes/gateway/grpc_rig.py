@@ -11,6 +11,7 @@ import numpy as np
 
 from nodes.gateway.call import Caller, Regions
 from nodes.gateway.grpc.server import Bounds, GrpcServer
+from nodes.gateway.hand import Hand
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Listed
 from nodes.gateway_settings import GatewayOptions
@@ -135,8 +136,9 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """A server at a free port; behind the block it has ended. settings: of `GatewayOptions`."""
     mesh, models, callers = SimpleMesh(), SimpleModels(), OpenCallers()
-    inference = Inference(mesh.answer, models.describe, most_in_flight)
     options = GatewayOptions(grpc="127.0.0.1:0", **settings)
+    hand = Hand(options.bodies)
+    inference = Inference(mesh.answer, models.describe, most_in_flight, hand)
     server = GrpcServer(inference, models, callers, options, regions=regions, bounds=bounds)
     await server.start()
     try:

@@ -15,6 +15,7 @@ from support.meshes import split_digits
 from support.waiting import GENEROUS
 
 from nodes.gateway.call import Caller
+from nodes.gateway.hand import Hand
 from nodes.gateway.http.connection import Bounds
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
@@ -226,9 +227,9 @@ async def door(
 ) -> AsyncIterator[Door]:
     """A door that is open."""
     models, callers = OneModel(), Anybody()
-    inference = Inference(answer, models.describe, most_in_flight)
+    chosen = GatewayOptions(http="127.0.0.1:0", **options)
+    inference = Inference(answer, models.describe, most_in_flight, Hand(chosen.bodies))
     shown = PageApp(inference, models, callers) if page else None
-    chosen = GatewayOptions(**options)
     server = HttpServer(
         inference, models, callers, chosen, regions=regions, page=shown, bounds=bounds
     )
