@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # as many as keep keys and artifacts.
 MOVED, REPLICATED = "moved", "replicated"
 COVERS = ("fallback", "standby")  # roles that serve every stage of their model
+AUTO = "auto"  # the role whose stages follow from the plan in force
 
 work = partial(setting, "which stage of which model")
 resource = partial(setting, "memory and devices")
@@ -83,7 +84,8 @@ class NodeConfig:
         None,
         "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
         "lost its nodes. standby: holds every stage warm, and takes the one that lacks nodes most, "
-        "as its primary. gateway: answers requests for any model. edge: captures and asks. "
+        "as its primary. auto: serves the stages that the mesh's own plan gives it. "
+        "gateway: answers requests for any model. edge: captures and asks. "
         "join: pairs edges' results. learner: only learns.",
     )
     model: str = work(
@@ -136,6 +138,13 @@ class NodeConfig:
         unit="MB",
         least=1,
         name="cache_mb",
+    )
+    memory: int = tuning(
+        0,
+        "auto: megabytes of memory that it gives to stages; 0: what is free.",
+        unit="MB",
+        least=0,
+        name="memory_mb",
     )
     device_options: str = tuning(
         "",
@@ -293,10 +302,11 @@ class NodeConfig:
         from swarm.wire.codec_choice import mode_of
 
         token(self.mesh, "mesh name")
-        if self.role not in (*COVERS, "gateway", "edge", "join", "learner") and self.stage < 1:
+        others = (*COVERS, AUTO, "gateway", "edge", "join", "learner")
+        if self.role not in others and self.stage < 1:
             raise InvalidArgument(
-                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, gateway, edge, "
-                "join or learner"
+                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, auto, gateway, "
+                "edge, join or learner"
             )
         if self.role == "standby" and self.standby:
             raise InvalidArgument("--standby is for --role shard-K; --role standby needs none")
@@ -403,7 +413,7 @@ class NodeConfig:
     @property
     def answers_requests(self) -> bool:
         """Whether any NATS client may ask this node for an inference."""
-        return self.stage == 1 or self.role in (*COVERS, "gateway", "edge", "join")
+        return self.stage == 1 or self.role in (*COVERS, AUTO, "gateway", "edge", "join")
 
     @property
     def model_name(self) -> str:

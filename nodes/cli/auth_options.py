@@ -100,13 +100,15 @@ class OfRole:
 
     role: str = option(
         ...,
-        "client, requester, edge, shard-1 …, fallback, standby, gateway, learner, dashboard or "
-        "operator.",
+        "client, requester, edge, shard-1 …, fallback, standby, auto, gateway, learner, dashboard "
+        "or operator.",
     )
     model: list[str] | None = option(
         None, "For which model; several times for several. '*' for a gateway."
     )
-    stages: int = seldom(16, "Of a fallback's or a standby's models, at most.", min=1, max=64)
+    stages: int = seldom(
+        16, "Of a fallback's, a standby's or an auto node's models.", min=1, max=64
+    )
     json: Json = False
 
 

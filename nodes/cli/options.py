@@ -217,6 +217,15 @@ class UpOptions(Splitting):
     standby_nodes: int = seldom(
         0, "Nodes that take the stage that lacks nodes most.", min=0, max=16
     )
+    auto: int = seldom(
+        0,
+        "Nodes that share the stages by a plan of their own, instead of one node for each stage.",
+        min=0,
+        max=64,
+    )
+    auto_memory: int = seldom(
+        0, "Megabytes that each node of --auto gives to stages; 0: what is free.", min=0
+    )
     threads: int = seldom(1, "Threads with which each stage computes.", min=1)
     servers: int = option(1, "Embedded servers to start; several are one cluster.", min=1, max=5)
     secure: bool = option(

@@ -73,7 +73,9 @@ async def _serve(
             await ensure_audit(local.mesh.link, local.mesh.subjects)
         name = manifest.model
         more = ["--threads", str(options.threads), *(["--audit"] if options.audit else [])]
-        for stage in range(1, manifest.stages + 1):
+        for _ in range(options.auto):
+            local.start("auto", name, *more, "--memory-mb", str(options.auto_memory))
+        for stage in range(1, manifest.stages + 1) if not options.auto else ():
             for _ in range(options.replicas):
                 local.start(f"shard-{stage}", name, *more)
         if options.fallback:

@@ -11,6 +11,7 @@ from nodes.duties.judging import Judging
 from nodes.duties.lane_moves import LaneMoves
 from nodes.duties.standby import Standby
 from nodes.duties.takeover import Takeover
+from nodes.planning.places import AutoPlaces
 from nodes.versions.versions import Versions
 from swarm.fleet.advertised import Where
 from swarm.fleet.warm_pool import ROLE as WARM
@@ -18,17 +19,19 @@ from swarm.transport.process_links import Own
 
 if TYPE_CHECKING:
     from nodes.duties.learning import Learning
+    from nodes.planning.planning import Planning
 
 
 class Duties:
     """`start` once the node serves. take(stage): gossips that this node, a standby, has taken a
-    stage, None for none."""
+    stage, None for none. auto: of a node of that role, which stages it shall serve."""
 
     def __init__(
         self,
         connection: Connection,
         versions: Versions,
         take: Callable[[Where | None], None],
+        auto: AutoPlaces | None = None,
     ) -> None:
         config, events = connection.config, connection.membership.on_event
         self._tell = connection.events.tell
@@ -45,6 +48,13 @@ class Duties:
             standby = Standby(connection, versions.all, take)
             events.append(standby.on_event)
             self._parts["standby"] = standby.run
+        self._planning: Planning | None = None
+        if auto is not None:
+            from nodes.planning.planning import Planning  # other roles fill no slot
+
+            self._planning = Planning(connection, versions, auto)
+            events.append(self._planning.on_event)
+            self._parts["planning"] = self._planning.run
         self._learning: Learning | None = None
         if config.learns and connection.identity is not None:
             from nodes.duties.learning import (
@@ -67,4 +77,6 @@ class Duties:
     def status(self) -> dict[str, Any]:
         """Fields of a status document."""
         document = self._judging.status()
+        if self._planning is not None:
+            document |= self._planning.status()
         return document if self._learning is None else document | self._learning.status()

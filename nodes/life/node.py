@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nodes.config import NodeConfig
+from nodes.config import AUTO, NodeConfig
 from nodes.connection.checkpoint import Checkpoint
 from nodes.connection.connection import Connection
 from nodes.duties.duties import Duties
@@ -22,6 +22,7 @@ from nodes.life.own_entry import OwnEntry
 from nodes.life.reconciler import Reconciler, ReconcilerConfig
 from nodes.life.status import StatusPublisher
 from nodes.life.watchdog import NodeWatchdog
+from nodes.planning.places import AutoPlaces
 from nodes.requests.objectives import DesiredObjectives, Objectives
 from nodes.requests.service import RequestService
 from nodes.versions.kept_times import KeptTimes
@@ -74,8 +75,14 @@ class Node:
         self.audit = _audit_of(connection)
         # What it serves.
         self._times = KeptTimes(Checkpoint(config.state_dir, config.mesh, config.role))
+        auto = AutoPlaces() if config.role == AUTO else None
         self._versions = Versions(
-            connection, (connection.route, desired.read), self._times, self.audit, policy.versions
+            connection,
+            (connection.route, desired.read),
+            self._times,
+            self.audit,
+            policy.versions,
+            auto,
         )
         self.weights = self._versions.loader.weights
         self._requests = RequestService(connection, self._versions, objectives, self.audit)
@@ -83,7 +90,7 @@ class Node:
         # What it is to others, and does for them.
         inbox = "" if self.audit is None else self.audit.gossip
         self._entry = OwnEntry(connection, self._versions.pulling, inbox)
-        self._duties = Duties(connection, self._versions, self._entry.take)
+        self._duties = Duties(connection, self._versions, self._entry.take, auto)
         more = [more_status, self._duties.status, self._requests.status]
         if self.audit is not None:
             more.append(self.audit.status)
@@ -102,6 +109,8 @@ class Node:
             self._entry.announce,
             policy.reconciler,
         )
+        if auto is not None:
+            auto.on_change = self._reconciler.look_again
         self.became_ready = self._reconciler.became_ready
 
     def status(self) -> dict[str, Any]:

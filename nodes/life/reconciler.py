@@ -12,10 +12,11 @@ from math import inf
 from nodes.connection.connection import Connection
 from nodes.connection.events import REASON_LIMIT
 from nodes.life.status import StatusPublisher
-from nodes.versions.serving import Serving
+from nodes.versions.serving import Serving, places
 from nodes.versions.versions import LanesWait, Versions
 from shards.errors import ShardsError
 from swarm.errors import ApiError, BadKey, BadSeal, NotFound, SwarmError, Unavailable, Untrusted
+from swarm.fleet.advertised import Where
 from swarm.routing import BadDesiredState
 
 log = logging.getLogger("swarm.node")
@@ -61,18 +62,20 @@ class Reconciler:
         self._on_served = on_served
         self._policy = policy
         self._changed = asyncio.Event()  # desired state
+        self._look = asyncio.Event()
         self._rejected = ""  # why desired state is refused at present
 
     async def run(self, stop: asyncio.Event, start: Callable[[], None]) -> None:
         """start(): the node serves for the first time, and begins all that it does then. Raises
         `SwarmError` or `ShardsError` when the node can never serve as configured."""
         self._mesh.follow_config(self._changed.set)
-        announced: list[Serving] = []
+        announced: tuple[list[Serving], set[Where]] = [], set()
         read_at = -inf
         while not stop.is_set():
             now = time.monotonic()
             read = self._changed.is_set() or now - read_at >= self._policy.while_serving
             self._changed.clear()
+            self._look.clear()
             pause, read_at = self._policy.while_waiting, -inf if read else read_at
             try:
                 await self._versions.reconcile(self._loading, read=read)
@@ -101,10 +104,15 @@ class Reconciler:
                     raise
                 self._reject(str(error))
             # A reconciliation that failed half-way may have changed the served versions too.
-            if self.became_ready.is_set() and announced != self._versions.pulling():
-                announced = self._versions.pulling()
+            pulling = self._versions.pulling()
+            if self.became_ready.is_set() and announced != (pulling, places(pulling)):
+                announced = pulling, places(pulling)
                 self._on_served()
             await self._until_due(stop, pause)
+
+    def look_again(self) -> None:
+        """Something beside desired state has changed."""
+        self._look.set()
 
     def _become_ready(self, start: Callable[[], None]) -> None:
         if self.became_ready.is_set():
@@ -146,6 +154,7 @@ class Reconciler:
         waiters = [
             asyncio.ensure_future(stop.wait()),
             asyncio.ensure_future(self._changed.wait()),
+            asyncio.ensure_future(self._look.wait()),
         ]
         try:
             await asyncio.wait(

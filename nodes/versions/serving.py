@@ -127,6 +127,11 @@ class Serving:
         if self._group is not None:
             self._group.create_task(server.source.run(), name=f"stage {server.stage}")
 
+    @property
+    def stages(self) -> frozenset[int]:
+        """The stages that are served, or about to be."""
+        return frozenset(server.stage for server in self.servers)
+
     def add(self, stage: int) -> StageServer:
         """Serve one more of the stages that are loaded, from now on."""
         server = self._server(stage)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from nodes.connection.connection import Connection
 from nodes.stage.server import StageAudit, StageServer
@@ -20,7 +20,7 @@ from nodes.versions.refused_versions import RefusedVersions
 from nodes.versions.serving import Serving, Shared
 from shards.errors import ShardsError
 from swarm.clock import ServerClock
-from swarm.errors import ApiError, NotFound, SwarmError, Unavailable
+from swarm.errors import ApiError, InvalidArgument, NotFound, SwarmError, Unavailable
 from swarm.fleet.placement import Served
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.model import ModelInfo
@@ -53,6 +53,18 @@ class VersionsConfig:
     """From one reconciliation to the next while a version waits for its end."""
 
 
+class Places(Protocol):
+    """Which stages a node of role `auto` serves at present."""
+
+    def stages(self, version: str) -> frozenset[int] | None:
+        """Those of a version that this node shall serve; None while it is to leave all as it is."""
+        ...
+
+    def failed(self, version: str, stage: int, error: Exception) -> None:
+        """A stage could not be loaded."""
+        ...
+
+
 class LanesWait(Unavailable):
     """A version is loaded, and its lanes do not pull yet."""
 
@@ -70,7 +82,10 @@ class Versions:
         times: KeptTimes,
         audit: StageAudit | None = None,
         policy: VersionsConfig = VersionsConfig(),
+        places: Places | None = None,
     ) -> None:
+        """places: of a node of role `auto`, which serves other stages from time to time."""
+        self._places = places
         self.serving: dict[str, Serving] = {}
         self.loader = Loader(connection)
         self._mesh = connection.mesh
@@ -153,6 +168,8 @@ class Versions:
             await self._read()
         wanted = self._wanted()
         await self._load_missing(wanted, on_loading)
+        if self._places is not None:
+            await self._change_places(self._places)
         self._tell_judges()
         served = [v for v in wanted if v in self.serving]
         if wanted and not served:
@@ -207,6 +224,40 @@ class Versions:
             self._refused.retry_all()
             raise failed
 
+    async def _change_places(self, places: Places) -> None:
+        """Serve the stages that this node shall serve now, then let go of the others."""
+        for version, serving in self.serving.items():
+            wanted = places.stages(version)
+            if wanted is None:
+                continue
+            for stage in sorted(wanted - serving.stages):
+                try:
+                    await self._add_stage(serving, stage)
+                except (NotFound, Unavailable, ApiError):
+                    raise
+                except (SwarmError, ShardsError) as error:
+                    places.failed(version, stage, error)
+                    break
+            # Loading takes a while: others may have taken more of its stages meanwhile.
+            wanted = places.stages(version)
+            for stage in [] if wanted is None else sorted(serving.stages - wanted):
+                await serving.remove(stage)
+                await self.loader.weights.remove_stage(serving.loaded, stage)
+                log.info("%s@%s stage %d: let go", serving.info.model, version, stage)
+
+    async def _add_stage(self, serving: Serving, stage: int) -> None:
+        await self.loader.add(serving.loaded, [stage])
+        server = serving.add(stage)
+        self._times.prime([server])
+        try:
+            await server.source.ready(self._policy.pulls_within)
+        except TimeoutError:
+            why = server.source.waits_for
+            await serving.remove(stage)
+            await self.loader.weights.remove_stage(serving.loaded, stage)
+            raise LanesWait(f"the lane of stage {stage} is waited for: {why}") from None
+        log.info("%s@%s stage %d: serves", serving.info.model, serving.info.version, stage)
+
     def _tell_judges(self) -> None:
         """What this node cannot run is evidence against a version under rollout. Not of a standby:
         it holds as much as it has room for."""
@@ -254,6 +305,11 @@ class Versions:
     async def _serve(self, version: str) -> None:
         mesh = self._mesh
         info = await mesh.registry.info(self._config.model_name, version)
+        if self._places is not None and info.generates:
+            raise InvalidArgument(
+                f"{info.model}@{version} is a language model: name the stages of its nodes, as "
+                "--role shard-1"
+            )
         # By the rights of a shard it may ask for its own stage.
         others = asyncio.create_task(
             find_streams(mesh.link, mesh.subjects, info.model, version, self._config.stage or 1)

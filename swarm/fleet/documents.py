@@ -187,6 +187,22 @@ ROLLOUT = form(
     },
     ("model", "version", "share"),
 )
+RANGE = rows(number(1, MOST_STAGES), 2)  # first and last stage
+PLAN = form(
+    {
+        "model": name,
+        "version": name,
+        "measured": anything,
+        "pace_us": rows(COUNT, MOST_STAGES),
+        "room_bytes": COUNT,
+        "plan": COUNT,
+        "frozen": anything,
+        "reason": text,
+        "slots": rows(RANGE, MOST_STAGES),
+        "slot": RANGE,
+    },
+    ("model", "version"),
+)
 SLO = form(
     {
         "model": name,
@@ -276,6 +292,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "requests": REQUESTS,
     "slo": rows(SLO),
     "rollout": ROLLOUT,
+    "plans": rows(PLAN),
     "edge": table(COUNT),
     "cameras": rows(CAMERA),
     "generation": rows(GENERATION),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Protocol
 
 from swarm.plans.document import MOST_NUMBER, PlanInForce, Slot
@@ -34,7 +33,7 @@ class StageFacts:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Slots, and what is expected of them. period: microseconds from one request to the next at the
-    busiest slot; inf where some slot has no node. to_load: bytes that nodes have to load for it, on
+    busiest slot. to_load: bytes that nodes have to load for it, on
     the node that loads most."""
 
     slots: tuple[Slot, ...]
@@ -81,13 +80,14 @@ def predicted(
     nodes: Sequence[AutoNode],
     stages: Sequence[StageFacts],
 ) -> float:
-    """The period of a plan in force with the nodes that fill it; inf while a slot is empty."""
+    """The period of a plan in force with the nodes that fill it. Slots that nobody fills are not
+    counted: where a plan runs so, nodes named by hand serve them."""
     pace = paces(nodes, stages)
     rates = [0.0] * len(plan.slots)  # requests a microsecond
     for node, number in filled.items():
         slot = plan.slots[number]
         rates[number] += 1.0 / (HOP_US + sum(pace[node][slot.first - 1 : slot.last]))
-    return max((1.0 / rate if rate else inf for rate in rates), default=0.0)
+    return max((1.0 / rate for rate in rates if rate), default=0.0)
 
 
 def to_load(node: AutoNode, slot: Slot, stages: Sequence[StageFacts]) -> int:

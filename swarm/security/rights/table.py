@@ -29,6 +29,7 @@ class Role(StrEnum):
     SHARD = "shard-k"
     FALLBACK = "fallback"
     STANDBY = "standby"
+    AUTO = "auto"
     GATEWAY = "gateway"
     LEARNER = "learner"
     DASHBOARD = "dashboard"
@@ -45,6 +46,7 @@ ABOUT = {
     Role.SHARD: "serves stage k",
     Role.FALLBACK: "serves all stages of its model, answers requests",
     Role.STANDBY: "as a fallback; takes the stage that lacks its nodes",
+    Role.AUTO: "as a fallback; serves the stages of its slot, proposes plans",
     Role.GATEWAY: "answers requests for any model",
     Role.LEARNER: "learns: exchanges weight deltas, writes weight versions",
     Role.DASHBOARD: "reads statuses, events, results, and which versions serve",
@@ -54,7 +56,7 @@ ABOUT = {
 EVERYBODY = frozenset(Role)
 NOBODY: frozenset[Role] = frozenset()
 SHARDS = frozenset({Role.SHARD_1, Role.SHARD})
-COVERS = frozenset({Role.FALLBACK, Role.STANDBY})  # they serve every stage of their model
+COVERS = frozenset({Role.FALLBACK, Role.STANDBY, Role.AUTO})  # they serve any stage of their model
 SERVERS = SHARDS | COVERS
 NODES = SERVERS | {Role.EDGE, Role.JOIN, Role.GATEWAY, Role.LEARNER}
 ANSWERERS = COVERS | {Role.EDGE, Role.JOIN, Role.SHARD_1, Role.GATEWAY}
@@ -272,6 +274,17 @@ TABLE = (
         f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.abort.{{model}}.*",
         "was a rollout ended?",
         publish=NODES | {Role.REQUESTER},
+    ),
+    # Whatever stands in a plan moves work and changes no result.
+    Row(
+        f"$KV.{_CONFIG}.plan.{{model}}.*",
+        "propose a plan: which stages lie together",
+        publish={Role.AUTO},
+    ),
+    Row(
+        f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.plan.{{model}}.*",
+        "the plan in force",
+        publish={Role.AUTO},
     ),
     Row(
         "swarm.{mesh}.reports.{model}.*",

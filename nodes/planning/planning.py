@@ -1,0 +1,323 @@
+"""The duty of a node of role `auto`: it fills its slot of the plan in force, and proposes plans.
+
+The decisions are `swarm.plans`; here they meet gossip, the key of the plan, and this node's stages.
+Desired state says which versions are served; each has a plan of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+from nodes.connection.connection import Connection
+from nodes.connection.events import REASON_LIMIT
+from nodes.planning.measuring import Measuring
+from nodes.planning.places import AutoPlaces
+from nodes.versions.serving import Serving
+from nodes.versions.versions import Versions
+from shards.manifest import Manifest
+from shards.runtimes.memory import free_bytes, need_of
+from swarm.errors import SwarmError
+from swarm.fleet.advertised import fills_entry, of_load, pace_entry
+from swarm.gossip import Event
+from swarm.models.plan_store import PlanStore, StoredPlan
+from swarm.periodic import BEAT, next_beat
+from swarm.plans.document import PlanInForce
+from swarm.plans.drafts import Draft, Partition, Planner, StageFacts, predicted, with_replicas
+from swarm.plans.picture import auto_nodes, named_by_hand
+from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
+from swarm.plans.slots import AutoNode, empty, fill, to_hold
+
+log = logging.getLogger("swarm.planning")
+
+DECIDE_EVERY = 3 * BEAT  # seconds
+READ_EVERY = 10.0  # seconds: an announcement may be lost
+LISTEN_FIRST = 1.0  # seconds for which a new node takes no slot: it has not heard of all claims
+NO_ROOM_FOR = 60.0  # seconds for which a slot whose stages could not be loaded is not tried again
+ROOM_STEP = 1 << 20  # bytes; room is gossiped in these steps …
+ROOM_MOVED = 0.1  # … and again when it has changed by this share
+
+
+@dataclass
+class _Tended:
+    """A version that this node may serve stages of."""
+
+    manifest: Manifest
+    stages: tuple[StageFacts, ...]
+    measured: asyncio.Task[list[int]]
+    pace: list[int] = field(default_factory=list)
+    stored: StoredPlan = field(default_factory=lambda: StoredPlan(None, 0))
+    read_at: float = -inf
+    slot: int | None = None
+    proposing: Proposing = field(default_factory=Proposing)
+    drafted_of: tuple[Any, ...] = ()  # what the last draft was made of
+    draft: Draft | None = None
+    no_room_until: float = -inf
+    no_room_for: int = 0  # bytes
+
+
+class Planning:
+    """`run()` decides until cancelled; `on_event` takes the gossip's news."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        versions: Versions,
+        places: AutoPlaces,
+        planner: Planner | None = None,
+    ) -> None:
+        self._mesh = connection.mesh
+        self._config = connection.config
+        self._peers = connection.peers
+        self._members = connection.membership
+        self._tell = connection.events.tell
+        self._versions = versions
+        self._places = places
+        self._planner = planner or Partition()
+        self._plans = PlanStore(connection.mesh.link, connection.mesh.subjects)
+        self._measuring = Measuring(versions.loader.artifacts, connection.config)
+        self._tended: dict[str, _Tended] = {}
+        self._room = -1
+        self._began = 0.0
+        self._news = asyncio.Event()
+        self._changed = asyncio.Event()  # desired state, and plans
+        places.on_failed = self._failed
+
+    def on_event(self, event: Event) -> None:
+        """A change in the mesh."""
+        if event.kind != "updated" or not all(map(of_load, event.detail.split(","))):
+            self._news.set()
+
+    async def run(self) -> None:
+        """Look at the mesh regularly, and at once where a node, a plan or a claim changed."""
+        self._began = time.monotonic()
+        self._mesh.follow_config(self._config_changed)
+        try:
+            while True:
+                self._news.clear()
+                try:
+                    await self._look()
+                except SwarmError as error:
+                    log.info("plans are left as they are: %s", error)
+                try:
+                    async with asyncio.timeout_at(next_beat(DECIDE_EVERY)):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            for tended in self._tended.values():
+                tended.measured.cancel()
+
+    def _config_changed(self) -> None:
+        self._changed.set()
+        self._news.set()
+
+    async def _look(self) -> None:
+        changed = self._changed.is_set()
+        self._changed.clear()
+        present = {serving.info.version: serving for serving in self._versions.all()}
+        for version in self._tended.keys() - present.keys():
+            self._end(version)
+        for serving in present.values():
+            await self._tend(serving, changed)
+
+    def _end(self, version: str) -> None:
+        tended = self._tended.pop(version)
+        tended.measured.cancel()
+        self._places.forget(version)
+        for key, _ in (self._fills(version, 0, 0), self._pace(version, [])):
+            self._members.delete(key)
+
+    def _fills(self, version: str, number: int, slot: int) -> tuple[str, Any]:
+        return fills_entry(self._config.model_name, version, number, slot)
+
+    def _pace(self, version: str, pace: Sequence[int]) -> tuple[str, Any]:
+        return pace_entry(self._config.model_name, version, pace)
+
+    async def _tend(self, serving: Serving, changed: bool) -> None:
+        info, now = serving.info, time.monotonic()
+        tended = self._tended.get(info.version) or await self._begin(serving)
+        if not tended.measured.done():
+            return
+        if not tended.pace:
+            self._has_measured(info.version, tended)
+        self._write_room(now)
+        if changed or now - tended.read_at >= READ_EVERY:
+            tended.stored = await self._plans.read(info.model, info.version)
+            tended.read_at = now
+        alive = self._peers.alive()
+        nodes = auto_nodes(alive, info.model, info.version)
+        named = named_by_hand(alive, info.model, info.version, info.last)
+        me = next((node for node in nodes if node.node == self._peers.node), None)
+        if me is None or now - self._began < LISTEN_FIRST:
+            return  # it leaves, and has said so; or it has just come
+        me = replace(me, serves=serving.stages)
+        plan = tended.stored.plan
+        filled = {} if plan is None else fill(plan, nodes)
+        self._take(info.version, tended, me, nodes, filled.get(me.node))
+        place = place_of(f"{info.model}/{info.version}", me.node, [node.node for node in nodes])
+        if place < PROPOSERS:
+            await self._propose(info.version, tended, place, nodes, named, filled)
+
+    async def _begin(self, serving: Serving) -> _Tended:
+        info = serving.info
+        manifest = Manifest.from_json(await self._mesh.registry.manifest(info.model, info.version))
+        stages = tuple(
+            StageFacts(max(1, round(s.compute_ms * 1e3)), need_of(s.bytes), s.bytes)
+            for s in manifest.shards
+            if s.stage > 0
+        )
+        task = asyncio.create_task(self._measuring.pace(manifest), name="measuring")
+        task.add_done_callback(lambda _: self._news.set())
+        tended = self._tended[info.version] = _Tended(manifest, stages, task)
+        return tended
+
+    def _has_measured(self, version: str, tended: _Tended) -> None:
+        """Raises what measuring raised: a defect."""
+        tended.pace = tended.measured.result()
+        self._members.set(*self._pace(version, tended.pace))
+        log.info("%s: stages take %s us here", version, tended.pace)
+
+    # --- the own slot -------------------------------------------------------------------------
+
+    def _take(
+        self,
+        version: str,
+        tended: _Tended,
+        me: AutoNode,
+        nodes: Sequence[AutoNode],
+        slot: int | None,
+    ) -> None:
+        """Fill a slot, or none; hold what has to be held meanwhile."""
+        plan = tended.stored.plan
+        if slot != tended.slot:
+            log.info("%s: fills slot %s", version, slot)
+        tended.slot = slot
+        if plan is None or slot is None:
+            self._members.delete(self._fills(version, 0, 0)[0])
+        else:
+            self._members.set(*self._fills(version, plan.number, slot))
+        others = [node for node in nodes if node.node != me.node]
+        hold = to_hold(plan, me, slot, others)
+        self._places.want(version, hold & frozenset(range(1, len(tended.stages) + 1)))
+
+    def _failed(self, version: str, stage: int, error: Exception) -> None:
+        log.warning("stage %d is not served here: %s", stage, error)
+        self._tell("rejected", {"version": version, "detail": str(error)[:REASON_LIMIT]})
+        tended = self._tended.get(version)
+        if tended is None or tended.stored.plan is None or tended.slot is None:
+            return
+        # Others see that it has no room, and give the slot to another node.
+        tended.no_room_for = max(0, tended.stored.plan.slots[tended.slot].need - ROOM_STEP)
+        tended.no_room_until = time.monotonic() + NO_ROOM_FOR
+        self._news.set()
+
+    def _write_room(self, now: float) -> None:
+        """Tell how much memory this node has for stages, those that it holds included."""
+        held, least = 0, inf
+        for serving in self._versions.all():
+            tended = self._tended.get(serving.info.version)
+            if tended is None:
+                continue
+            held += sum(tended.stages[stage - 1].need for stage in serving.stages)
+            if now < tended.no_room_until:
+                least = min(least, tended.no_room_for)
+        limit = self._config.memory or inf
+        free = free_bytes()
+        room = min(limit, least, inf if free is None else free + held, float(1 << 50))
+        steps = int(room) // ROOM_STEP
+        if self._room < 0 or abs(steps - self._room) > ROOM_MOVED * self._room:
+            self._room = steps
+            self._members.set("room", steps * ROOM_STEP)
+
+    # --- another plan -------------------------------------------------------------------------
+
+    async def _propose(
+        self,
+        version: str,
+        tended: _Tended,
+        place: int,
+        nodes: Sequence[AutoNode],
+        named: Collection[int],
+        filled: dict[str, int],
+    ) -> None:
+        model, now, plan = self._config.model_name, time.monotonic(), tended.stored.plan
+        made_of = (tuple(nodes), frozenset(named))
+        if made_of != tended.drafted_of:
+            tended.drafted_of = made_of
+            key = f"{model}/{version}"
+            tended.draft = self._planner.draft(key, tended.stages, nodes, named)
+        best = None if tended.draft is None else with_replicas(tended.draft, plan)
+        broken = tended.stored.refused or lacks(plan, len(tended.stages), filled, named)
+        present = inf
+        if plan is not None and not broken:
+            present = predicted(plan, filled, nodes, tended.stages)
+        reason = tended.proposing.observe(Situation(plan, broken, present, best), place, now)
+        if not reason or best is None:
+            return
+        made = await self._plans.propose(
+            model, version, best, self._peers.node, reason[:REASON_LIMIT], tended.stored
+        )
+        tended.stored = await self._plans.read(model, version)
+        tended.read_at = now
+        self._news.set()
+        if made is not None:
+            self._tell_of(made)
+
+    def _tell_of(self, plan: PlanInForce) -> None:
+        ranges = ", ".join(f"{slot.first}-{slot.last}" for slot in plan.slots)
+        log.info("plan %d of %s: stages %s: %s", plan.number, plan.version, ranges, plan.reason)
+        self._tell(
+            "planned",
+            {
+                "model": plan.model,
+                "version": plan.version,
+                "plan": plan.number,
+                "detail": f"stages {ranges}: {plan.reason}"[:REASON_LIMIT],
+            },
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Fields of a status document."""
+        return {"plans": [self._status_of(v, tended) for v, tended in self._tended.items()]}
+
+    def _status_of(self, version: str, tended: _Tended) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "model": self._config.model_name,
+            "version": version,
+            "measured": tended.measured.done(),
+            "pace_us": tended.pace,
+            "room_bytes": max(0, self._room) * ROOM_STEP,
+        }
+        plan = tended.stored.plan
+        if plan is not None:
+            document |= {"plan": plan.number, "frozen": plan.frozen, "reason": plan.reason}
+            document["slots"] = [[slot.first, slot.last] for slot in plan.slots]
+            if tended.slot is not None and tended.slot < len(plan.slots):
+                slot = plan.slots[tended.slot]
+                document["slot"] = [slot.first, slot.last]
+        return document
+
+
+def lacks(
+    plan: PlanInForce | None, last: int, filled: dict[str, int], named: Collection[int]
+) -> str:
+    """Why a plan cannot run with the nodes that fill it; "" where it can. last: the number of the
+    version's stages. named: stages with nodes named by hand."""
+    if plan is None:
+        return "there is no plan yet"
+    if plan.slots and plan.slots[-1].last > last:
+        return f"it names stage {plan.slots[-1].last}, of {last}"
+    for stage in range(1, last + 1):
+        if stage not in named and plan.of_stage(stage) is None:
+            return f"no slot has stage {stage}"
+    for number in empty(plan, filled):
+        slot = plan.slots[number]
+        if not all(stage in named for stage in slot.stages):
+            return f"no node is left for the stages {slot.first}-{slot.last}"
+    return ""

@@ -1,0 +1,106 @@
+"""The plans in force of a mesh, in the bucket of desired state: `plan.<model>.<version>`.
+
+A plan is written by compare-and-set on the key's revision: of several proposals one wins, and a
+part of a network that is cut off from the server writes none.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from swarm.errors import NotFound, Unavailable
+from swarm.link import Link, jetstream
+from swarm.plans.document import PlanInForce, read_plan
+from swarm.plans.drafts import Draft
+from swarm.plans.errors import BadPlan
+from swarm.subjects import Subjects, token
+
+ATTEMPTS = 8  # at a change that others change at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A version's key: its plan, None where there is none to believe; why not, in `refused`;
+    revision: 0 where nothing was ever stored."""
+
+    plan: PlanInForce | None
+    revision: int
+    refused: str = ""
+    number: int = 0  # of the newest plan, as far as it can be read
+
+
+class PlanStore:
+    """Reads and proposes plans. All methods raise `Unavailable` when the server cannot be reached,
+    and `SubjectError` for a name that is no token."""
+
+    def __init__(self, link: Link, subjects: Subjects) -> None:
+        self._link = link
+        self._bucket = subjects.config_bucket
+
+    async def read(self, model: str, version: str) -> StoredPlan:
+        """The plan of a version."""
+        key = _key(model, version)
+        data, revision, _ = await jetstream.kv_message(self._link, self._bucket, key)
+        if data is None:
+            return StoredPlan(None, revision)
+        try:
+            plan = read_plan(bytes(data))
+            if (plan.model, plan.version) != (model, version):
+                raise BadPlan(f"it is of {plan.model}@{plan.version}, in the place of {key}")
+        except BadPlan as error:
+            return StoredPlan(None, revision, str(error), _number(data))
+        return StoredPlan(plan, revision, number=plan.number)
+
+    async def propose(
+        self, model: str, version: str, draft: Draft, proposer: str, reason: str, seen: StoredPlan
+    ) -> PlanInForce | None:
+        """Put a draft in force in the place of the plan that was seen; None where somebody else was
+        first. Raises `BadPlan`."""
+        plan = PlanInForce(
+            model,
+            version,
+            seen.number + 1,
+            draft.slots,
+            proposer,
+            reason,
+            datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            period_us=round(draft.period),
+        )
+        return plan if await self._write(plan, seen.revision) else None
+
+    async def freeze(self, model: str, version: str, frozen: bool, by: str) -> PlanInForce:
+        """Let nodes propose no other plan, or let them again. Raises `NotFound`."""
+        for _ in range(ATTEMPTS):
+            seen = await self.read(model, version)
+            if seen.plan is None:
+                why = seen.refused or "start nodes with --role auto, which make one"
+                raise NotFound(f"{model}@{version} has no plan in force: {why}")
+            reason = "frozen by an operator" if frozen else "free again"
+            # The same number: its slots are filled already.
+            plan = replace(seen.plan, frozen=frozen, reason=reason, proposer=by)
+            if await self._write(plan, seen.revision):
+                return plan
+        raise Unavailable(
+            f"others change the plan of {model}@{version} at the same time: try again"
+        )
+
+    async def _write(self, plan: PlanInForce, after: int) -> bool:
+        key = _key(plan.model, plan.version)
+        value = plan.encode()
+        stored = await jetstream.kv_replace(self._link, self._bucket, key, value, after=after)
+        return stored is not None
+
+
+def _key(model: str, version: str) -> str:
+    return f"plan.{token(model, 'model name')}.{token(version, 'version')}"
+
+
+def _number(data: bytes | memoryview) -> int:
+    """Of a plan that is refused: the next one has a higher number even so."""
+    try:
+        number = json.loads(bytes(data))["number"]
+        return number if type(number) is int and 0 < number < 1 << 50 else 0
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0
