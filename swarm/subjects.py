@@ -357,6 +357,16 @@ class Subjects:
         return f"swarm-{self.mesh}-config"
 
     @property
+    def upgrades_bucket(self) -> str:
+        """Releases of the node software, the wave that brings one to devices, and their words."""
+        return f"swarm-{self.mesh}-upgrades"
+
+    @property
+    def releases_bucket(self) -> str:
+        """Object store of the files of releases."""
+        return f"swarm-{self.mesh}-releases"
+
+    @property
     def weights_bucket(self) -> str:
         """Weight versions; apart from desired state, which learners need no right to write."""
         return f"swarm-{self.mesh}-weights"

@@ -76,7 +76,7 @@ def node(options: ServiceOptions, target: Target) -> int:
 
 
 def remove(
-    settings: bool = option(False, "Settings and credentials in /etc/swarm too."),
+    settings: bool = seldom(False, "Settings and credentials in /etc/swarm too."),
     root: str = seldom("/", HELP_ROOT),
     json: Json = False,
 ) -> int:

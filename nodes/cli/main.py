@@ -15,6 +15,8 @@ from nodes.cli.auth_commands import app as auth_app
 from nodes.cli.bench import register as register_bench
 from nodes.cli.command import add_commands, argument, option, seldom
 from nodes.cli.deploy_commands import app as deploy_app
+from nodes.cli.fleet_commands import app as fleet_app
+from nodes.cli.fleet_commands import release_app
 from nodes.cli.install_commands import app as install_app
 from nodes.cli.keys_commands import app as keys_app
 from nodes.cli.model_commands import app as model_app
@@ -292,6 +294,8 @@ add_commands(
         "Fleet": {
             "drain": drain,
             "install": install_app,
+            "fleet": fleet_app,
+            "release": release_app,
             "deploy": deploy_app,
             "site": site_app,
             "submit": submit,

@@ -1,1 +1,1 @@
-"""Upgrades of the node software: a device goes to a signed release, or back, and serves meanwhile."""
+"""Upgrades of the node software: a device goes to a signed release, or goes back."""

@@ -18,6 +18,7 @@ FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 MOST_FILES = 500
 MOST_BYTES = 8 << 30  # of all files
 READ_AT_ONCE = 1 << 20  # bytes
+PACKAGE = "swarm_mesh-*.whl"
 INSTALL = "install"  # a program of a release that makes its environment, in place of pip
 DOCUMENT, SIGNATURE = "release.json", "release.sig"  # beside signed files
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -86,10 +87,16 @@ def checked_version(version: object) -> str:
     return version
 
 
-def release_of(folder: Path, version: str, extras: str = "node") -> Release:
-    """The release of a folder's files. Raises `InvalidArgument`, `OSError`."""
+def release_of(folder: Path, version: str = "", extras: str = "node") -> Release:
+    """The release of a folder's files. version: "" for that of the package's wheel. Raises
+    `InvalidArgument`, `OSError`."""
     if not folder.is_dir():
         raise InvalidArgument(f"{folder} is no folder: give the one with the wheels of a release")
+    if not version:
+        wheels = [path.name.split("-") for path in folder.glob(PACKAGE)]
+        if len(wheels) != 1:
+            raise InvalidArgument(f"{folder} has {len(wheels)} files {PACKAGE}: give --version")
+        version = wheels[0][1]
     paths = [path for path in sorted(folder.iterdir()) if path.is_file() and is_part(path.name)]
     files = {path.name: ReleaseFile(sha256(path), path.stat().st_size) for path in paths}
     if not files:

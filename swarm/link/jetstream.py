@@ -371,13 +371,28 @@ async def age_of(link: Link, bucket: str, headers: bytes) -> float:
 
 async def stream_age(link: Link, stream: str, headers: bytes) -> float:
     """As `age_of`, of a message that was read from this stream."""
-    found = _STORED.findall(headers)  # the server adds its own behind the sender's
-    if not found:
+    stored = stored_at(headers)
+    if not stored:
         return 0.0
+    return max(0.0, (await server_time(link, stream) or stored) - stored)
+
+
+def stored_at(headers: bytes) -> float:
+    """When a message that was read from a stream was stored, in seconds of its server's clock; 0.0
+    where the headers have no time."""
+    found = _STORED.findall(headers)  # the server adds its own behind the sender's
+    try:
+        return parse_rfc3339(found[-1].decode()) / 1e9 if found else 0.0
+    except ValueError:
+        return 0.0
+
+
+async def server_time(link: Link, stream: str) -> float:
+    """The present second by the clock of a stream's server; 0.0 where it tells none. Raises
+    `Unavailable`, `ApiError`."""
     info = await call(link, api("STREAM.INFO", stream))
     try:
-        now = parse_rfc3339(str(info["ts"]))
-        return max(0.0, (now - parse_rfc3339(found[-1].decode())) / 1e9)
+        return parse_rfc3339(str(info["ts"])) / 1e9
     except (KeyError, ValueError):
         return 0.0
 

@@ -33,6 +33,7 @@ from swarm.errors import InvalidArgument
 OLD, NEW, WAVE = "1.0", "1.1", "w"
 LIMITS = Limits(prepare=4, ready=3, proof=1)
 TICK = 1.0  # seconds of a turn
+SERVING, NONE = Seen(True, True, OLD), Seen()
 MOST_TURNS = 80  # in which a device that is left alone comes to rest
 
 
@@ -57,8 +58,8 @@ class World:
     disk: Record
     memory: tuple[Record, Watch] | None = None
     current: str = OLD
-    main: Seen = Seen(True, True, OLD)
-    trial: Seen = Seen()
+    main: Seen = SERVING
+    trial: Seen = NONE
     fetched: bool = False
     made: bool = False
     turn: Turn = Turn.GO

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_the_canary_goes_first_and_alone_and_then_shares_of_the_fleet() -> None:
     groups = [times.count(when) for when in sorted(set(times))]
     assert (how.done, how.stopped, groups) == (True, "", [1, 3, 3, 3, 2])
     starts = sorted(set(times))
-    apart = [later - before for before, later in zip(starts, starts[1:], strict=False)]
+    apart = [later - before for before, later in pairwise(starts)]
     assert min(apart) >= TAKES + WAVE.every
     assert starts[0] >= WAVE.enrol
 
