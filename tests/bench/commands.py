@@ -305,6 +305,21 @@ def chaos(
     raise typer.Exit(CHAOS.run(plan, json_))
 
 
+def auto(
+    nodes: Annotated[int, typer.Option(min=2, max=32, help="Nodes of role auto.")] = 6,
+    memory: Annotated[int, typer.Option(help="Megabytes that each gives to stages.")] = 60,
+    rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 30.0,
+    events: Annotated[str, typer.Option(help="In this order.")] = "join,leave,kill-two",
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """Nodes that share stages by themselves: one joins, one leaves, two die, under load."""
+    from bench.fleets.auto import AUTO, AutoPlan
+
+    plan = AutoPlan(nodes, memory=memory, rate=rate, events=tuple(events.split(",")))
+    raise typer.Exit(AUTO.run(plan, json_, output=output))
+
+
 def site(
     cut: Annotated[str, typer.Option(help="How long the link is away.")] = "60s",
     requests: Annotated[int, typer.Option(min=8, help="Half of them while it is away.")] = 1000,
@@ -537,6 +552,7 @@ COMMANDS = (
     scale,
     failover,
     chaos,
+    auto,
     site,
     hostile,
     overload,

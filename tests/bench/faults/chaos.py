@@ -121,7 +121,7 @@ async def ask_steadily(
     began = time.monotonic()
     async for index, _ in paced(rate, int(rate * seconds)):
         records.append(Asked(time.monotonic() - began))
-        task = asyncio.create_task(_ask(mesh, workload, index, budget, began, records[-1]))
+        task = asyncio.create_task(ask(mesh, workload, index, budget, began, records[-1]))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     if tasks:
@@ -131,7 +131,7 @@ async def ask_steadily(
     return records
 
 
-async def _ask(
+async def ask(
     mesh: swarm.Mesh, workload: Workload, index: int, budget: float, began: float, record: Asked
 ) -> None:
     inputs = workload.inputs[index % len(workload.inputs)]
@@ -159,7 +159,7 @@ def request_figures(requests: Sequence[Asked], seconds: float, budget: float) ->
     moments = [0.0, *sorted(r.done for r in answered if r.done < seconds), seconds]
     gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
     statuses = Counter(r.status for r in requests if r.status)
-    errors = Counter(f"{r.status}: {_kind(r.message)}" for r in requests if r.message)
+    errors = Counter(f"{r.status}: {kind(r.message)}" for r in requests if r.message)
     return {
         "requests": len(requests),
         "answered": len(answered),
@@ -184,7 +184,7 @@ def is_lost(request: Asked, budget: float) -> bool:
     return not request.status or request.done - request.sent > budget + GRACE
 
 
-def _kind(message: str) -> str:
+def kind(message: str) -> str:
     """A message without its numbers, so that messages of one kind are counted together."""
     return re.sub(r"\d+(\.\d+)?", "N", message)[:120]
 

@@ -1,0 +1,266 @@
+"""`swarm bench auto`: nodes of role `auto` that join, leave and die under a steady load.
+
+Every answer is compared with the whole model's. An event is over when each slot of the newest plan
+is served by a living node; the time until then is that of the new placement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from support.meshes import mesh_of, whole
+
+import swarm
+from bench.faults.chaos import Asked, Workload, ask, is_lost, kind
+from bench.paced import paced
+from bench.report.figure import percentile
+from bench.report.frame import Benchmark
+from nodes.console import out
+from nodes.up.mesh import LocalMesh
+from nodes.up.supervisor import NodeProcess
+from shards.manifest import write_dir
+from shards.split.split import split
+from shards.zoo.builders import mobilenet
+from swarm.errors import Unavailable
+
+QUIET = 5.0  # seconds of load before the first event, and behind each
+SETTLES_WITHIN = 60.0  # seconds
+WARM_UP = 20  # requests
+INPUTS = 8
+
+
+@dataclass(frozen=True)
+class AutoPlan:
+    """nodes: of role auto, beside a fallback. memory: megabytes that each gives to stages. rate:
+    requests a second. budget: seconds of each."""
+
+    nodes: int = 6
+    stages: int = 8
+    memory: int = 60
+    rate: float = 30.0
+    budget: float = 5.0
+    events: tuple[str, ...] = ("join", "leave", "kill-two")
+
+
+def workload_of(stages: int) -> Workload:
+    """A MobileNet for small pictures, and inputs with the outputs of the whole model."""
+    data = mobilenet(size=64)
+    result = split(data, name="mobilenet", stages=stages)
+    spec = result.manifest.inputs[0]
+    rng = np.random.default_rng(1)
+    shape = [max(1, d) for d in spec.shape]
+    inputs = [{spec.name: rng.random(shape, dtype=np.float32)} for _ in range(INPUTS)]
+    return Workload(result, list(inputs), list(whole(data, inputs)))
+
+
+@dataclass
+class Load:
+    """Requests at a steady pace, from `run` until it is cancelled."""
+
+    mesh: swarm.Mesh
+    workload: Workload
+    plan: AutoPlan
+    began: float = field(default_factory=time.monotonic)
+    asked: list[Asked] = field(default_factory=list)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self.began
+
+    async def run(self) -> None:
+        async for index, _ in paced(self.plan.rate):
+            self.asked.append(Asked(self.now))
+            asking = ask(
+                self.mesh, self.workload, index, self.plan.budget, self.began, self.asked[-1]
+            )
+            task = asyncio.create_task(asking)
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def ended(self) -> None:
+        """Wait for what is under way."""
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=self.plan.budget + 1)
+
+
+def alive(local: LocalMesh) -> list[dict[str, Any]]:
+    """The last statuses of living nodes of the role."""
+    pids = {node.pid for node in local.supervisor.nodes if node.alive and node.role == "auto"}
+    return [status for status in local.statuses.values() if status["pid"] in pids]
+
+
+def newest(local: LocalMesh) -> dict[str, Any]:
+    """The newest plan that any living node knows; {} where there is none."""
+    plans = [plan for status in alive(local) for plan in status.get("plans", ())]
+    return max(plans, key=lambda plan: plan.get("plan", 0), default={})
+
+
+def is_settled(local: LocalMesh) -> bool:
+    """Whether each slot of the newest plan has a living node that serves all its stages, and
+    every living node has heard of the plan."""
+    plan = newest(local)
+    if not plan.get("slots"):
+        return False
+    filled = []
+    for status in alive(local):
+        own = next((p for p in status.get("plans", ()) if p.get("plan") == plan["plan"]), None)
+        if own is None:
+            return False
+        held = {stage["stage"] for stage in status["stages"]}
+        if (slot := own.get("slot")) and held.issuperset(range(slot[0], slot[1] + 1)):
+            filled.append(tuple(slot))
+    return sorted(filled) == sorted(map(tuple, plan["slots"]))
+
+
+async def until_settled(local: LocalMesh, what: str) -> None:
+    """Raises `Unavailable` with what the nodes say."""
+    if not await local.until(lambda: is_settled(local), SETTLES_WITHIN):
+        told = [
+            (s["node"], [x["stage"] for x in s["stages"]], s.get("plans")) for s in alive(local)
+        ]
+        raise Unavailable(f"no placement within {SETTLES_WITHIN:g} s of {what}: {told}")
+
+
+def start_auto(local: LocalMesh, model: str, memory: int, *more: str) -> NodeProcess:
+    return local.start("auto", model, "--memory-mb", str(memory), *more)
+
+
+def leaves(local: LocalMesh, number: signal.Signals, count: int) -> list[int]:
+    """Send a signal to nodes that fill slots; none is started again. Returns their processes."""
+    busy = {
+        status["pid"]
+        for status in alive(local)
+        if any("slot" in p for p in status.get("plans", ()))
+    }
+    gone = [node for node in local.supervisor.nodes if node.pid in busy][:count]
+    for node in gone:
+        node.wanted = False
+        node.signal(number)
+    return [node.pid for node in gone]
+
+
+async def act(local: LocalMesh, event: str, model: str, memory: int) -> None:
+    """Let an event happen, and wait until it has."""
+    match event:
+        case "join":
+            node = start_auto(local, model, memory)
+
+            def has_measured() -> bool:
+                status = local.status_of(node) or {}
+                return any(plan["measured"] for plan in status.get("plans", ()))
+
+            await local.until(has_measured, SETTLES_WITHIN)
+        case "leave":
+            pids = leaves(local, signal.SIGTERM, 1)
+            await local.until(lambda: not _any_alive(local, pids), SETTLES_WITHIN)
+        case "kill-two":
+            pids = leaves(local, signal.SIGKILL, 2)
+            await local.until(lambda: not _any_alive(local, pids), SETTLES_WITHIN)
+        case _:
+            raise ValueError(f"event {event!r}: join, leave or kill-two")
+
+
+def _any_alive(local: LocalMesh, pids: Sequence[int]) -> bool:
+    return any(node.alive for node in local.supervisor.nodes if node.pid in pids)
+
+
+async def play(plan: AutoPlan, progress: Callable[[str], None]) -> dict[str, Any]:
+    """One run; returns its document. Raises `Unavailable`."""
+    workload = await asyncio.to_thread(workload_of, plan.stages)
+    model = workload.model.manifest.model
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="swarm-auto-"))) / "model"
+        await asyncio.to_thread(write_dir, folder, workload.model.manifest, workload.model.files)
+        local = await stack.enter_async_context(mesh_of())
+        await local.keep(folder)
+        began = time.monotonic()
+        for _ in range(plan.nodes):
+            start_auto(local, model, plan.memory)
+        local.start("fallback", model)
+        await local.ready()
+        await until_settled(local, "the start")
+        first = time.monotonic() - began
+        mesh = await stack.enter_async_context(swarm.connect(local.url, local.name))
+        for inputs in workload.inputs[:WARM_UP]:
+            await mesh.infer(model, inputs, 5.0)
+        load = Load(mesh, workload, plan)
+        running = asyncio.create_task(load.run())
+        events = []
+        try:
+            await asyncio.sleep(QUIET)
+            for event in plan.events:
+                progress(f"{event} …")
+                before, at = newest(local), load.now
+                await act(local, event, model, plan.memory)
+                await until_settled(local, event)
+                settled = load.now
+                await asyncio.sleep(QUIET)
+                events.append(
+                    {
+                        "event": event,
+                        "at_s": round(at, 2),
+                        "settled_s": round(settled - at, 2),
+                        "plan_before": before["plan"],
+                        "plan": newest(local)["plan"],
+                        "slots": newest(local)["slots"],
+                        "p99_ms_before": p99(load.asked, at - QUIET, at),
+                        "p99_ms_during": p99(load.asked, at, settled),
+                        "p99_ms_after": p99(load.asked, settled, settled + QUIET),
+                    }
+                )
+        finally:
+            running.cancel()
+            await load.ended()
+    statuses = [asked.status for asked in load.asked]
+    return {
+        "nodes": plan.nodes,
+        "stages": plan.stages,
+        "memory_mb": plan.memory,
+        "requests_per_s": plan.rate,
+        "first_placement_s": round(first, 2),
+        "requests": len(load.asked),
+        "answered": statuses.count("OK"),
+        "wrong": sum(asked.wrong for asked in load.asked),
+        "lost": sum(is_lost(asked, plan.budget) for asked in load.asked),
+        "failed": sorted({f"{a.status}: {kind(a.message)}" for a in load.asked if a.message}),
+        "asked_again": sum(asked.attempt > 1 for asked in load.asked),
+        "events": events,
+    }
+
+
+def p99(asked: Sequence[Asked], begin: float, end: float) -> float:
+    """Milliseconds, of the answered requests that were sent in that time."""
+    times = [(a.done - a.sent) * 1e3 for a in asked if begin <= a.sent < end and a.status == "OK"]
+    return round(percentile(times, 0.99), 1)
+
+
+def show(document: dict[str, Any]) -> None:
+    """The figures, for people."""
+    for name, value in document.items():
+        if name != "events":
+            out.print(f"{name}: {value}", markup=False, highlight=False)
+    for event in document["events"]:
+        out.print(str(event), markup=False, highlight=False)
+
+
+def misses(document: dict[str, Any]) -> list[str]:
+    """Sentences of what must not be."""
+    reasons = []
+    if document["answered"] < document["requests"]:
+        reasons.append(f"not all were answered: {document['failed']}")
+    if document["wrong"] or document["lost"]:
+        reasons.append(f"{document['wrong']} answers were wrong, {document['lost']} were lost")
+    return reasons
+
+
+AUTO = Benchmark("auto", play, show, misses=misses)
