@@ -20,6 +20,13 @@ class GenerationOptions:
         "Slots times tokens decide the memory of keys and values.",
         least=1,
     )
+    agent_share: float = tuning(
+        0.5,
+        "Part of the slots that one client has at most, by its agent's name, and of the places of "
+        "those that wait half a second for a slot; 1: all of them.",
+        least=0.01,
+        most=1,
+    )
     kept_bytes: int = tuning(
         256,
         "Megabytes of hidden states that a stage keeps, to go on at another node when the next "

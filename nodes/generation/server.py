@@ -9,23 +9,25 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from nodes.generation.prompts import characters, with_ids
 from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
 from shards.decoder.stage import DecoderStage
 from shards.decoder.texts import Texts
-from swarm.errors import DecodeError, ResourceExhausted, SwarmError
+from swarm.errors import DecodeError, Internal, ResourceExhausted, SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.choice import Candidate
-from swarm.generation.effects import Pass, Tell
+from swarm.generation.effects import Pass, Prepare, Tell
 from swarm.generation.head import HeadCore
 from swarm.generation.request import GenerateRequest
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
@@ -41,6 +43,7 @@ from swarm.wire.tensors import Part
 log = logging.getLogger("swarm.generation")
 
 TICK = 0.05  # seconds, while there are sessions
+INLINE = 4096  # characters; a longer text is made token ids of in a thread
 INLINE_BELOW = 0.001  # seconds; a shorter run costs less than a thread and back
 KEEPS_WAY = 0.05  # seconds; behind a message that went by the server, others do: none overtakes it
 LARGEST = 512 << 10  # bytes of steps in one message
@@ -87,9 +90,11 @@ class GenerationServer:
         self._peers: dict[int, _Peers] = {}
         self._busy = False
         self._emptied = asyncio.Event()  # of sessions, while it drains
+        self._told = False  # `_after` is on its way
         self._due = False  # a look at what is to be done is on its way
         self._ticking: asyncio.TimerHandle | None = None
         self._sids: list[int] = []
+        self._preparing: set[asyncio.Task[GenerateRequest | SwarmError]] = set()
         self._hears: dict[tuple[str, int], str] = {}  # where a node's words come, by node and stage
         self._watches: dict[str, str] = {}  # where the server says that a client is gone
         self._by_server: dict[str, float] = {}  # until when messages to a node take that way
@@ -140,6 +145,8 @@ class GenerationServer:
         for sid in self._sids:
             self._link.unsubscribe(sid)
         self._mesh.socket.forget(self.subject)
+        for task in self._preparing:
+            task.cancel()
         for reply in (*self._hears.values(), *self._watches.values()):
             self._link.forget(reply)
         if self._ticking is not None:
@@ -157,14 +164,51 @@ class GenerationServer:
         """A client asks; this is a node of stage 1."""
         assert isinstance(self.core, HeadCore)
         self.core.ask(request, reply, time.monotonic())
-        self._after()
+        if not self._told:  # what several requests come to leaves together
+            self._told = True
+            self._loop.call_soon(self._after)
+
+    def _prepare(self, each: Prepare) -> None:
+        """Make token ids of a request's text; of a long one in a thread: tokens of others go on."""
+        if characters(each.request) <= INLINE:
+            self._prepared(each, _caught(self._with_ids, each.request))
+        else:
+            work = asyncio.to_thread(_caught, self._with_ids, each.request)
+            task = asyncio.create_task(work, name="prompt")
+            self._preparing.add(task)
+            task.add_done_callback(self._preparing.discard)
+            task.add_done_callback(partial(self._prepared_aside, each))
+
+    def _prepared_aside(
+        self, each: Prepare, task: asyncio.Task[GenerateRequest | SwarmError]
+    ) -> None:
+        if not task.cancelled():
+            self._prepared(each, task.result())
+            self._after()
+
+    def _prepared(self, each: Prepare, found: GenerateRequest | SwarmError) -> None:
+        assert isinstance(self.core, HeadCore)
+        now = time.monotonic()
+        if isinstance(found, SwarmError):
+            self.core.unprepared(each.request, each.reply, found)
+        else:
+            self.core.prepared(found, each.reply, now)
+
+    def _with_ids(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with ids as its prompt, and a seed. Raises `InvalidArgument`."""
+        request = with_ids(request, self.texts, f"{self.info.model}@{self.info.version}")
+        if not request.has_seed:
+            sampling = replace(request.sampling, seed=secrets.randbits(32))
+            request = replace(request, sampling=sampling, has_seed=True)
+        stop_ids = tuple(dict.fromkeys([*request.stop_ids, *self.end_tokens]))
+        return replace(request, stop_ids=stop_ids)
 
     def cancel(self, session: str) -> None:
         """Nobody waits for a session's tokens any more."""
         if session in self.core.sessions:
             self.core.counts["cancelled"] += 1
-            self.core.close(session)
-            self._after()
+        self.core.close(session)
+        self._after()
 
     def node_gone(self, node: str) -> None:
         """A node has died or left."""
@@ -227,14 +271,19 @@ class GenerationServer:
 
     def _after(self) -> None:
         """Send what there is to send, and compute what there is to compute."""
+        self._told = False
         self._flush()
-        if self.core.draining and not self.core.sessions:
+        while prepares := self.core.prepares():
+            for each in prepares:
+                self._prepare(each)
+            self._flush()
+        if self.core.draining and self.core.is_idle:
             self._emptied.set()
         if not self._busy and not self._due:
             self._due = True
             # Behind the messages of one read: their steps share a turn.
             self._loop.call_soon(self._turn)
-        if self._ticking is None and self.core.sessions:
+        if self._ticking is None and not self.core.is_idle:
             self._ticking = self._loop.call_later(TICK, self._tick)
 
     def _tick(self) -> None:
@@ -359,8 +408,8 @@ class GenerationServer:
         return any(inbox in self._peers_of(stage).inboxes.values() for stage in {1, before})
 
     def _tell(self, tell: Tell) -> None:
-        watch = self._watches.get(tell.session)
-        if watch is None:
+        watch = self._watches.get(tell.session, "")
+        if not watch and tell.error is None:
             watch = self._link.expect(partial(self._on_client, session=tell.session))
             self._watches[tell.session] = watch
         doc, headers = dict(tell.doc), b""
@@ -416,6 +465,19 @@ class GenerationServer:
                 window: LatencyWindow = getattr(core, name)
                 doc |= {f"{name}_ms": latencies(window, now), f"{name}_s": histogram(window)}
         return doc
+
+
+def _caught(
+    work: Callable[[GenerateRequest], GenerateRequest], request: GenerateRequest
+) -> GenerateRequest | SwarmError:
+    """What the work gives, or its error, which the client is told."""
+    try:
+        return work(request)
+    except SwarmError as error:
+        return error
+    except Exception:
+        log.exception("a request for tokens failed")
+        return Internal("a fault of the node, which its log describes")
 
 
 def _decodes(runs: Sequence[Run]) -> bool:

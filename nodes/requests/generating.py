@@ -1,17 +1,18 @@
-"""Requests for tokens at this node, from any NATS client: parsed, tokenized, given to stage 1."""
+"""Requests for tokens at this node, from any NATS client: read, and given to stage 1."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from nodes.generation.prompts import characters, with_ids
 from nodes.generation.server import GenerationServer
 from nodes.versions.serving import Serving
 from swarm.errors import Internal, NotFound, ResourceExhausted, SwarmError
+from swarm.generation.admission import AGAIN_AFTER
 from swarm.generation.request import GenerateRequest
 from swarm.ids import ulid
 from swarm.link import LinkMessage
@@ -22,9 +23,8 @@ from swarm.wire.maps import pack
 log = logging.getLogger("swarm.generation")
 
 QUEUE = "q"  # one of the nodes of stage 1 gets a request
-INLINE = 4096  # characters; a longer text is made token ids of in a thread
-MOST_PREPARING = 16  # such texts at a time
-PREPARED_WITHIN = 2.0  # seconds that an ending node waits for them
+MOST_UNREAD = 1024  # requests that have come, and are not read yet
+SLICE = 0.0005  # seconds of reading, then as many for tokens of others
 
 
 class GenerateService:
@@ -36,7 +36,7 @@ class GenerateService:
         self._model = model
         self._servings = servings
         self._sid = 0
-        self._preparing: set[asyncio.Task[None]] = set()
+        self._unread: deque[tuple[bytes, str]] = deque()
 
     def start(self) -> None:
         """Be asked from now on, if a language model is served here."""
@@ -47,41 +47,36 @@ class GenerateService:
         """Take no more requests."""
         if self._sid:
             await self._link.unsubscribe_and_drain(self._sid)
-        if self._preparing:
-            await asyncio.wait(self._preparing, timeout=PREPARED_WITHIN)
+        while self._unread:
+            self._read()
 
     def _asked(self, message: LinkMessage) -> None:
         if not message.reply:
             return
-        try:
-            request = GenerateRequest.decode(message.data)
-            server = self._head(request.version)
-            if characters(request) > INLINE:
-                self._prepare_aside(request, server, message.reply)
-                return
-            server.ask(self._prepared(request, server), message.reply)
-        except SwarmError as error:
-            self._refuse(message.reply, error)
-        except Exception:
-            log.exception("a request for tokens failed")
-            self._refuse(message.reply, Internal("a fault of the node, which its log describes"))
+        if len(self._unread) >= MOST_UNREAD:
+            text = f"{MOST_UNREAD} requests wait to be read at this node"
+            self._refuse(message.reply, ResourceExhausted(text, AGAIN_AFTER))
+            return
+        self._unread.append((bytes(message.data), message.reply))
+        if len(self._unread) == 1:
+            asyncio.get_running_loop().call_soon(self._read)
 
-    def _prepare_aside(
-        self, request: GenerateRequest, server: GenerationServer, reply: str
-    ) -> None:
-        """Tokenize a long text in a thread: tokens of others go on. Raises `ResourceExhausted`."""
-        if len(self._preparing) >= MOST_PREPARING:
-            text = f"{MOST_PREPARING} long prompts are being read at this node"
-            raise ResourceExhausted(text, 1.0)
-        task = asyncio.create_task(self._prepare(request, server, reply), name="prompt")
-        self._preparing.add(task)
-        task.add_done_callback(self._preparing.discard)
+    def _read(self) -> None:
+        """Read requests for a moment; tokens of others go on before the next ones."""
+        until = time.monotonic() + SLICE
+        while self._unread:
+            self._take(*self._unread.popleft())
+            if time.monotonic() >= until:
+                break
+        if self._unread:
+            asyncio.get_running_loop().call_later(SLICE, self._read)
 
-    async def _prepare(
-        self, request: GenerateRequest, server: GenerationServer, reply: str
-    ) -> None:
+    def _take(self, data: bytes, reply: str) -> None:
         try:
-            server.ask(await asyncio.to_thread(self._prepared, request, server), reply)
+            request = GenerateRequest.decode(data)
+            if not request.session:
+                request = replace(request, session=ulid())
+            self._head(request.version).ask(request, reply)
         except SwarmError as error:
             self._refuse(reply, error)
         except Exception:
@@ -110,15 +105,3 @@ class GenerateService:
         if not heads:
             raise NotFound(f"{self._model}@{version or 'any'} is not served by this node")
         return heads[-1]
-
-    def _prepared(self, request: GenerateRequest, server: GenerationServer) -> GenerateRequest:
-        """The request with ids as its prompt, a session and a seed. Raises `InvalidArgument`."""
-        request = with_ids(request, server.texts, f"{self._model}@{server.info.version}")
-        room = server.decoder.context - len(request.prompt)
-        if request.fit and room > 0:
-            request = replace(request, max_tokens=min(request.max_tokens, room))
-        if not request.has_seed:
-            sampling = replace(request.sampling, seed=secrets.randbits(32))
-            request = replace(request, sampling=sampling, has_seed=True)
-        stop_ids = tuple(dict.fromkeys([*request.stop_ids, *server.end_tokens]))
-        return replace(request, session=request.session or ulid(), stop_ids=stop_ids)

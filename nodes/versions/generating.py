@@ -8,6 +8,7 @@ from functools import partial
 from nodes.generation.server import GenerationServer
 from nodes.versions.loaded import Loaded
 from nodes.versions.serving import Serving, Shared
+from swarm.generation.admission import Shares
 from swarm.generation.stage import Limits
 from swarm.gossip import Event
 from swarm.link import LinkMessage
@@ -28,7 +29,8 @@ class GenerationServing(Serving):
         super().__init__(shared, loaded)
         connection, info = shared.connection, self.info
         options = connection.config.generation
-        limits = Limits(kept_bytes=options.kept_bytes, idle=options.session_idle)
+        shares = Shares(share=options.agent_share)
+        limits = Limits(kept_bytes=options.kept_bytes, idle=options.session_idle, shares=shares)
         self._membership = connection.membership
         self.generation = [
             GenerationServer(

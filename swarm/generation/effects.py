@@ -31,6 +31,14 @@ class Pass:
     reply: str
 
 
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """A request has a slot: its text is to be made token ids of, for `HeadCore.prepared`."""
+
+    request: GenerateRequest
+    reply: str
+
+
 @dataclass(slots=True)
 class Outbox:
     """forward: by the next stage's node. words: by the subject that hears them."""

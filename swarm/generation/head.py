@@ -20,8 +20,9 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.flow.latency import LatencyWindow, Usual
+from swarm.generation.admission import AGAIN_AFTER, Admission, Asked
 from swarm.generation.choice import Candidate, choose
-from swarm.generation.effects import Pass, Tell
+from swarm.generation.effects import Pass, Prepare, Tell
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
@@ -36,10 +37,10 @@ from swarm.generation.steps import (
     chunk_start,
 )
 from swarm.generation.text import Decode
+from swarm.generation.turns import Run
 
 # A token is late after so many times its usual time, and after these seconds at least and at most.
 LATE_FACTOR, SOONEST_LATE, LATEST_LATE = 4.0, 0.25, 2.0
-SLOT_AFTER = 1.0  # seconds after which a client that found no free slot may ask again
 
 
 @dataclass(slots=True)
@@ -54,10 +55,6 @@ class Led:
     waits: float | None = None
     probes: int = 0
     last_token: float | None = None
-
-
-class _NoSlot(ResourceExhausted):
-    """Another node may have one."""
 
 
 class HeadCore(StageCore):
@@ -77,6 +74,8 @@ class HeadCore(StageCore):
     ) -> None:
         super().__init__(1, last, node, shape, peers, limits, decode)
         self.led: dict[str, Led] = {}
+        self.admission = Admission(shape.slots, limits.shares)
+        self._prepares: list[Prepare] = []
         self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
         self._words_to = words_to
         self._version = version
@@ -85,40 +84,104 @@ class HeadCore(StageCore):
     # --- admission --------------------------------------------------------------------
 
     def ask(self, request: GenerateRequest, reply: str, now: float, *, others: bool = True) -> None:
-        """A client asks. request: with a session, ids as prompt, and a seed. others: whether the
-        node that had the session before may still be asked for it. A refusal goes to the client."""
-        if others and (node := self._whose(request)):
-            self._out.passes.append(Pass(node, request, reply))
-            return
+        """A client asks. request: with a session; its text may be text yet. others: whether
+        another node may be asked for it. A refusal goes to the client."""
         session = self.sessions.get(request.session)
-        try:
-            if session is None:
-                session = self._admit(request, reply, now)
-            elif request.epoch > session.epoch:
+        if session is not None:
+            if request.epoch > session.epoch:
                 self._adopt(session, request, reply)
-        except _NoSlot as error:
-            elsewhere = [each for each in self._peers(1) if each.node != self.node]
-            node = choose(request.session, elsewhere, set(self._shunned))
-            if node and others and not request.head:
-                self._out.passes.append(Pass(node, replace(request, head=node), reply))
+            self._accept(session)
+        elif request.session in self.admission:
+            pass  # its text is being read
+        elif self.admission.is_full(request):
+            self._refuse(request, reply, self.admission.refusal(request.agent))
+        elif others and (node := self._whose(request)):
+            self._out.passes.append(Pass(node, request, reply))
+        else:
+            self._ask(request, reply, now)
+
+    def _ask(self, request: GenerateRequest, reply: str, now: float) -> None:
+        """A new session of this node, if it has a slot, soon or now."""
+        admission = self.admission
+        try:
+            self._check(request)
+            if self.draining:
+                self._late(Asked(request, reply))
+                return
+            if self.free > 0 and admission.may_hold(request.agent):
+                admission.hold(request.session, request.agent)
+                self._prepares.append(Prepare(request, reply))
             else:
-                self._refuse(request, reply, error)
-            return
+                full = self.free <= 0 and bool(self._elsewhere(request))
+                admission.wait(request, reply, now, elsewhere=full)
         except SwarmError as error:
             self._refuse(request, reply, error)
-            return
+
+    def _elsewhere(self, request: GenerateRequest) -> str:
+        """Another node that may have a slot for a request that came here; "" for none."""
+        if request.head:
+            return ""  # it was passed on already
+        others = [each for each in self._peers(1) if each.node != self.node]
+        return choose(request.session, others, set(self._shunned))
+
+    def _late(self, asked: Asked) -> None:
+        """A request has waited long enough: it goes elsewhere, or is refused."""
+        request, reply = asked.request, asked.reply
+        if node := self._elsewhere(request):
+            self._out.passes.append(Pass(node, replace(request, head=node), reply))
+        elif self.draining:
+            self._refuse(request, reply, Unavailable(f"{self.node} is leaving: ask again"))
+        else:
+            self._refuse(request, reply, self.admission.refusal(request.agent))
+
+    @property
+    def free(self) -> int:
+        """Slots that no session has, and none will have that is being prepared."""
+        return self.shape.slots - self.admission.held - len(self._leaving)
+
+    def _admit(self) -> None:
+        """Give free slots to those that wait."""
+        if not self.draining:
+            for asked in self.admission.next(self.free):
+                self._prepares.append(Prepare(asked.request, asked.reply))
+
+    def prepares(self) -> list[Prepare]:
+        """Requests that have a slot since the last call: each one's text is to be read now."""
+        found, self._prepares = self._prepares, []
+        return found
+
+    def prepared(self, request: GenerateRequest, reply: str, now: float) -> None:
+        """A request of `prepares` has token ids as its prompt, and a seed."""
+        try:
+            if request.session not in self.admission:
+                return  # its client has gone, or this node drains and another one has it
+            session = self._begin(request, reply, now)
+        except SwarmError as error:
+            self.unprepared(request, reply, error)
+        else:
+            self._accept(session)
+
+    def unprepared(self, request: GenerateRequest, reply: str, error: SwarmError) -> None:
+        """A request of `prepares` cannot be answered."""
+        self.admission.free(request.session)
+        self._refuse(request, reply, error)
+        self._admit()
+
+    def _accept(self, session: Session) -> None:
+        """Tell the client that its session is here."""
+        opening = session.opening
         accepted = {
             "v": 1,
             "session": session.key,
             "node": self.node,
             "accepted": True,
-            "prompt_tokens": session.opening.prompt,
-            "max_tokens": session.opening.most,
-            "seed": session.opening.sampling.seed,
+            "prompt_tokens": opening.prompt,
+            "max_tokens": opening.most,
+            "seed": opening.sampling.seed,
             "epoch": session.epoch,
             "version": self._version,
         }
-        self._out.tells.append(Tell(session.key, reply, accepted, request.json))
+        self._out.tells.append(Tell(session.key, opening.reply, accepted, opening.json))
 
     def _refuse(self, request: GenerateRequest, reply: str, error: SwarmError) -> None:
         self.counts["refused"] += 1
@@ -128,20 +191,18 @@ class HeadCore(StageCore):
     def _whose(self, request: GenerateRequest) -> str:
         """The node that a request belongs to, "" for this one: the one that has the session, if it
         lives; a new one goes to a primary."""
-        peers = {each.node: each for each in self._peers(1)}
-        if request.session in self.sessions or request.head == self.node:
+        if request.head == self.node:
             return ""
+        peers = {each.node: each for each in self._peers(1)}
         if request.head in peers:
             return request.head
         mine = peers[self.node].priority if self.node in peers else 0
         better = [each for each in peers.values() if each.priority < mine]
         return choose(request.session, better, set(self._shunned))
 
-    def _admit(self, request: GenerateRequest, reply: str, now: float) -> Session:
-        """Raises `ResourceExhausted`, `InvalidArgument`, `Unavailable`."""
-        prompt, most = len(request.prompt), request.max_tokens
-        if prompt == 0:
-            raise InvalidArgument("the prompt has no tokens")
+    def _check(self, request: GenerateRequest) -> None:
+        """What can be known before the text is read. Raises `ResourceExhausted`, `Unavailable`."""
+        prompt, most = len(request.prompt), 1 if request.fit else request.max_tokens
         if prompt + most > self.shape.context:
             raise ResourceExhausted(
                 f"{prompt} tokens of prompt and {most} more do not fit into the context of "
@@ -151,16 +212,20 @@ class HeadCore(StageCore):
         for stage in range(2, self.last + 1):
             if not self._peers(stage):
                 raise Unavailable(f"no node serves stage {stage} at present")
+
+    def _begin(self, request: GenerateRequest, reply: str, now: float) -> Session:
+        """Raises `ResourceExhausted`, `InvalidArgument`, `Unavailable`."""
+        if not request.prompt:
+            raise InvalidArgument("the prompt has no tokens")
+        self._check(request)
+        room = self.shape.context - len(request.prompt)
+        request = replace(request, max_tokens=min(request.max_tokens, room))
         opening = self._opening(request, reply)
         # A session that another node had begins a new attempt: should that one live, it is stale.
         epoch = request.epoch + bool(request.head)
         session = self._open(request.session, opening, epoch, now)
         if session is None:
-            raise _NoSlot(
-                f"all {self.shape.slots} slots of {self.node} are taken, each for a context of "
-                f"{self.shape.context} tokens: ask again when an answer has ended",
-                SLOT_AFTER,
-            )
+            raise Unavailable(f"{self.node} is leaving: ask again")
         session.ids = [*request.prompt, *_made(request)]
         self.led[session.key] = Led(request, now + request.budget, now)
         return session
@@ -169,6 +234,7 @@ class HeadCore(StageCore):
         """The client asks again for a session that is here: it goes on behind what the client
         has."""
         led = self.led[session.key]
+        request = replace(led.request, made=request.made, epoch=request.epoch, head=request.head)
         session.epoch = request.epoch
         session.opening = self._opening(request, reply)
         session.ids[session.opening.prompt :] = _made(request)
@@ -276,10 +342,17 @@ class HeadCore(StageCore):
     def _no_room(self, session: Session) -> None:
         if len(session.ids) <= session.opening.prompt:
             text = f"no node of stage {self.stage + 1} has a free slot: ask again later"
-            self.end(session, ResourceExhausted(text, SLOT_AFTER))
+            self.end(session, ResourceExhausted(text, AGAIN_AFTER))
+
+    @property
+    def is_idle(self) -> bool:
+        """See `StageCore`."""
+        return not (self.sessions or self.admission.held or self.admission.waiting)
 
     def tick(self, now: float) -> None:
         """See `StageCore`."""
+        for asked in self.admission.late(now):
+            self._late(asked)
         for session in list(self.sessions.values()):
             led = self.led[session.key]
             session.touched = now
@@ -310,6 +383,8 @@ class HeadCore(StageCore):
 
     def hand_over(self, now: float) -> None:
         """This node drains: other nodes of stage 1 go on with its sessions, where there are any."""
+        for asked in self.admission.leave():
+            self._late(asked)
         for session in list(self.sessions.values()):
             others = [each for each in self._peers(1) if each.node != self.node]
             node = choose(session.key, others, set(self._shunned))
@@ -326,6 +401,19 @@ class HeadCore(StageCore):
         """See `StageCore`."""
         super().drop(key)
         self.led.pop(key, None)
+        self.admission.free(key)
+        self.admission.forget(key)
+        self._admit()
+
+    def computed(self, run: Run, rows: np.ndarray, now: float) -> None:
+        """See `StageCore`."""
+        super().computed(run, rows, now)
+        self._admit()
+
+    def failed(self, run: Run, error: Exception) -> None:
+        """See `StageCore`."""
+        super().failed(run, error)
+        self._admit()
 
 
 def _made(request: GenerateRequest) -> tuple[int, ...]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from swarm.generation.admission import USUAL_SHARES, Shares
 from swarm.generation.choice import Candidate, choose
-from swarm.generation.effects import Outbox
+from swarm.generation.effects import Outbox, Prepare
 from swarm.generation.request import Opening
 from swarm.generation.session import Chunk, Session
 from swarm.generation.steps import (
@@ -63,6 +64,9 @@ class Limits:
     idle: float = 30.0
     """Seconds after which a session that nobody speaks of leaves its slot."""
 
+    shares: Shares = USUAL_SHARES
+    """Of one agent, at stage 1."""
+
 
 USUAL = Limits()
 
@@ -96,6 +100,15 @@ class StageCore:
         self._shunned: dict[str, float] = {}  # by node: until when
         # By session that has ended: its last attempt, and until when that is remembered.
         self._ended: dict[str, tuple[int, float]] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no session, and nobody who waits for one."""
+        return not self.sessions
+
+    def prepares(self) -> list[Prepare]:
+        """See `HeadCore`: other stages have none."""
+        return []
 
     # --- in ---------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from swarm.wire.maps import pack, unpack_map
 
 MOST_MESSAGE = 64 << 20  # bytes
 MOST_STEPS = 4096  # of one message
-CHUNK_BYTES, LEAST_CHUNK, MOST_CHUNK = 256 << 10, 16, 256
+CHUNK_BYTES, LEAST_CHUNK, MOST_CHUNK = 256 << 10, 16, 64
 
 
 def chunk_tokens(width: int) -> int:

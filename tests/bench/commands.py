@@ -102,6 +102,10 @@ def generate(
             min=0, help="Instead: kill -9 of each stage, so often, at random moments of 8 sessions."
         ),
     ] = 0,
+    flood: Annotated[
+        bool,
+        typer.Option("--flood", help="Instead: another client opens 500 chats, all the time."),
+    ] = False,
     json_: Json = False,
     output: Output = "",
 ) -> None:
@@ -110,6 +114,10 @@ def generate(
         from bench.generation.killed_stages import KILLED, KillPlan
 
         raise typer.Exit(KILLED.run(KillPlan(kills, tokens=tokens), json_, output=output))
+    if flood:
+        from bench.generation.flood import FLOOD, FloodPlan
+
+        raise typer.Exit(FLOOD.run(FloodPlan(rounds=rounds), json_, output=output))
     from bench.generation.generate import GENERATE, GeneratePlan
 
     plan = GeneratePlan(tuple(_numbers(sessions, "--sessions")), tokens, rounds)

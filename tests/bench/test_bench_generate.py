@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bench.generation.flood import FLOOD, FloodPlan
 from bench.generation.generate import GENERATE, GeneratePlan
 from bench.generation.killed_stages import KILLED, KillPlan
 from bench.generation.language import SHAPE, prompt
@@ -20,6 +21,9 @@ def test_a_missed_target_is_told_with_its_figure() -> None:
     assert [text.split()[0] for text in GENERATE.misses(document(1.1, 0.4))] == ["three", "16"]
     assert KILLED.misses is not None
     assert len(KILLED.misses({"wrong": 1, "texts": 8})) == 1
+    flooded = {"failed": {"alone": 0}, "figures": {"token_p99_ratio": {"value": 2.1}}}
+    assert FLOOD.misses is not None
+    assert len(FLOOD.misses(flooded)) == 1
 
 
 def test_a_prompt_is_of_the_models_tokens_and_its_own() -> None:
@@ -34,3 +38,10 @@ def test_shards_answer_as_one_process_does_and_so_they_do_when_they_die() -> Non
     assert document["figures"]["4/share"]["value"] > 0
     killed = KILLED.document(KillPlan(kills=1, sessions=4, tokens=150))
     assert (killed["texts"], killed["wrong"]) == (12, 0)
+
+
+@pytest.mark.benchmark
+def test_a_flood_of_chats_leaves_another_client_its_slots() -> None:
+    document = FLOOD.document(FloodPlan(seconds=0.5, rounds=1))
+    assert document["failed"] == {"alone": 0, "with the flood": 0}
+    assert document["flood"]["refused"] > 100

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from swarm.generation.admission import Shares
 from swarm.generation.choice import Candidate
 from swarm.generation.effects import Outbox, Tell
 from swarm.generation.follow import Follower, GeneratedToken
@@ -93,7 +94,7 @@ class Client:
 
 
 class World:
-    """last: stages. Times are seconds from 0."""
+    """last: stages. One agent may have all slots. Times are seconds from 0."""
 
     def __init__(
         self,
@@ -109,7 +110,8 @@ class World:
         self.rng = Random(seed)
         self.nodes: dict[str, Node] = {}
         self.clients: dict[str, Client] = {}
-        self._slots, self._limits, self._latency = slots, limits, latency
+        self._slots, self._latency = slots, latency
+        self._limits = replace(limits, shares=Shares(share=1.0))
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._links: dict[tuple[str, str], float] = {}
@@ -227,6 +229,9 @@ class World:
     # --- what a shell does ------------------------------------------------------------
 
     def _after(self, node: Node, core: StageCore) -> None:
+        for each in core.prepares():
+            assert isinstance(core, HeadCore)
+            core.prepared(each.request, each.reply, self.now)
         self._deliver(node, core, core.flush())
         if core.stage not in node.busy and (runs := core.plan(self.now)):
             node.busy.add(core.stage)

@@ -107,7 +107,9 @@ async def measure(plan: GeneratePlan, progress: Progress) -> dict[str, Any]:
         try:
             progress("starting")
             await floor.start()
-            async with mesh_of(language(len(SHARDS)), *SHARDS, flags=("--slots", slots)) as local:
+            async with mesh_of(
+                language(len(SHARDS)), *SHARDS, flags=("--slots", slots, "--agent-share", "1")
+            ) as local:
                 ways: dict[str, Callable[[int], Awaitable[Run]]] = {
                     MESH: lambda sessions: of_mesh(local.mesh, sessions, plan.tokens),
                     WHOLE: lambda sessions: of_floor(floor, sessions, plan.tokens),

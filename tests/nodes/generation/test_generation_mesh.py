@@ -137,7 +137,9 @@ async def test_a_client_that_is_gone_ends_its_session(
     await eventually(lambda: sessions(local) == 0, "all slots are free")
 
 
-async def test_more_sessions_than_slots_are_refused_by_name(local: LocalMesh) -> None:
+async def test_more_sessions_of_one_client_than_its_share_are_refused_by_name(
+    local: LocalMesh,
+) -> None:
     async def one(number: int) -> str:
         try:
             await local.mesh.generate(MODEL, prompt(number), max_tokens=150).whole()
@@ -146,6 +148,6 @@ async def test_more_sessions_than_slots_are_refused_by_name(local: LocalMesh) ->
         return ""
 
     said = await asyncio.gather(*(one(number) for number in range(24)))
-    assert 8 < sum(text == "" for text in said) < 24
-    assert all("ask again" in text for text in said if text)
+    assert 4 <= sum(text == "" for text in said) < 24
+    assert all("its share: ask again" in text for text in said if text)
     await eventually(lambda: sessions(local) == 0, "all slots are free")
