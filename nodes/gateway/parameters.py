@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from nodes.gateway.call import Region
@@ -29,7 +30,35 @@ def checked(parameters: Any, of: str) -> Mapping[str, Any]:
     return parameters
 
 
-def check_request(parameters: Mapping[str, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a request says of itself beside its tensors. budget: seconds, None without one. "" and 0
+    stand for no wish."""
+
+    version: str
+    budget: float | None
+    session: str
+    weights: int
+    traceparent: str
+
+
+def wishes(parameters: Mapping[str, Any], headers: Mapping[str, str]) -> Wishes:
+    """Of a request's parameters and its headers, which go before. Raises `InvalidArgument`,
+    `NotOffered`."""
+    _check_request(parameters)
+    session = headers.get(SESSION_HEADER) or parameters.get("session", "")
+    trace = headers.get("traceparent") or parameters.get("traceparent", "")
+    return Wishes(
+        version=word(parameters.get("version", ""), "parameter version"),
+        budget=_budget(parameters),
+        session=word(session, f"a session ({SESSION_HEADER})"),
+        weights=count(parameters.get("weights", 0), "parameter weights"),
+        # One that is no trace's is no error, by W3C's rules: the trace begins anew.
+        traceparent=trace if isinstance(trace, str) and len(trace) <= LONGEST_WORD else "",
+    )
+
+
+def _check_request(parameters: Mapping[str, Any]) -> None:
     """Raises `NotOffered` for a sequence, `InvalidArgument` for a priority that is none. The mesh
     has no classes of priority: each request has the same."""
     count(parameters.get("priority", 0), "parameter priority")
@@ -40,10 +69,19 @@ def check_request(parameters: Mapping[str, Any]) -> None:
         )
 
 
-def budget(parameters: Mapping[str, Any]) -> float | None:
-    """Seconds, of `timeout` in microseconds; None without one. Raises `InvalidArgument`."""
+def _budget(parameters: Mapping[str, Any]) -> float | None:
+    """Seconds, of `timeout` in microseconds, or of the mesh's own `budget_ms`; None without one.
+    Raises `InvalidArgument`."""
     timeout = count(parameters.get("timeout", 0), "parameter timeout (microseconds)")
-    return timeout / 1e6 if timeout else None
+    if timeout:
+        return timeout / 1e6
+    budget = parameters.get("budget_ms")
+    if budget is None:
+        return None
+    # The comparison also refuses NaN, and whole numbers that no float can hold.
+    if type(budget) not in (int, float) or not -1e12 < budget < 1e12:
+        raise InvalidArgument(f"budget_ms must be a number of milliseconds, not {budget!r:.80}")
+    return float(budget / 1e3)
 
 
 def region(parameters: Mapping[str, Any]) -> Region | None:

@@ -83,10 +83,21 @@ def throughput(
 def gateway(
     requests: Annotated[int, typer.Option(min=8, help="In one slice of one way.")] = 300,
     rounds: Rounds = 5,
+    faults: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Instead: what tritonclient sees of kill -9 and restarts, so many times each.",
+        ),
+    ] = 0,
     json_: Json = False,
     output: Output = "",
 ) -> None:
     """What a gateway's clients wait longer than a client of the mesh; beside bare uvicorn."""
+    if faults:
+        from bench.faults.gateway_faults import FAULTS_SEEN, FaultsPlan
+
+        raise typer.Exit(FAULTS_SEEN.run(FaultsPlan(trials=faults), json_, output=output))
     from bench.cost.gateway import GATEWAY, GatewayPlan
 
     raise typer.Exit(GATEWAY.run(GatewayPlan(requests, rounds), json_, output=output))

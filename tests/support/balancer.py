@@ -1,7 +1,9 @@
 """A balancer of TCP connections before two or more gateways, as simple as they come.
 
 It asks each gateway `GET /v2/health/ready` all the time, gives a new connection to the next one
-that is ready, and tries another where that one refuses. Bytes go through as they are.
+that is ready, and tries another where that one refuses. Where none is ready it tries all, as Envoy
+does: a restart of the mesh's server makes all gateways unready at once. Bytes go through as they
+are.
 """
 
 from __future__ import annotations
@@ -80,10 +82,10 @@ class Balancer:
             await asyncio.sleep(PROBED_EVERY)  # the pace of the probes
 
     def _in_turn(self) -> list[Behind]:
-        """All that are ready, another one first each time."""
+        """All that are ready, another one first each time; where none is ready, all."""
         self._turn += 1
-        ready = [gateway for gateway in self._behind if gateway.ready]
-        first = self._turn % len(ready) if ready else 0
+        ready = [gateway for gateway in self._behind if gateway.ready] or self._behind
+        first = self._turn % len(ready)
         return ready[first:] + ready[:first]
 
     async def _carry(

@@ -44,39 +44,48 @@ class Load:
 
 
 @asynccontextmanager
-async def triton_load(
-    protocol: str,
-    address: str,
+async def triton_loads(
+    addresses: dict[str, str],
     model: str,
     given: tuple[str, np.ndarray],
     expected: tuple[str, np.ndarray],
     rate: float,
-) -> AsyncIterator[Load]:
-    """One client, which has its first answer when the block begins, and its last one behind it.
-    given, expected: names and arrays."""
-    load = Load(protocol)
-    with tempfile.TemporaryDirectory(prefix="triton-") as folder:
+) -> AsyncIterator[list[Load]]:
+    """A client for each protocol, which has its first answer when the block begins, and its last
+    one behind it. addresses: by protocol. given, expected: names and arrays."""
+    async with contextlib.AsyncExitStack() as ends:
+        folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="triton-"))
         file = Path(folder) / "inputs.npz"
         np.savez(file, **dict([given, expected]))
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(PROGRAM), protocol, address, model, str(file), str(rate)),
-            env=environment(),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            limit=64 << 20,
-        )
-        assert process.stdout is not None
-        try:
-            async with asyncio.timeout(LEAST_START):
-                said = await process.stdout.readline()
-            assert said == b"asking\n", "the client did not start: its error is above"
-            yield load
+        processes = []
+        for protocol, address in addresses.items():
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, str(PROGRAM), protocol, address, model, str(file), str(rate)),
+                env=environment(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                limit=64 << 20,
+            )
+            ends.push_async_callback(_ended, process)
+            processes.append(process)
+        async with asyncio.timeout(LEAST_START):
+            for process in processes:
+                assert await _line(process) == b"asking\n", "a client failed: its error is above"
+        loads = [Load(protocol) for protocol in addresses]
+        yield loads
+        for process in processes:
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(GENEROUS):
-                told = json.loads(await process.stdout.readline())
-                await process.wait()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    load.asked = [Asked(*each) for each in told]
+        async with asyncio.timeout(GENEROUS):
+            for load, process in zip(loads, processes, strict=True):
+                load.asked = [Asked(*each) for each in json.loads(await _line(process))]
+
+
+async def _line(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    return await process.stdout.readline()
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()

@@ -44,19 +44,18 @@ def infer_call(
     if len(request.inputs) > limits.tensors or len(request.outputs) > limits.tensors:
         raise InvalidArgument(f"a request has at most {limits.tensors} inputs and as many outputs")
     parameters = _parameters(request.parameters, "request")
-    words.check_request(parameters)
-    session = headers.get(words.SESSION_HEADER) or parameters.get("session", "")
+    wishes = words.wishes(parameters, headers)
     return InferCall(
         request.model_name,
         _inputs(request, regions, limits),
         caller,
-        version=words.word(request.model_version, "model_version"),
+        version=words.word(request.model_version, "model_version") or wishes.version,
         id=words.word(request.id, "id"),
         outputs=_outputs(request, regions, limits),
-        budget=_shorter(words.budget(parameters), remaining),
-        session=words.word(session, "session"),
-        weights=words.count(parameters.get("weights", 0), "parameter weights"),
-        traceparent=headers.get("traceparent", "")[: words.LONGEST_WORD],
+        budget=_shorter(wishes.budget, remaining),
+        session=wishes.session,
+        weights=wishes.weights,
+        traceparent=wishes.traceparent,
     )
 
 

@@ -44,25 +44,30 @@ def decoded(
     head, tail = _split(body, headers.get(HEADER_LENGTH))
     doc = oip.document(head, limits, _loads)
     parameters = words.checked(doc.get("parameters"), "request")
-    words.check_request(parameters)
+    wishes = words.wishes(parameters, headers)
     reader = _Reader(tail, regions)
     inputs = oip.inputs_of(doc, reader.tensor, limits)
     reader.check_end()
-    request = oip.request_of(doc, inputs)
-    session = words.word(headers.get(words.SESSION_HEADER, ""), words.SESSION_HEADER)
     call = InferCall(
         model,
         inputs,
         caller,
-        version=version or request.version,
-        id=_text(request.id),
+        version=words.word(version, "version") or _text(wishes.version),
+        id=_text(_id(doc.get("id"))),
         outputs=_outputs(doc.get("outputs"), regions, limits),
-        budget=words.budget(parameters) or request.budget,
-        session=session or _text(request.session),
-        weights=request.weights,
-        traceparent=headers.get("traceparent", "")[: words.LONGEST_WORD] or request.traceparent,
+        budget=wishes.budget,
+        session=_text(wishes.session),
+        weights=wishes.weights,
+        traceparent=_text(wishes.traceparent),
     )
     return Decoded(call, _flag(parameters.get("binary_data_output"), "binary_data_output") or False)
+
+
+def _id(value: Any) -> str:
+    """A request's id; clients send numbers too. Raises `InvalidArgument`."""
+    if value is None:
+        return ""
+    return words.word(str(value) if type(value) is int else value, "id")
 
 
 def _text(text: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from support.balancer import Balancer, Behind
 from support.commands import free_port
 from support.meshes import READY, digits, mesh_of, split_digits
-from support.triton_clients import triton_load
+from support.triton_clients import triton_loads
 from support.waiting import eventually
 
 from nodes.up.mesh import LocalMesh
@@ -35,12 +35,8 @@ async def test_gateways_that_start_again_in_turn_lose_no_request_of_tritonclient
         async with asyncio.timeout(READY):
             for place in places:
                 await balancer.until(place, ready=True)
-
-        def load(protocol: str) -> object:
-            address = f"127.0.0.1:{balancer.ports[protocol]}"
-            return triton_load(protocol, address, "digits", given, expected, RATE)
-
-        async with load("http") as http, load("grpc") as grpc:
+        addresses = {name: f"127.0.0.1:{port}" for name, port in balancer.ports.items()}
+        async with triton_loads(addresses, "digits", given, expected, RATE) as loads:
             for node, place in zip(nodes, places, strict=True):
                 node.wanted = False
                 node.signal(signal.SIGTERM)
@@ -51,6 +47,6 @@ async def test_gateways_that_start_again_in_turn_lose_no_request_of_tritonclient
                 gateway_at(local, place)
                 async with asyncio.timeout(READY):
                     await balancer.until(place, ready=True)
-    for each in (http, grpc):
+    for each in loads:
         assert len(each.asked) > RATE
         assert each.errors == []
