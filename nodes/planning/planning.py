@@ -32,12 +32,15 @@ from swarm.plans.drafts import Draft, Partition, Planner, StageFacts, predicted,
 from swarm.plans.picture import auto_nodes, named_by_hand
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.plans.slots import AutoNode, empty, fill, to_hold
+from swarm.plans.slowing import Slowing, each_run
 
 log = logging.getLogger("swarm.planning")
 
 DECIDE_EVERY = 3 * BEAT  # seconds
 READ_EVERY = 10.0  # seconds: an announcement may be lost
 LISTEN_FIRST = 1.0  # seconds for which a new node takes no slot: it has not heard of all claims
+PACE_EVERY = 3.0  # seconds between two looks at how long requests take here
+FEW = 10  # requests between two looks that tell something
 NO_ROOM_FOR = 60.0  # seconds for which a slot whose stages could not be loaded is not tried again
 ROOM_STEP = 1 << 20  # bytes; room is gossiped in these steps …
 ROOM_MOVED = 0.1  # … and again when it has changed by this share
@@ -57,6 +60,10 @@ class _Tended:
     proposing: Proposing = field(default_factory=Proposing)
     drafted_of: tuple[Any, ...] = ()  # what the last draft was made of
     draft: Draft | None = None
+    slowing: Slowing = field(default_factory=Slowing)
+    told: list[int] = field(default_factory=list)  # the pace that is gossiped
+    batches: dict[int, list[int]] = field(default_factory=dict)  # as last seen, by stage
+    looked_at: float = -inf
     no_room_until: float = -inf
     no_room_for: int = 0  # bytes
 
@@ -147,6 +154,7 @@ class Planning:
         if not tended.pace:
             self._has_measured(info.version, tended)
         self._write_room(now)
+        self._write_pace(serving, tended, now)
         if changed or now - tended.read_at >= READ_EVERY:
             tended.stored = await self._plans.read(info.model, info.version)
             tended.read_at = now
@@ -180,7 +188,6 @@ class Planning:
     def _has_measured(self, version: str, tended: _Tended) -> None:
         """Raises what measuring raised: a defect."""
         tended.pace = tended.measured.result()
-        self._members.set(*self._pace(version, tended.pace))
         log.info("%s: stages take %s us here", version, tended.pace)
 
     # --- the own slot -------------------------------------------------------------------------
@@ -203,7 +210,7 @@ class Planning:
         else:
             self._members.set(*self._fills(version, plan.number, slot))
         others = [node for node in nodes if node.node != me.node]
-        hold = to_hold(plan, me, slot, others)
+        hold = to_hold(plan, me, slot, others, lambda n: tended.stages[n - 1].need)
         self._places.want(version, hold & frozenset(range(1, len(tended.stages) + 1)))
 
     def _failed(self, version: str, stage: int, error: Exception) -> None:
@@ -216,6 +223,27 @@ class Planning:
         tended.no_room_for = max(0, tended.stored.plan.slots[tended.slot].need - ROOM_STEP)
         tended.no_room_until = time.monotonic() + NO_ROOM_FOR
         self._news.set()
+
+    def _write_pace(self, serving: Serving, tended: _Tended, now: float) -> None:
+        """Tell how long stages take here: as they were measured, or longer while this node is slow
+        (`swarm.plans.slowing`)."""
+        if now - tended.looked_at < PACE_EVERY:
+            return
+        tended.looked_at = now
+        taken = measured = 0.0
+        for server in serving.servers:
+            seen = list(server.stats.batch_sizes)
+            before = tended.batches.get(server.stage, [0] * len(seen))
+            tended.batches[server.stage] = seen
+            fresh = [after - b for after, b in zip(seen, before, strict=True)]
+            if sum(fresh) >= FEW:
+                taken += server.stats.compute.percentile(0.5, now) * 1e6 / each_run(fresh)
+                measured += tended.pace[server.stage - 1]
+        factor = tended.slowing.observe(taken / measured if measured else None, now)
+        pace = [round(us * factor) for us in tended.pace]
+        if pace != tended.told:
+            tended.told = pace
+            self._members.set(*self._pace(serving.info.version, pace))
 
     def _write_room(self, now: float) -> None:
         """Tell how much memory this node has for stages, those that it holds included."""
@@ -291,7 +319,7 @@ class Planning:
             "model": self._config.model_name,
             "version": version,
             "measured": tended.measured.done(),
-            "pace_us": tended.pace,
+            "pace_us": tended.told,
             "room_bytes": max(0, self._room) * ROOM_STEP,
         }
         plan = tended.stored.plan

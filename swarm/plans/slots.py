@@ -11,7 +11,7 @@ A place is one of the `replicas` of a slot. First places come before second ones
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -87,13 +87,19 @@ def empty(plan: PlanInForce, filled: dict[str, int]) -> list[int]:
 
 
 def to_hold(
-    plan: PlanInForce | None, me: AutoNode, slot: int | None, peers: Iterable[AutoNode]
+    plan: PlanInForce | None,
+    me: AutoNode,
+    slot: int | None,
+    peers: Iterable[AutoNode],
+    need: Callable[[int], int] = lambda stage: 0,
 ) -> frozenset[int]:
     """The stages that a node holds now: those of its slot, and those that it serves still and that
     no holder of a slot serves in its place.
 
-    peers: the other nodes of the role. Stages of no slot are served by nodes named by hand, or
-    by nobody any more: they are let go.
+    peers: the other nodes of the role. need: bytes that a stage takes. Stages of no slot are
+    served by nodes named by hand, or by nobody any more: they are let go. A node without room for
+    both lets go first, or two such nodes would wait for each other for ever: fallbacks serve
+    meanwhile, or requests wait in the lane.
     """
     if plan is None:
         return me.serves
@@ -107,6 +113,8 @@ def to_hold(
         if stage in peer.serves
     }
     kept = {s for s in me.serves if s not in served and plan.of_stage(s) is not None}
+    if kept - own and sum(map(need, own | kept)) > me.room:
+        return own & me.serves  # and the rest of its slot at the next look
     return own | kept
 
 

@@ -98,7 +98,7 @@ class World:
         slot = filled.get(device.node)
         device.claim = None if plan is None or slot is None else Claim(plan.number, slot)
         peers = [node for node in nodes if node.node != device.node]
-        hold = to_hold(plan, device.entry(), slot, peers)
+        hold = to_hold(plan, device.entry(), slot, peers, lambda n: self.stages[n - 1].need)
         device.serves &= hold
         if device.loads is None and hold - device.serves:
             device.loads = hold - device.serves, self.now + LOAD

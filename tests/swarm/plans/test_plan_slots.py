@@ -132,6 +132,14 @@ def test_a_former_holder_keeps_a_stage_until_the_holder_of_its_slot_serves_it() 
     assert to_hold(THREE, me, None, [half]) == {1, 2, 4}
 
 
+def test_a_node_without_room_for_both_lets_go_first() -> None:
+    me = AutoNode("a", room=5, claim=Claim(NUMBER, 1), serves=frozenset({1, 2, 3}))
+    assert to_hold(THREE, me, 1, [], lambda stage: 1) == {1, 2, 3, 4, 5}
+    assert to_hold(THREE, me, 1, [], lambda stage: 2) == {3}
+    let_go = replace(me, serves=frozenset({3}))
+    assert to_hold(THREE, let_go, 1, [], lambda stage: 2) == {3, 4, 5}
+
+
 def test_stages_that_no_slot_has_are_let_go() -> None:
     plan = plan_of(Slot(1, 2))
     me = AutoNode("a", claim=Claim(NUMBER, 0), serves=frozenset({1, 2, 3}))

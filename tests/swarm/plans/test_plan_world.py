@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -108,6 +109,18 @@ def test_no_stage_is_let_go_before_another_node_serves_it() -> None:
     for _ in range(40):
         fleet.run(0.5)
         assert fleet.served() == ALL, "throughout the move"
+
+
+def test_nodes_without_room_for_old_and_new_change_places_all_the_same() -> None:
+    fleet = world(2, room=40)
+    assert fleet.plan is not None
+    one, two = fleet.plan.slots
+    swapped = (replace(one, node=two.node), replace(two, node=one.node))
+    fleet.plan = replace(fleet.plan, number=2, slots=swapped)
+    fleet.revision += 1
+    fleet.run(6)
+    assert fleet.served() == ALL
+    assert fleet.devices[one.node].serves == frozenset(two.stages)
 
 
 def test_a_frozen_plan_is_not_changed_by_nodes_and_its_slots_are_filled_still() -> None:
