@@ -83,6 +83,23 @@ class CameraOptions:
         "edge: signed file of what --guard has learned, for one camera: read at the start, written "
         "after the warm-up. Needs --identity or --state-dir.",
     )
+    crops: str = tuning(
+        "",
+        "edge: NAME[@VERSION] of a model in the mesh that is asked about each object that was "
+        "found, by its crop; an object that looks as before keeps its answer.",
+    )
+    crops_most: int = tuning(
+        8, "edge: objects of a frame that --crops asks about.", least=1, most=64
+    )
+    crops_alike: float = tuning(
+        0.95,
+        "edge: the least similarity (SSIM) with which an object keeps its answer.",
+        least=0,
+        most=1,
+    )
+    crops_oldest: float = tuning(
+        10_000.0, "edge: milliseconds that an object may keep its answer.", unit="ms", least=0
+    )
     explain: bool = tuning(
         False, "edge: show where a frame's milliseconds went, each second, on standard error."
     )

@@ -13,7 +13,8 @@ BAR = 40  # characters
 @dataclass(slots=True)
 class Anatomy:
     """Moments of a frame, `time.monotonic()` in seconds; 0.0 where one has not come. decode:
-    seconds, in the reader's thread. hops: of the answer, which other nodes say."""
+    seconds, in the reader's thread. crops: seconds of the model that is asked about objects. hops:
+    of the answer, which other nodes say."""
 
     captured: float
     decode: float
@@ -22,6 +23,7 @@ class Anatomy:
     answered: float = 0.0
     read: float = 0.0
     drawn: float = 0.0
+    crops: float = 0.0
     hops: Sequence[Hop] = field(default_factory=tuple)
 
     @property
@@ -49,7 +51,9 @@ class Anatomy:
             told += seconds
         if mesh:
             found["way"] = mesh - told
-        found["post"] = max(0.0, self.read - answered)
+        found["post"] = max(0.0, self.read - answered - self.crops)
+        if self.crops:
+            found["crops"] = self.crops
         if self.drawn:
             found["draw"] = self.drawn - self.read
         return {name: round(seconds * 1e3, 3) for name, seconds in found.items()}

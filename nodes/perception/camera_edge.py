@@ -17,10 +17,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from nodes.camera_settings import CameraOptions
 from nodes.config import EdgeOptions
 from nodes.connection.identity import identity_of
 from nodes.edge.edge import EdgeCounters, result_line
@@ -28,6 +30,8 @@ from nodes.edge.kept_results import KeptResults
 from nodes.life.node import Node
 from nodes.perception.anatomy import Anatomy, explained
 from nodes.perception.board import Board
+from nodes.perception.crops.cache import CropRule
+from nodes.perception.crops.crops import Crops
 from nodes.perception.eye import Eye, Seen, eye_of
 from nodes.perception.frame import Frame
 from nodes.perception.guard.watch import Held, guard_files
@@ -40,6 +44,7 @@ from nodes.perception.sources.opened import open_sources
 from nodes.perception.turns import Turns
 from nodes.requests.answering import Leaves
 from shards.errors import ShardsError
+from shards.task.results import Detections
 from swarm.errors import InvalidArgument, Status, SwarmError
 from swarm.ids import ulid
 from swarm.model import ModelInfo
@@ -105,6 +110,8 @@ class CameraEdge:
             raise InvalidArgument("--guard-file is for one camera: start a node for each")
         files = guard_files(config.camera.guard_file, identity_of(config), config.trusted)
         self._cameras.eyes = [eye_of(each, config.camera, files) for each in sources]
+        for eye in self._cameras.eyes:
+            eye.crops = self._crops(config.camera)
         finished = asyncio.Event()
         try:
             async with self._shown(), asyncio.TaskGroup() as group:
@@ -124,6 +131,12 @@ class CameraEdge:
             await asyncio.gather(*(eye.close() for eye in self._cameras.eyes))
             self._mask.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _crops(self, camera: CameraOptions) -> Crops | None:
+        if not camera.crops:
+            return None
+        rule = CropRule(camera.crops_alike, camera.crops_oldest)
+        return Crops(self.node, camera.crops, rule, camera.crops_most, self._say)
 
     @contextlib.asynccontextmanager
     async def _shown(self) -> AsyncIterator[None]:
@@ -271,7 +284,8 @@ class CameraEdge:
     async def _see(self, eye: Eye, frame: Frame, number: int) -> Seen:
         anatomy = Anatomy(frame.captured, frame.decode_ms / 1e3, time.monotonic())
         try:
-            seen = await self._seen(eye, frame, number, anatomy)
+            seen = eye.follow(await self._seen(eye, frame, number, anatomy))
+            seen = await self._asked_about(eye, seen)
         finally:
             self._ended()
         if seen.is_good:
@@ -282,7 +296,7 @@ class CameraEdge:
             self.counters.failed += 1
             self._say(f"a frame has no answer: {seen.result.status}: {seen.result.message}")
         anatomy.read = time.monotonic()
-        seen = eye.saw(seen)
+        eye.saw(seen)
         self._deliver(eye, frame, seen)
         if self._shows is None:
             self._explain(frame, anatomy)
@@ -334,6 +348,15 @@ class CameraEdge:
         found = await self._read(task, result, image)
         return Seen(frame.sequence, result, anatomy, cleared, found)
 
+    async def _asked_about(self, eye: Eye, seen: Seen) -> Seen:
+        """With what the model of `--crops` says of the frame's objects."""
+        if eye.crops is None or seen.cleared is None or not isinstance(seen.found, Detections):
+            return seen
+        began = time.monotonic()
+        documents = await eye.crops.of(seen.cleared, seen.found)
+        seen.anatomy.crops = time.monotonic() - began
+        return replace(seen, crops=tuple(documents))
+
     def _leaves(self, eye: Eye, frame: Frame) -> Leaves | None:
         """The guard's look at what is about to leave."""
         guard = eye.guard
@@ -382,6 +405,8 @@ class CameraEdge:
     def _publish(self, eye: Eye, line: dict[str, Any], seen: Seen) -> None:
         if seen.is_good:
             line |= told(seen.found, seen.result.outputs)
+        if eye.crops is not None:
+            line["crops"] = seen.crops
         if eye.guard is not None:
             verdict = eye.guard.verdict
             line["guard"] = {"state": verdict.state, "distance": verdict.distance}

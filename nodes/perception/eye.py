@@ -9,6 +9,7 @@ from typing import Any
 
 from nodes.camera_settings import CameraOptions
 from nodes.perception.anatomy import Anatomy
+from nodes.perception.crops.crops import Crops
 from nodes.perception.frame import Source
 from nodes.perception.gate.gate import Gate
 from nodes.perception.gate.rule import Rule, Standing
@@ -31,13 +32,15 @@ RATE_OVER = 3.0  # seconds
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A frame with its answer. cleared: None where the frame may not leave the device. found: None
-    where there is no answer, or no task that reads it."""
+    where there is no answer, or no task that reads it. crops: what a second model says of its
+    objects."""
 
     sequence: int
     result: Result
     anatomy: Anatomy
     cleared: Cleared | None = None
     found: Found | None = None
+    crops: tuple[dict[str, Any], ...] = ()
 
     @property
     def is_good(self) -> bool:
@@ -55,7 +58,9 @@ class Eye:
     guard: Watch | None = None
     age: LatencyWindow = field(default_factory=LatencyWindow)
     sent: int = 0
+    crops: Crops | None = None
     tracks: Tracks = field(default_factory=Tracks)
+    tracked: int = -1  # the newest frame whose objects have ids
     last: Seen | None = None
     computing: asyncio.Task[Seen] | None = None
     _moments: deque[float] = field(default_factory=lambda: deque(maxlen=4096))  # of answers
@@ -78,22 +83,23 @@ class Eye:
         """Whether an alarm asks for the whole model's answer to each frame."""
         return self.guard is not None and self.guard.rule.action is Action.WHOLE
 
-    def saw(self, seen: Seen) -> Seen:
-        """An answer came; it may be older than one that came before. Its objects get their ids,
-        unless it is."""
-        is_newest = self.last is None or seen.sequence > self.last.sequence
-        if is_newest and isinstance(seen.found, Detections):
-            captured = seen.anatomy.captured
-            self.tracks, found = follow(self.tracks, seen.found, captured)
-            seen = replace(seen, found=found)
+    def follow(self, seen: Seen) -> Seen:
+        """The answer with its objects' ids, unless it is older than one that came before."""
+        if seen.sequence <= self.tracked or not isinstance(seen.found, Detections):
+            return seen
+        self.tracked = seen.sequence
+        self.tracks, found = follow(self.tracks, seen.found, seen.anatomy.captured)
+        return replace(seen, found=found)
+
+    def saw(self, seen: Seen) -> None:
+        """An answer came; it may be older than one that came before."""
         self.age.add(seen.anatomy.read - seen.anatomy.captured, seen.anatomy.read)
         if seen.is_good:
             self._moments.append(seen.anatomy.read)
-        if is_newest:
+        if self.last is None or seen.sequence > self.last.sequence:
             self.last = seen
         if self.gate is not None and not seen.is_good:
             self.gate.failed()
-        return seen
 
     def status(self, now: float) -> dict[str, Any]:
         """For status documents. `age_ms`: of the last ten seconds; `age_s`: since the start."""
@@ -101,6 +107,8 @@ class Eye:
         doc |= {"age_ms": latencies(self.age, now), "age_s": histogram(self.age)}
         steps = {"gate": self.gate, "mask": self.door, "guard": self.guard}
         found = {name: step.status() for name, step in steps.items() if step is not None}
+        if self.crops is not None:
+            found["crops"] = dict(self.crops.counts)
         return doc | {name: status for name, status in found.items() if status}
 
     def shown(self, now: float) -> dict[str, Any]:

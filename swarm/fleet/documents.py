@@ -233,6 +233,7 @@ CAMERA = form(
         "gate": anything,
         "mask": anything,
         "guard": anything,
+        "crops": anything,
     },
     ("name", "state"),
 )

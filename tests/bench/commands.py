@@ -482,6 +482,19 @@ def gate(
     raise typer.Exit(GATE.run(plan, json_, output=output))
 
 
+def crops(
+    cards: Annotated[int, typer.Option(min=2, max=32, help="Shown one after the other.")] = 32,
+    noise: Annotated[float, typer.Option(min=0, help="Of a pixel, of 255.")] = 3.0,
+    tremble: Annotated[float, typer.Option(min=0, help="Of a box's sides, in pixels.")] = 1.0,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """How often an object that a camera sees keeps its answer, and how often that is wrong."""
+    from bench.perception.crops import CROPS, CropsPlan
+
+    raise typer.Exit(CROPS.run(CropsPlan(cards, noise, tremble), json_, output=output))
+
+
 def mask(
     frames: Annotated[int, typer.Option(min=1, help="That pass the door.")] = 3000,
     seed: Annotated[int, typer.Option(help="Of the clips.")] = 21,
@@ -585,6 +598,7 @@ COMMANDS = (
     links,
     rollout,
     gate,
+    crops,
     mask,
     guard,
     cameras,

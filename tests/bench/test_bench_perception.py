@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bench.perception.cameras import ONE, Heard, misses, row_of
+from bench.perception.crops import CROPS, CropsPlan
 from bench.perception.face_camera import LOOP, pictures
 from bench.perception.gate import GATE, Counts, GatePlan, is_same
 from bench.perception.guard import GUARD, GuardPlan, auroc
@@ -45,6 +46,14 @@ def test_the_gate_skips_a_still_picture_and_sees_a_face_that_pops_up() -> None:
     assert rows["ssim-min:0.3"]["wrong"] == 0
     assert rows["every 5."]["wrong"] > 0
     assert document["cpu_share"] < 0.8
+
+
+def test_cards_that_stand_still_keep_their_digits_and_a_new_card_gets_its_own() -> None:
+    document = CROPS.document(CropsPlan(cards=2))
+    assert document["passed"], document["missed"]
+    rows = {row["alike"]: row for row in document["rows"]}
+    assert 0.5 < rows[0.95]["kept"] < 0.8
+    assert rows[0.8]["wrong"] == 0
 
 
 def test_a_spoilt_picture_that_is_always_further_has_an_area_of_one() -> None:

@@ -14,8 +14,7 @@ import cv2
 import numpy as np
 import pytest
 import pytest_asyncio
-from onnx import TensorProto, helper, numpy_helper
-from support.camera_mesh import HEIGHT, WIDTH, Spy, camera, watched_model
+from support.camera_mesh import HEIGHT, WIDTH, Spy, camera, red_detector, watched_model
 from support.meshes import LocalMesh, add_model, mesh_of
 from support.waiting import eventually
 
@@ -29,61 +28,8 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.asyncio(loop_scope="module"),
 ]
-CELL = 8
-ROWS = 48 * 3 + 12 * 2 + 4 * 2 + 3  # of UltraFace with such pictures
 SECRET = np.array([[250, 10 + k, 20 + k % 3] for k in range(12)], np.uint8)  # a row, all red
 PUBLIC = np.array([[10, 200, 60 + k] for k in range(12)], np.uint8)
-
-
-def red_detector(bias: float = -6.0) -> bytes:
-    """Boxes of the cells of 8x8 pixels that are red, in UltraFace's shapes: the rows behind those
-    cells are never found."""
-    down, across = HEIGHT // CELL, WIDTH // CELL
-    corners = [
-        [x / across, y / down, (x + 1) / across, (y + 1) / down]
-        for y in range(down)
-        for x in range(across)
-    ]
-    weights = {
-        "redness": np.array([1, -0.5, -0.5], np.float32).reshape(1, 3, 1, 1),
-        "column": np.array([1, -1, 1]),
-        "twenty": np.float32(20),
-        "bias": np.float32(bias),
-        "one": np.float32(1),
-        "corners": np.array([corners + [[0, 0, 1, 1]] * (ROWS - len(corners))], np.float32),
-        "zero": np.float32(0),
-        "padding": np.tile(np.float32([1, 0]), (1, ROWS - len(corners), 1)),
-    }
-    nodes = [
-        helper.make_node("Conv", ["input", "redness"], ["red"]),
-        helper.make_node(
-            "AveragePool", ["red"], ["cells"], kernel_shape=[CELL] * 2, strides=[CELL] * 2
-        ),
-        helper.make_node("Reshape", ["cells", "column"], ["each"]),
-        helper.make_node("Mul", ["each", "twenty"], ["more"]),
-        helper.make_node("Add", ["more", "bias"], ["logit"]),
-        helper.make_node("Sigmoid", ["logit"], ["score"]),
-        helper.make_node("Sub", ["one", "score"], ["rest"]),
-        helper.make_node("Concat", ["rest", "score"], ["cells_scores"], axis=2),
-        helper.make_node("Concat", ["cells_scores", "padding"], ["scores"], axis=1),
-        # Of each box a sum with nothing, so that the boxes come from the picture.
-        helper.make_node("ReduceMax", ["input"], ["most"], keepdims=0),
-        helper.make_node("Mul", ["most", "zero"], ["nothing"]),
-        helper.make_node("Add", ["corners", "nothing"], ["boxes"]),
-    ]
-    shape = [1, 3, HEIGHT, WIDTH]
-    graph = helper.make_graph(
-        nodes,
-        "red",
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, shape)],
-        [
-            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, ROWS, 4]),
-            helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, ROWS, 2]),
-        ],
-        [numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return bytes(model.SerializeToString())
 
 
 def draw_pictures(folder: Path, count: int) -> str:

@@ -1,0 +1,107 @@
+"""Asks a second model for the objects of a frame: `--crops NAME`.
+
+    boxes with ids ─► crop ─► as before? ─► the answer that it had, with its age
+                                 └─ no ─► mesh ─► cache
+
+Crops are cut from what has passed the door: a masked region is masked here, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nodes.life.node import Node
+from nodes.perception.crops.cache import SIZE, CropCache, CropRule, Known
+from nodes.perception.gate.measures import gray
+from nodes.perception.mask.door import Cleared, image_of
+from nodes.perception.picture_task import PictureTask, Tasks
+from nodes.perception.results import told
+from shards.errors import ShardsError
+from shards.task.results import Detections
+from swarm.errors import SwarmError
+
+LEAST = 4  # pixels of an object's side; a smaller one is left out
+
+
+class Crops:
+    """Of one camera. most: objects of a frame that are looked at, those with the best scores. say:
+    hears of a fault. counts: objects since the start, `asked` of the mesh, `kept` or `failed`."""
+
+    def __init__(
+        self, node: Node, model: str, rule: CropRule, most: int, say: Callable[[str], None]
+    ) -> None:
+        self.counts: Counter[str] = Counter(asked=0, kept=0, failed=0)
+        self._node = node
+        self._name, _, self._pinned = model.partition("@")
+        self._most = most
+        self._say = say
+        self._tasks = Tasks(node.mesh)
+        self._cache = CropCache(rule)
+
+    async def of(self, cleared: Cleared, found: Detections) -> list[dict[str, Any]]:
+        """A document for each object that was looked at: its `id`, what the model found, and the
+        `age_ms` of an answer that stands. Tracked objects only. Never raises for the mesh."""
+        if found.ids is None or not len(found):
+            return []
+        image = image_of(cleared)
+        best = np.argsort(-found.scores, kind="stable")[: self._most]
+        try:
+            version = self._pinned or await self._node.mesh.catalog.version_for(
+                self._name, self._node.id, "", "crops"
+            )
+            task = await self._tasks.of(self._name, version)
+        except (SwarmError, ShardsError) as error:
+            self._say(f"--crops {self._name}: {error}")
+            return []
+        looked = (
+            self._look(task, version, image, found.boxes[at], int(found.ids[at])) for at in best
+        )
+        documents = await asyncio.gather(*looked)
+        return [each for each in documents if each is not None]
+
+    async def _look(
+        self, task: PictureTask, version: str, image: np.ndarray, box: np.ndarray, track: int
+    ) -> dict[str, Any] | None:
+        crop, now = cut(image, box), time.monotonic()
+        if crop is None:
+            return None
+        known = self._cache.answer(track, box, partial(reduced, image), version, now)
+        if known is not None:
+            self.counts["kept"] += 1
+            return {"id": track, **known.found, "age_ms": round((now - known.at) * 1e3, 3)}
+        budget = self._node.config.budget
+        try:
+            inputs = task.prepare(crop)
+            result = await self._node.mesh.infer(self._name, inputs, budget, version=version)
+            answer = told(task.read(result.outputs, crop.shape), result.outputs)
+        except (SwarmError, ShardsError, ValueError) as error:
+            self.counts["failed"] += 1
+            self._say(f"--crops {self._name}: {error}")
+            return None
+        self.counts["asked"] += 1
+        self._cache.keep(track, Known(box, gray(crop, SIZE), version, answer, now))
+        return {"id": track, **answer}
+
+
+def reduced(image: np.ndarray, box: np.ndarray) -> np.ndarray | None:
+    """A box's crop as the cache compares it; None for a box of hardly any pixels."""
+    crop = cut(image, box)
+    return None if crop is None else gray(crop, SIZE)
+
+
+def cut(image: np.ndarray, box: np.ndarray) -> np.ndarray | None:
+    """The pixels of a box, uint8 [height, width, 3]; None for a box of hardly any. box: left, top,
+    right, bottom as shares of the picture."""
+    height, width = image.shape[:2]
+    corners = np.clip(box, 0, 1) * np.array([width, height, width, height])
+    left, top, right, bottom = np.rint(corners).astype(int)
+    if right - left < LEAST or bottom - top < LEAST:
+        return None
+    return np.ascontiguousarray(image[top:bottom, left:right])
