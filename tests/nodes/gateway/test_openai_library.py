@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-from support.commands import environment
+from support.foreign_library import python_with, run
 from support.gateways import address, gateway_of
-from support.meshes import READY, mesh_of
+from support.meshes import mesh_of
 from support.talker import HELLO, TALKER, ids_of, talker
 
 pytestmark = [
@@ -24,32 +22,10 @@ CLIENT = Path(__file__).with_name("openai_client.py")
 LIBRARY = "openai>=1.50,<4"
 
 
-async def run(*words: str) -> tuple[int, str, str]:
-    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-    process = await asyncio.create_subprocess_exec(*words, env=environment(), **pipes)
-    try:
-        async with asyncio.timeout(READY):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
-
-
 @pytest.fixture
 async def python(tmp_path: Path) -> str:
     """An interpreter that has the library."""
-    uv = shutil.which("uv")
-    if uv is None:
-        pytest.skip("uv, which makes the library's environment, is not installed")
-    found = str(tmp_path / "venv/bin/python")
-    await run(uv, "venv", "-q", str(tmp_path / "venv"))
-    code, _, err = await run(uv, "pip", "install", "-q", "--python", found, LIBRARY)
-    if code:
-        pytest.skip(f"the library cannot be installed: {err[:200]}")
-    return found
+    return await python_with(LIBRARY, tmp_path)
 
 
 async def test_openais_library_chats_streams_and_hears_refusals(python: str) -> None:

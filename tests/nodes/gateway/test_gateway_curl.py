@@ -1,0 +1,33 @@
+"""The line of curl that the page shows answers as it is pasted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from http_rig import door
+from programs import needed
+from support.waiting import GENEROUS
+
+
+async def pasted(line: str) -> Any:
+    """What a shell says to a line."""
+    shell = await asyncio.create_subprocess_exec("bash", "-c", line, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(GENEROUS):
+        out, _ = await shell.communicate()
+    assert shell.returncode == 0
+    return json.loads(out)
+
+
+async def test_the_pages_line_of_curl_answers_as_it_is_pasted() -> None:
+    needed("curl", "curl")
+    async with door(page=True) as opened:
+        host = f"127.0.0.1:{opened.server.port}"
+        listed = await opened.ask("/page/models", Host=host)
+        [model] = [each for each in listed.document["models"] if each["ready"]]
+        line = model["lines"]["curl"]
+        assert line.startswith("curl ")
+        answer = await pasted(line)
+    assert answer["model_name"] == model["name"] == "m"
+    assert [output["name"] for output in answer["outputs"]] == ["double", "negative"]
