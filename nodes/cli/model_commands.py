@@ -125,6 +125,19 @@ def serve(
     return run_serve(model, state, target)
 
 
+def plan(
+    model: ServedModel,
+    target: Target,
+    freeze: bool | None = seldom(
+        None, "Keep to the plan, whoever comes; or plan again.", "--freeze/--unfreeze"
+    ),
+) -> int:
+    """Show which stages lie together on nodes of role auto, and why; freeze that."""
+    from nodes.cli.plan_in_force import run_plan_in_force
+
+    return run_plan_in_force(model, freeze, target)
+
+
 def slo(
     model: Name,
     target: SignedTarget,
@@ -194,6 +207,7 @@ add_commands(
             "rollback": rollback,
             "pin": pin,
             "serve": serve,
+            "plan": plan,
         },
         "Watch and learn": {"slo": slo, "weights": weights, "samples": samples},
     },

@@ -17,6 +17,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from support.auto_meshes import (
+    SETTLES_WITHIN,
+    any_alive,
+    leaves,
+    newest,
+    start_auto,
+    until_settled,
+)
 from support.meshes import mesh_of, whole
 
 import swarm
@@ -26,14 +34,11 @@ from bench.report.figure import percentile
 from bench.report.frame import Benchmark
 from nodes.console import out
 from nodes.up.mesh import LocalMesh
-from nodes.up.supervisor import NodeProcess
 from shards.manifest import write_dir
 from shards.split.split import split
 from shards.zoo.builders import mobilenet
-from swarm.errors import Unavailable
 
 QUIET = 5.0  # seconds of load before the first event, and behind each
-SETTLES_WITHIN = 60.0  # seconds
 WARM_UP = 20  # requests
 INPUTS = 8
 
@@ -93,62 +98,6 @@ class Load:
             await asyncio.wait(self.tasks, timeout=self.plan.budget + 1)
 
 
-def alive(local: LocalMesh) -> list[dict[str, Any]]:
-    """The last statuses of living nodes of the role."""
-    pids = {node.pid for node in local.supervisor.nodes if node.alive and node.role == "auto"}
-    return [status for status in local.statuses.values() if status["pid"] in pids]
-
-
-def newest(local: LocalMesh) -> dict[str, Any]:
-    """The newest plan that any living node knows; {} where there is none."""
-    plans = [plan for status in alive(local) for plan in status.get("plans", ())]
-    return max(plans, key=lambda plan: plan.get("plan", 0), default={})
-
-
-def is_settled(local: LocalMesh) -> bool:
-    """Whether each slot of the newest plan has a living node that serves all its stages, and
-    every living node has heard of the plan."""
-    plan = newest(local)
-    if not plan.get("slots"):
-        return False
-    filled = []
-    for status in alive(local):
-        own = next((p for p in status.get("plans", ()) if p.get("plan") == plan["plan"]), None)
-        if own is None:
-            return False
-        held = {stage["stage"] for stage in status["stages"]}
-        if (slot := own.get("slot")) and held.issuperset(range(slot[0], slot[1] + 1)):
-            filled.append(tuple(slot))
-    return sorted(filled) == sorted(map(tuple, plan["slots"]))
-
-
-async def until_settled(local: LocalMesh, what: str) -> None:
-    """Raises `Unavailable` with what the nodes say."""
-    if not await local.until(lambda: is_settled(local), SETTLES_WITHIN):
-        told = [
-            (s["node"], [x["stage"] for x in s["stages"]], s.get("plans")) for s in alive(local)
-        ]
-        raise Unavailable(f"no placement within {SETTLES_WITHIN:g} s of {what}: {told}")
-
-
-def start_auto(local: LocalMesh, model: str, memory: int, *more: str) -> NodeProcess:
-    return local.start("auto", model, "--memory-mb", str(memory), *more)
-
-
-def leaves(local: LocalMesh, number: signal.Signals, count: int) -> list[int]:
-    """Send a signal to nodes that fill slots; none is started again. Returns their processes."""
-    busy = {
-        status["pid"]
-        for status in alive(local)
-        if any("slot" in p for p in status.get("plans", ()))
-    }
-    gone = [node for node in local.supervisor.nodes if node.pid in busy][:count]
-    for node in gone:
-        node.wanted = False
-        node.signal(number)
-    return [node.pid for node in gone]
-
-
 async def act(local: LocalMesh, event: str, model: str, memory: int) -> None:
     """Let an event happen, and wait until it has."""
     match event:
@@ -162,16 +111,12 @@ async def act(local: LocalMesh, event: str, model: str, memory: int) -> None:
             await local.until(has_measured, SETTLES_WITHIN)
         case "leave":
             pids = leaves(local, signal.SIGTERM, 1)
-            await local.until(lambda: not _any_alive(local, pids), SETTLES_WITHIN)
+            await local.until(lambda: not any_alive(local, pids), SETTLES_WITHIN)
         case "kill-two":
             pids = leaves(local, signal.SIGKILL, 2)
-            await local.until(lambda: not _any_alive(local, pids), SETTLES_WITHIN)
+            await local.until(lambda: not any_alive(local, pids), SETTLES_WITHIN)
         case _:
             raise ValueError(f"event {event!r}: join, leave or kill-two")
-
-
-def _any_alive(local: LocalMesh, pids: Sequence[int]) -> bool:
-    return any(node.alive for node in local.supervisor.nodes if node.pid in pids)
 
 
 async def play(plan: AutoPlan, progress: Callable[[str], None]) -> dict[str, Any]:
