@@ -358,6 +358,20 @@ def site(
     raise typer.Exit(SITE_CUT.run(plan, json_, output=output))
 
 
+def upgrade(
+    devices: Annotated[int, typer.Option(min=3, max=64, help="Each runs one shard of 3.")] = 6,
+    rate: Annotated[float, typer.Option(min=1, help="Requests a second.")] = 30.0,
+    kills: Annotated[bool, typer.Option(help="Updaters are killed, and power is cut.")] = True,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """Requests while devices go to good and bad releases of the node software: none lost."""
+    from bench.faults.upgrades import UPGRADES, UpgradePlan
+
+    plan = UpgradePlan(devices, rate, kills=kills)
+    raise typer.Exit(UPGRADES.run(plan, json_, output=output))
+
+
 def memory(
     model: Annotated[
         str, typer.Option(help="An ONNX file, or digits or resnet50 of this project.")
@@ -586,6 +600,7 @@ COMMANDS = (
     chaos,
     auto,
     site,
+    upgrade,
     hostile,
     overload,
     memory,

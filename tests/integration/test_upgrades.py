@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from support.meshes import READY, Load, mesh_of, push, split_digits
+from support.meshes import READY, Load, mesh_of, split_digits
 from support.upgrades import (
     DIES,
     FIRST,
@@ -22,6 +22,7 @@ from support.upgrades import (
 )
 from support.waiting import eventually
 
+from nodes.up.mesh import push
 from nodes.upgrade.device import Phase, Seen
 from nodes.upgrade.environments import Environments
 from nodes.upgrade.record_file import RecordFile
