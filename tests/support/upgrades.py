@@ -112,8 +112,13 @@ def updater(
 
 def adopted(home: Path) -> Environments:
     """A device's home, with the release that it has from the beginning."""
+    return adopted_from(home, environment_folder(home / "first"))
+
+
+def adopted_from(home: Path, folder: Path) -> Environments:
+    """The same, of an environment that is somewhere else."""
     environments = Environments(home)
-    environments.adopt(FIRST, environment_folder(home / "first"))
+    environments.adopt(FIRST, folder)
     environments.switch(FIRST)
     return environments
 
