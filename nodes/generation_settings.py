@@ -27,6 +27,12 @@ class GenerationOptions:
         least=0.01,
         most=1,
     )
+    token_quota: float = tuning(
+        0.0,
+        "Tokens a second, of prompts and answers, that one client may use at a node of stage 1, "
+        "ten seconds of them at once; 0: any number.",
+        least=0,
+    )
     kept_bytes: int = tuning(
         256,
         "Megabytes of hidden states that a stage keeps, to go on at another node when the next "

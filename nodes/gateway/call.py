@@ -13,10 +13,13 @@ from swarm.wire.messages import Result
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who asks. agent: the mesh's name for the caller, for quotas and audit; "" for a caller on
-    loopback who shows nothing. known_by: `loopback`, `key`, `token` or `certificate`."""
+    loopback who shows nothing. known_by: `loopback`, `key`, `token` or `certificate`. tokens:
+    a second, of prompts and answers of language models, that the caller may use; 0.0 for any
+    number."""
 
     agent: str = ""
     known_by: str = "loopback"
+    tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

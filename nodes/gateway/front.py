@@ -113,7 +113,7 @@ class Front:
         regions = ClientRegions() if options.allow_client_shm else None
         if options.http:
             context = None if tls is None else tls.context
-            openai = OpenAiApp(node.mesh, models, callers, options)
+            openai = OpenAiApp(node.mesh, models, callers, options, on_refused=refused)
             page = PageApp(inference, models, callers, 503 if options.full_is_503 else 429)
             self._doors[HTTP] = HttpServer(
                 inference,

@@ -27,7 +27,7 @@ from swarm.errors import DecodeError, Internal, ResourceExhausted, SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.choice import Candidate
-from swarm.generation.effects import Pass, Prepare, Tell
+from swarm.generation.effects import Ended, Pass, Prepare, Tell
 from swarm.generation.head import HeadCore
 from swarm.generation.request import GenerateRequest
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
@@ -62,7 +62,8 @@ class _Peers:
 
 class GenerationServer:
     """`start`, then `drain` and `close`. peers(stage): the living nodes of a stage. texts: of the
-    version, None where it has none. end_tokens: ids that end every answer."""
+    version, None where it has none. end_tokens: ids that end every answer. on_ended: is
+    told of each session that ends at its head."""
 
     def __init__(
         self,
@@ -75,7 +76,9 @@ class GenerationServer:
         limits: Limits = USUAL,
         texts: Texts | None = None,
         end_tokens: tuple[int, ...] = (),
+        on_ended: Callable[[Ended], None] | None = None,
     ) -> None:
+        self._on_ended = on_ended
         self.end_tokens, self.texts = end_tokens, texts
         decode = None if texts is None else texts.tokenizer.decode
         self.info, self.stage = info, stage
@@ -367,6 +370,9 @@ class GenerationServer:
             self._send_forward(each.node, 1, Forward("", asks=[ask]))
         for tell in out.tells:
             self._tell(tell)
+        if self._on_ended is not None:
+            for ended in out.ended:
+                self._on_ended(ended)
         self._link.push()
 
     def _send_forward(self, node: str, stage: int, message: Forward) -> None:

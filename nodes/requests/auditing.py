@@ -31,10 +31,14 @@ from swarm.audit.record import (
 from swarm.audit.recorder import Recorder
 from swarm.errors import DecodeError, Status
 from swarm.fleet.advertised import AUDITS
+from swarm.flow.bucket import TokenBucket
+from swarm.generation.effects import Ended
+from swarm.model import ModelInfo
 from swarm.subjects import TOKEN, second_inbox
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Request, Result
 
+REFUSALS, REFUSALS_AT_ONCE = 20.0, 100.0  # of sessions, that are recorded a second, and at once
 ASKERS_EVERY = 0.2  # seconds between looks at who records what it asks
 
 
@@ -53,6 +57,7 @@ class NodeAudit:
         self._inbox = link.options.inbox if config.answers_requests else ""
         self._stored = not config.shares_memory
         self._view = connection.peers.view
+        self._refusals, self._unsaid = TokenBucket(REFUSALS, REFUSALS_AT_ONCE), 0
         self._askers: frozenset[str] = frozenset()
         self._askers_at = 0.0
 
@@ -96,6 +101,21 @@ class NodeAudit:
         """A stage has answered a request with a failure."""
         if status is not Status.UNAVAILABLE and not self._is_recorded_elsewhere(features.reply):
             self._of_stage(features, status, features.stage, None)
+
+    def session(self, info: ModelInfo, ended: Ended) -> None:
+        """A session of a language model has ended at its first stage, or was refused there: of a
+        flood of refusals some are recorded, and the next one counts the others."""
+        fields = _fields(info.model, info.version, ended.status, [])
+        fields |= {"by": "stage", "prompt_tokens": ended.prompt, "tokens": ended.made}
+        if ended.status is not Status.OK:
+            fields |= {"stage": 1, "node": self._node}
+            if not ended.prompt and not self._refusals.take(time.monotonic()):
+                self._unsaid += 1
+                return
+        if self._unsaid:
+            fields["refused_before"], self._unsaid = self._unsaid, 0
+        agent = agent_token(ended.agent)
+        self.recorder.offer(Entry("request", agent, time.time(), ended.session, fields))
 
     def _of_stage(
         self,

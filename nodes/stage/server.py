@@ -37,6 +37,7 @@ from swarm.errors import (
 )
 from swarm.fleet.priorities import PRIMARY
 from swarm.flow.bucket import Quotas
+from swarm.generation.effects import Ended
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.tracing.anatomy import moments
@@ -86,6 +87,10 @@ class StageAudit(Protocol):
 
     def failed(self, features: Features, status: Status) -> None:
         """The requester has a failure."""
+        ...
+
+    def session(self, info: ModelInfo, ended: Ended) -> None:
+        """A session of a language model has ended, or was refused."""
         ...
 
 

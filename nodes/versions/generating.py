@@ -30,7 +30,12 @@ class GenerationServing(Serving):
         connection, info = shared.connection, self.info
         options = connection.config.generation
         shares = Shares(share=options.agent_share)
-        limits = Limits(kept_bytes=options.kept_bytes, idle=options.session_idle, shares=shares)
+        limits = Limits(
+            kept_bytes=options.kept_bytes,
+            idle=options.session_idle,
+            shares=shares,
+            quota=options.token_quota,
+        )
         self._membership = connection.membership
         self.generation = [
             GenerationServer(
@@ -43,6 +48,7 @@ class GenerationServing(Serving):
                 limits,
                 texts=loaded.texts,
                 end_tokens=loaded.language.end_tokens if loaded.language else (),
+                on_ended=None if shared.audit is None else partial(shared.audit.session, info),
             )
             for stage, decoder in loaded.decoders.items()
         ]

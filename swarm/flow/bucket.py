@@ -34,6 +34,11 @@ class TokenBucket:
         self._tokens -= amount
         return True
 
+    def spend(self, now: float, amount: float) -> None:
+        """Take `amount` tokens, which the bucket may owe from then on."""
+        self._refill(now)
+        self._tokens -= amount
+
     def set_rate(self, rate: float, now: float) -> None:
         """Change the refill (tokens a second) from `now` (seconds) on."""
         if not rate >= 0:
@@ -94,3 +99,33 @@ class Quotas:
         if len(self._buckets) > self._max_agents:
             self._buckets.popitem(last=False)
         return bucket.take(now)
+
+
+class Spending:
+    """What agents spend of a rate, told once it is spent: an agent in debt waits until its rate has
+    paid it off. The agent seen longest ago, of `max_agents`, is forgotten first.
+
+    burst: seconds of the rate that may be spent at once, > 0.
+    """
+
+    def __init__(self, burst: float = 10.0, *, max_agents: int = 4096) -> None:
+        self._burst = burst
+        self._max_agents = max_agents
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def owes(self, agent: str, now: float) -> float:
+        """Seconds until an agent may spend again; 0.0 for one that may at `now`."""
+        bucket = self._buckets.get(agent)
+        if bucket is None or (tokens := bucket.tokens(now)) > 0:
+            return 0.0
+        return (1.0 - tokens) / bucket.rate
+
+    def spend(self, agent: str, rate: float, amount: float, now: float) -> None:
+        """An agent whose rate is `rate` a second, > 0, has spent `amount`."""
+        bucket = self._buckets.get(agent)
+        if bucket is None or bucket.rate != rate:
+            bucket = self._buckets[agent] = TokenBucket(rate, rate * self._burst)
+        self._buckets.move_to_end(agent)
+        if len(self._buckets) > self._max_agents:
+            self._buckets.popitem(last=False)
+        bucket.spend(now, amount)

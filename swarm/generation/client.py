@@ -77,6 +77,11 @@ class Generation:
     def asked_again(self) -> int:
         return self._follower.asked_again
 
+    @property
+    def spent(self) -> int:
+        """Tokens of the prompt and of the answer so far."""
+        return self._follower.prompt_tokens + len(self._follower.made)
+
     def __aiter__(self) -> AsyncGenerator[GeneratedToken, None]:
         if self._begun:
             raise InvalidArgument("an answer is read once: ask again for another one")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarm.errors import SwarmError
+from swarm.errors import Status, SwarmError
 from swarm.generation.request import GenerateRequest
 from swarm.generation.steps import Forward, Step, Word
 
@@ -39,6 +39,17 @@ class Prepare:
     reply: str
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a session ended at its head, for the audit. prompt, made: tokens."""
+
+    session: str
+    agent: str
+    status: Status
+    prompt: int = 0
+    made: int = 0
+
+
 @dataclass(slots=True)
 class Outbox:
     """forward: by the next stage's node. words: by the subject that hears them."""
@@ -47,6 +58,7 @@ class Outbox:
     words: dict[str, list[Word]] = field(default_factory=dict)
     tells: list[Tell] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
 
     def step(self, node: str, step: Step, probe: bool = False) -> None:
         """Send a step."""

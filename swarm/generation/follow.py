@@ -60,7 +60,8 @@ class GeneratedToken:
 @dataclass(slots=True)
 class Follower:
     """`due` says what to send and when, `take` what a message brings. request: with a session and a
-    seed. deadline: in the time that `now` is of. error: why it ended; None where it ended well."""
+    seed. deadline: in the time that `now` is of. error: why it
+    ended; None where it ended well. prompt_tokens: of the request, 0 until it is accepted."""
 
     request: GenerateRequest
     deadline: float
@@ -68,6 +69,7 @@ class Follower:
     done: bool = False
     error: SwarmError | None = None
     asked_again: int = 0
+    prompt_tokens: int = 0
     _epoch: int = 0
     _head: str = ""
     _news: float | None = None
@@ -136,6 +138,8 @@ class Follower:
         if doc.get("accepted") is True:
             self._head = str(doc.get("node", ""))[:128]
             self.request = replace(self.request, version=str(doc.get("version", ""))[:128])
+            prompt = doc.get("prompt_tokens", 0)
+            self.prompt_tokens = prompt if type(prompt) is int else 0
             epoch = doc.get("epoch", 0)
             self._epoch = max(self._epoch, epoch if type(epoch) is int else 0)
             return None

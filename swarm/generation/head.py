@@ -16,13 +16,15 @@ from swarm.errors import (
     Internal,
     InvalidArgument,
     ResourceExhausted,
+    Status,
     SwarmError,
     Unavailable,
 )
+from swarm.flow.bucket import Spending
 from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.admission import AGAIN_AFTER, Admission, Asked
 from swarm.generation.choice import Candidate, choose
-from swarm.generation.effects import Pass, Prepare, Tell
+from swarm.generation.effects import Ended, Pass, Prepare, Tell
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
@@ -46,7 +48,8 @@ LATE_FACTOR, SOONEST_LATE, LATEST_LATE = 4.0, 0.25, 2.0
 @dataclass(slots=True)
 class Led:
     """What stage 1 knows of a session besides. fed: ids `[0, fed)` have been given to the layers.
-    waits: since when all are fed, and the next one is awaited; None while it is not."""
+    waits: since when all are fed, and the next one is awaited; None while it is not. status: with
+    which it ends."""
 
     request: GenerateRequest
     deadline: float
@@ -55,6 +58,7 @@ class Led:
     waits: float | None = None
     probes: int = 0
     last_token: float | None = None
+    status: Status = Status.OK
 
 
 class HeadCore(StageCore):
@@ -76,6 +80,7 @@ class HeadCore(StageCore):
         self.led: dict[str, Led] = {}
         self.admission = Admission(shape.slots, limits.shares)
         self._prepares: list[Prepare] = []
+        self._spending = Spending()
         self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
         self._words_to = words_to
         self._version = version
@@ -105,6 +110,9 @@ class HeadCore(StageCore):
         admission = self.admission
         try:
             self._check(request)
+            if wait := self._spending.owes(request.agent, now):
+                text = f"agent {request.agent!r} may use {self._limits.quota:g} tokens a second"
+                raise ResourceExhausted(text, wait)
             if self.draining:
                 self._late(Asked(request, reply))
                 return
@@ -167,6 +175,10 @@ class HeadCore(StageCore):
         self._refuse(request, reply, error)
         self._admit()
 
+    def _spend(self, agent: str, tokens: int, now: float) -> None:
+        if self._limits.quota:
+            self._spending.spend(agent, self._limits.quota, tokens, now)
+
     def _accept(self, session: Session) -> None:
         """Tell the client that its session is here."""
         opening = session.opening
@@ -187,6 +199,7 @@ class HeadCore(StageCore):
         self.counts["refused"] += 1
         doc = {"v": 1, "session": request.session}
         self._out.tells.append(Tell(request.session, reply, doc, request.json, True, error))
+        self._out.ended.append(Ended(request.session, request.agent, error.status))
 
     def _whose(self, request: GenerateRequest) -> str:
         """The node that a request belongs to, "" for this one: the one that has the session, if it
@@ -228,6 +241,8 @@ class HeadCore(StageCore):
             raise Unavailable(f"{self.node} is leaving: ask again")
         session.ids = [*request.prompt, *_made(request)]
         self.led[session.key] = Led(request, now + request.budget, now)
+        if not request.made:
+            self._spend(request.agent, len(request.prompt), now)
         return session
 
     def _adopt(self, session: Session, request: GenerateRequest, reply: str) -> None:
@@ -319,6 +334,7 @@ class HeadCore(StageCore):
         led = self.led.get(session.key)
         if led is None:
             return
+        self._spend(led.request.agent, 1, now)
         if led.last_token is None:
             self.first_token.add(now - led.began, now)
         else:
@@ -334,7 +350,17 @@ class HeadCore(StageCore):
         opening = session.opening
         doc = {"v": 1, "session": session.key}
         self._out.tells.append(Tell(session.key, opening.reply, doc, opening.json, True, error))
+        self.led[session.key].status = error.status
         self.close(session.key)
+
+    def close(self, key: str) -> None:
+        """See `StageCore`."""
+        session, led = self.sessions.get(key), self.led.get(key)
+        if session is not None and led is not None:
+            prompt = session.opening.prompt
+            made = len(session.ids) - prompt
+            self._out.ended.append(Ended(key, led.request.agent, led.status, prompt, made))
+        super().close(key)
 
     def _end_failed(self, session: Session, text: str) -> None:
         self.end(session, Internal(text))

@@ -67,6 +67,9 @@ class Limits:
     shares: Shares = USUAL_SHARES
     """Of one agent, at stage 1."""
 
+    quota: float = 0.0
+    """Tokens a second of prompts and answers of one agent, at stage 1; 0.0 for any number."""
+
 
 USUAL = Limits()
 

@@ -91,15 +91,16 @@ class ListedCallers:
             agent = rules.keys.get(hash_of(shown))
             if agent is None:
                 raise Unauthenticated("the key is of nobody here")
-            return Caller(agent, "key"), 0.0
+            return Caller(agent, "key", rules.tokens.get(agent, 0.0)), 0.0
         if shown:
             bearer = self._tokens.of(shown, time.time())
-            return Caller(bearer.agent, "token"), bearer.quota
+            tokens = rules.tokens.get(bearer.agent, 0.0) or bearer.tokens
+            return Caller(bearer.agent, "token", tokens), bearer.quota
         if certificate:
             agent = rules.certificates.get(certificate)
             if agent is None:
                 raise PermissionDenied("the name in the certificate is of nobody here")
-            return Caller(agent, "certificate"), 0.0
+            return Caller(agent, "certificate", rules.tokens.get(agent, 0.0)), 0.0
         raise Unauthenticated("show a key or a token: Authorization: Bearer …")
 
     def _take(self, agent: str, quota: float) -> None:

@@ -4,6 +4,7 @@
     agent = "camera-1"            # the mesh's name for who has the key
     sha256 = "9f86d081884c7d65…"  # of the key, 64 hexadecimal digits
     quota = 100                   # requests a second; left out: any number
+    tokens = 500                  # of language models, a second; left out: any number
 
     [[token]]
     algorithm = "EdDSA"           # or ES256, RS256, HS256: a token of another one is refused
@@ -43,16 +44,16 @@ MOST_ISSUERS = 16  # each may be asked about a token
 LEAST_SECRET = 32  # bytes of a secret of HS256, RFC 7518, 3.2
 LEAST_RSA = 2048  # bits, RFC 7518, 3.3
 _FIELDS = {
-    "key": {"agent", "sha256", "quota"},
-    "token": {"algorithm", "key", "issuer", "audience", "claim", "quota"},
-    "certificate": {"name", "agent", "quota"},
+    "key": {"agent", "sha256", "quota", "tokens"},
+    "token": {"algorithm", "key", "issuer", "audience", "claim", "quota", "tokens"},
+    "certificate": {"name", "agent", "quota", "tokens"},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
     """Whose tokens are taken. key: bytes of a secret, or a public key of `cryptography`. quota:
-    requests a second of each of its agents, 0.0 for any number."""
+    requests a second of each of its agents, 0.0 for any number; tokens: of language models."""
 
     algorithm: str
     key: Any
@@ -60,17 +61,19 @@ class Issuer:
     audience: str
     claim: str
     quota: float
+    tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """keys: agents by the SHA-256 of their keys. certificates: agents by common name. quotas:
-    requests a second by agent. files: all that they were read from."""
+    requests a second by agent; tokens: of language models. files: all that they were read from."""
 
     keys: Mapping[bytes, str]
     certificates: Mapping[str, str]
     issuers: tuple[Issuer, ...]
     quotas: Mapping[str, float]
+    tokens: Mapping[str, float]
     files: tuple[Path, ...]
 
 
@@ -109,6 +112,7 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
     certificates: dict[str, str] = {}
     issuers: list[Issuer] = []
     quotas: dict[str, float] = {}
+    tokens: dict[str, float] = {}
     files = [path]
     for kind, fields in _FIELDS.items():
         blocks = document.get(kind, [])
@@ -118,14 +122,15 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
             try:
                 if unknown := sorted(set(each) - fields):
                     raise InvalidArgument(f"{unknown[0]!r} is no field of it")
-                quota = _quota(each)
+                quota, most = _quota(each, "quota", "requests"), _quota(each, "tokens", "tokens")
                 if kind == "token":
                     file = path.parent / _text(each, "key")
                     files.append(file)
-                    issuers.append(_issuer(each, file, quota))
+                    issuers.append(_issuer(each, file, quota, most))
                     continue
                 agent = token(_text(each, "agent"), "agent's name")
-                if quotas.setdefault(agent, quota) != quota:
+                same = quotas.setdefault(agent, quota) == quota
+                if not same or tokens.setdefault(agent, most) != most:
                     raise InvalidArgument(f"agent {agent!r} has another quota in another block")
                 if kind == "key":
                     keys[_digest(each)] = agent
@@ -135,7 +140,7 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
                 raise InvalidArgument(f"[[{kind}]] {number}: {error}") from None
     if len(issuers) > MOST_ISSUERS:
         raise InvalidArgument(f"{len(issuers)} blocks [[token]], of {MOST_ISSUERS} at most")
-    return Rules(keys, certificates, tuple(issuers), quotas, tuple(files))
+    return Rules(keys, certificates, tuple(issuers), quotas, tokens, tuple(files))
 
 
 def _text(block: dict[str, Any], name: str, default: str | None = None) -> str:
@@ -145,10 +150,10 @@ def _text(block: dict[str, Any], name: str, default: str | None = None) -> str:
     return value
 
 
-def _quota(block: dict[str, Any]) -> float:
-    value = block.get("quota", 0.0)
+def _quota(block: dict[str, Any], name: str, of: str) -> float:
+    value = block.get(name, 0.0)
     if type(value) not in (int, float) or not 0 <= value < 1e9:
-        raise InvalidArgument(f"quota = {value!r}: it is requests a second")
+        raise InvalidArgument(f"{name} = {value!r}: it is {of} a second")
     return float(value)
 
 
@@ -159,7 +164,7 @@ def _digest(block: dict[str, Any]) -> bytes:
     return bytes.fromhex(value)
 
 
-def _issuer(block: dict[str, Any], file: Path, quota: float) -> Issuer:
+def _issuer(block: dict[str, Any], file: Path, quota: float, tokens: float) -> Issuer:
     algorithm = _text(block, "algorithm")
     if algorithm not in ALGORITHMS:
         raise InvalidArgument(f"algorithm {algorithm!r}: it is {', '.join(ALGORITHMS)}")
@@ -170,6 +175,7 @@ def _issuer(block: dict[str, Any], file: Path, quota: float) -> Issuer:
         _text(block, "audience", ""),
         _text(block, "claim", "sub"),
         quota,
+        tokens,
     )
 
 

@@ -17,10 +17,11 @@ MOST_KNOWN = 1024  # tokens whose signature need not be computed again
 
 
 class Bearer(NamedTuple):
-    """Whom a token names. until: seconds since 1970. quota: see `Issuer`."""
+    """Whom a token names. until: seconds since 1970. quota, tokens: see `Issuer`."""
 
     agent: str
     quota: float
+    tokens: float
     until: float
 
 
@@ -78,4 +79,4 @@ def _bearer(claims: dict[str, Any], issuer: Issuer) -> Bearer:
             f"the token's claim {issuer.claim!r} is no agent's name: at most {MOST_AGENT} of "
             "letters, digits, - and _"
         )
-    return Bearer(agent, issuer.quota, float(claims["exp"]))
+    return Bearer(agent, issuer.quota, issuer.tokens, float(claims["exp"]))

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from nodes.gateway import statuses
+from nodes.gateway.access.callers import OnRefused
 from nodes.gateway.call import Caller, Callers
 from nodes.gateway.http.body import whole_body
 from nodes.gateway.http.connection import CONNECTION, Bounds
@@ -31,6 +32,7 @@ from swarm.errors import (
     Unauthenticated,
     Unavailable,
 )
+from swarm.flow.bucket import Spending
 from swarm.generation.request import MOST_BYTES
 from swarm.ids import ulid
 from swarm.mesh import Mesh
@@ -50,7 +52,7 @@ FULL_AFTER = 1.0  # seconds: an answer takes longer than an inference
 
 class OpenAiApp:
     """An ASGI application for paths below `/v1`, behind the HTTP door. Who cancels a call of it
-    ends its sessions on all nodes."""
+    ends its sessions on all nodes. on_refused: is told of callers that may ask again later."""
 
     def __init__(
         self,
@@ -59,13 +61,16 @@ class OpenAiApp:
         callers: Callers,
         options: GatewayOptions,
         bounds: Bounds = BOUNDS,
+        on_refused: OnRefused = lambda agent, error, peer: None,
     ) -> None:
         self._mesh = mesh
         self._models = models
         self._callers = callers
         self._options = options
         self._bounds = bounds
+        self._on_refused = on_refused
         self._sessions = 0
+        self._spending = Spending()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = _Answering(send)
@@ -96,7 +101,12 @@ class OpenAiApp:
                 _only(scope, "POST")
                 seconds, holder = self._bounds.body_time, state[CONNECTION]
                 body = await whole_body(headers, receive, MOST_BYTES, seconds, holder)
-                await self._complete(wanted(_object(body), len(path) == 2), caller, send)
+                try:
+                    await self._complete(wanted(_object(body), len(path) == 2), caller, send)
+                except ResourceExhausted as error:
+                    if error.retry_after:
+                        self._on_refused(caller.agent, error, client[0])
+                    raise
             case _:
                 raise NoSuchPath(
                     f"there is nothing at {scope['path']!r:.200}: there are /v1/models, "
@@ -127,16 +137,22 @@ class OpenAiApp:
     async def _complete(self, wish: Wanted, caller: Caller, send: _Answering) -> None:
         version = await self._served(wish.model, wish.version)
         count = len(wish.requests)
+        if wait := self._spending.owes(caller.agent, time.monotonic()):
+            text = f"agent {caller.agent!r} may use {caller.tokens:g} tokens a second"
+            raise ResourceExhausted(text, wait)
         if self._sessions + count > self._options.most_in_flight:
             text = f"{self._options.most_in_flight} answers are under way at this gateway"
             raise ResourceExhausted(text, FULL_AFTER)
         self._sessions += count
+        answers = asked(self._mesh, wish, wish.version, caller)
         try:
-            answers = asked(self._mesh, wish, wish.version, caller)
             async with aclosing(together(answers)) as tokens:
                 await self._answer(wish, version, tokens, send)
         finally:
             self._sessions -= count
+            if caller.tokens:
+                spent = sum(answer.spent for answer in answers)
+                self._spending.spend(caller.agent, caller.tokens, spent, time.monotonic())
 
     async def _answer(
         self, wish: Wanted, version: str, tokens: AsyncIterator[Token], send: _Answering

@@ -280,6 +280,14 @@ def test_each_agent_spends_its_own_quota_and_is_told_when_to_come_back(tmp_path:
     assert callers.of(bearer(slow), PEER).agent == "slow"
 
 
+def test_a_block_names_the_tokens_of_language_models_that_an_agent_may_use(tmp_path: Path) -> None:
+    text = '[[certificate]]\nname = "robot 7"\nagent = "robot-7"\ntokens = 50\n'
+    caller = ListedCallers(str(file_of(tmp_path, text))).of({}, PEER, "robot 7")
+    assert caller == Caller("robot-7", "certificate", tokens=50.0)
+    with pytest.raises(BadKey, match="tokens a second"):
+        ListedCallers(str(file_of(tmp_path, text.replace("50", "-1"))))
+
+
 def test_a_refusal_is_on_record_with_its_agent_and_a_flood_is_counted(tmp_path: Path) -> None:
     records: list[Entry] = []
     path = tmp_path / "callers.toml"

@@ -39,6 +39,7 @@ class Rig:
     listed: str
     key: str
     slow_key: str
+    poor_key: str
 
     def post(self, path: str, body: Any, url: str = "", **headers: str) -> tuple[int, Any, Any]:
         named = {"content_type": "application/json", **headers}
@@ -68,7 +69,7 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
-    keys = [new_key(), new_key()]
+    keys = [new_key(), new_key(), new_key()]
     callers = written(tmp_path_factory.mktemp("callers") / "callers.toml", *keys)
     async with mesh_of(talker(), "shard-1", "shard-2") as local:
         first = await gateway_of(local, "--http", "0")
@@ -76,10 +77,12 @@ async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
         yield Rig(local, address(local, first), address(local, second), *keys)
 
 
-def written(path: Path, key: str, slow_key: str) -> Path:
-    """A file of two callers; the second one may ask every five seconds."""
+def written(path: Path, key: str, slow_key: str, poor_key: str) -> Path:
+    """Three callers; the second may ask every five seconds, the third use a token a second."""
     path.touch(0o600)
     path.write_text(block("robot", key, 0.0) + block("toy", slow_key, 0.2))
+    with path.open("a") as file:
+        file.write(block("poor", poor_key, 0.0) + "tokens = 1\n")
     return path
 
 
@@ -222,6 +225,11 @@ async def test_keys_and_quotas_are_those_of_the_gateway(rig: Rig) -> None:
     code, headers, document = await asked(authorization=f"Bearer {rig.slow_key}")
     assert (code, document["error"]["code"]) == (429, "rate_limit_exceeded")
     assert int(headers["retry-after"]) >= 1
+    assert (await asked(authorization=f"Bearer {rig.poor_key}"))[0] == 200
+    code, headers, document = await asked(authorization=f"Bearer {rig.poor_key}")
+    assert (code, document["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert "tokens a second" in document["error"]["message"]
+    assert int(headers["retry-after"]) >= 5
 
 
 async def test_a_stage_that_is_killed_costs_a_stream_a_pause_and_no_letter(rig: Rig) -> None:

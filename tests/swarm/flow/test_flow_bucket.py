@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.flow.bucket import Quotas, TokenBucket
+from swarm.flow.bucket import Quotas, Spending, TokenBucket
 
 
 @given(
@@ -62,3 +62,27 @@ def test_bad_limits_are_refused_when_given_not_when_used() -> None:
         Quotas(rate=1, burst=0)
     with pytest.raises(ValueError, match="rate"):
         TokenBucket(float("nan"), 1)
+
+
+@given(st.floats(0.5, 100), st.lists(st.tuples(st.floats(0, 3), st.floats(1, 500)), max_size=60))
+def test_who_spends_more_than_its_rate_waits_until_its_debt_is_paid_off(
+    rate: float, steps: list[tuple[float, float]]
+) -> None:
+    spending, now, spent, largest = Spending(burst=10.0), 0.0, 0.0, 0.0
+    for step, amount in steps:
+        now += step
+        if not spending.owes("a", now):
+            spending.spend("a", rate, amount, now)
+            spent, largest = spent + amount, max(largest, amount)
+        if wait := spending.owes("a", now):
+            assert not spending.owes("a", now + wait)
+        assert spent <= rate * (10.0 + now) + largest + 1e-6
+    assert not spending.owes("b", now)
+
+
+def test_of_many_agents_the_one_seen_longest_ago_is_forgotten() -> None:
+    spending = Spending(max_agents=2)
+    for agent in "aba":
+        spending.spend(agent, 1.0, 50.0, 0.0)
+    spending.spend("c", 1.0, 50.0, 0.0)
+    assert [bool(spending.owes(agent, 0.0)) for agent in "abc"] == [True, False, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from swarm.errors import ResourceExhausted, Status
 from swarm.generation.admission import Admission, Shares
 from swarm.generation.choice import Candidate
+from swarm.generation.effects import Ended
 from swarm.generation.head import HeadCore
 from swarm.generation.request import GenerateRequest
 from swarm.generation.stage import Limits, Shape
@@ -23,10 +25,21 @@ def asked(number: int, agent: str = "flood") -> GenerateRequest:
     return GenerateRequest(session=f"{agent}{number}", text="Once", max_tokens=5, agent=agent)
 
 
-def head(share: float = 0.5) -> HeadCore:
+def head(share: float = 0.5, limits: Limits | None = None) -> HeadCore:
     """Of a model in one stage."""
-    limits = Limits(shares=Shares(share))
+    limits = limits or Limits(shares=Shares(share))
     return HeadCore(1, "n", Shape(8, 64, SLOTS, 64), lambda _: [Candidate("n")], "w", limits=limits)
+
+
+def opened(core: HeadCore, number: int, agent: str, now: float, prompt: int = 20) -> bool:
+    """Whether a request gets its session."""
+    request = GenerateRequest(
+        session=f"{agent}{number}", prompt=(1,) * prompt, max_tokens=2, agent=agent
+    )
+    core.ask(request, "r", now)
+    for each in core.prepares():
+        core.prepared(each.request, each.reply, now)
+    return request.session in core.sessions
 
 
 def refusals(core: HeadCore) -> list[str]:
@@ -122,3 +135,30 @@ def test_a_client_that_goes_away_waits_no_more() -> None:
     assert core.is_idle
     core.prepared(asked(0), "r", 0.0)
     assert core.flush().tells == []
+
+
+def test_an_agent_spends_a_quota_of_tokens_and_is_told_when_it_may_go_on() -> None:
+    core = head(limits=Limits(quota=2.0))
+    assert opened(core, 0, "busy", 0.0, prompt=30)
+    assert not opened(core, 1, "busy", 0.0)
+    [error] = [tell.error for tell in core.flush().tells if tell.error is not None]
+    assert isinstance(error, ResourceExhausted)
+    assert 4.0 < error.retry_after < 7.0
+    assert opened(core, 0, "other", 0.0)
+    assert opened(core, 2, "busy", error.retry_after)
+
+
+def test_each_session_that_ends_or_is_refused_is_told_of_once_with_its_tokens() -> None:
+    core = head()
+    assert opened(core, 0, "robot", 0.0)
+    session = core.sessions["robot0"]
+    [run] = core.plan(0.0)
+    core.computed(run, np.zeros((1, 9), np.float32), 0.1)
+    [run] = core.plan(0.2)
+    core.computed(run, np.zeros((1, 9), np.float32), 0.3)
+    assert session.closed
+    assert not opened(core, 1, "robot", 0.4, prompt=100)
+    assert core.flush().ended == [
+        Ended("robot0", "robot", Status.OK, 20, 2),
+        Ended("robot1", "robot", Status.RESOURCE_EXHAUSTED),
+    ]
