@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from functools import partial
 
+from nodes.place import Place
 from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
 
 gateway = partial(setting, "gateway")
-LOOPBACK = "127.0.0.1"
 DRAIN_TIMEOUT = 4.0  # seconds in which the servers answer what is in flight when they end
 AGE_SPREAD = 1.1  # of the age at which gRPC's library ends a connection, at the most
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a server listens. host: an address of this machine, or its name. port: 0 for a free
-    one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, text: str) -> Place:
-        """Of `PORT`, on loopback alone, or `ADDRESS:PORT`. Raises `InvalidArgument`."""
-        host, colon, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not (port.isascii() and port.isdigit() and int(port) < 65536) or (colon and not host):
-            raise InvalidArgument(
-                f"{text!r} is no place to listen: give PORT, for this machine alone, or "
-                "ADDRESS:PORT"
-            )
-        return cls(host or LOOPBACK, int(port))
-
-    @property
-    def is_loopback(self) -> bool:
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-    def at(self, port: int) -> str:
-        """`HOST:PORT` with another port, as clients write it."""
-        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
 @dataclass(frozen=True)

@@ -157,8 +157,9 @@ def endpoints_of(node: Node) -> Iterator[None]:
 
 def _serve_endpoints(node: Node, stack: contextlib.ExitStack) -> None:
     # Imported here: a node that nobody probes has no server.
-    from nodes.health.endpoint import Where, endpoint, probes
+    from nodes.health.endpoint import endpoint, probes
     from nodes.health.health import Health
+    from nodes.place import Place
 
     def health() -> Health:
         return Health.of(node.status(), node.mesh.link.connected)
@@ -180,9 +181,9 @@ def _serve_endpoints(node: Node, stack: contextlib.ExitStack) -> None:
         families.add(NodeStatus(node.id, status, status["state"]))
         return families
 
-    where = Where.of(node.config.metrics)
+    where = Place.of(node.config.metrics)
     port = stack.enter_context(endpoint(where, {**figures(collect), **pages}))
-    log.info("metrics at http://%s:%d/metrics", where.address, port)
+    log.info("metrics at http://%s/metrics", where.at(port))
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,8 @@ from nodes.cli.options import Target
 from nodes.cli.with_mesh import with_mesh
 from nodes.console import err, print_json
 from nodes.event_loop import stop_on_signals
-from nodes.health.endpoint import Where, endpoint
+from nodes.health.endpoint import endpoint
+from nodes.place import Place
 from swarm.errors import InvalidArgument
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
@@ -27,13 +28,13 @@ def run_exporter(port: str, most_nodes: int, target: Target) -> int:
             from nodes.watch.metrics.fleet import of_fleet
         except ModuleNotFoundError as error:
             raise InvalidArgument(f"{error}: pip install 'swarm-mesh[metrics]'") from None
-        where = Where.of(port)
+        where = Place.of(port)
         stop = stop_on_signals()
         picture = FleetPicture(most_nodes=most_nodes)
         async with FleetWatch(client.link, client.subjects, picture, events=0):
             pages = figures(lambda: of_fleet(picture, client.link.connected, time.monotonic()))
             with endpoint(where, pages) as bound:
-                url = f"http://{where.address}:{bound}/metrics"
+                url = f"http://{where.at(bound)}/metrics"
                 if target.json:
                     print_json({"event": "ready", "url": url})
                 else:

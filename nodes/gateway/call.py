@@ -75,9 +75,12 @@ class Callers(Protocol):
     """Tells who asks, by what a request shows. Ask it once for each request, each of a stream too:
     an answer takes from the caller's quota."""
 
-    def of(self, headers: dict[str, str], peer: str, certificate: str = "") -> Caller:
+    def of(
+        self, headers: dict[str, str], peer: str, certificate: str = "", *, takes: bool = True
+    ) -> Caller:
         """headers: of HTTP, or gRPC's metadata, with names in lower case. peer: the address that
         the connection comes from. certificate: the common name of a client's verified certificate.
+        takes: whether it is a request that takes from the quota; a view of a page is none.
         Raises `Unauthenticated`, `PermissionDenied`, `ResourceExhausted`."""
         ...
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nodes.health.health import NO_ANSWER, PROBES, Health, Verdict
+from nodes.place import Place
 from swarm.errors import InvalidArgument
 
-LOOPBACK = "127.0.0.1"
 SNAPSHOT_TIMEOUT = 2.0  # seconds in which the event loop tells what is known
 CLIENT_TIMEOUT = 5.0  # seconds for a client that does not go on
 CHECK_TIMEOUT = 4.0  # seconds for the answer to a check
@@ -41,26 +41,6 @@ class Page:
 
 
 Pages = Mapping[str, Callable[[str], Page]]  # by path; each is given the header `Accept`
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """An address and a port; port 0 for a free one."""
-
-    address: str
-    port: int
-
-    @classmethod
-    def of(cls, text: str) -> Where:
-        """Of `PORT`, on loopback alone, or `ADDRESS:PORT`. Raises `InvalidArgument`."""
-        address, colon, port = text.rpartition(":")
-        address = address.strip("[]")
-        if not (port.isascii() and port.isdigit() and int(port) < 65536) or (colon and not address):
-            raise InvalidArgument(
-                f"{text!r} is no place to listen: give PORT, for this machine alone, or "
-                "ADDRESS:PORT"
-            )
-        return cls(address or LOOPBACK, int(port))
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, question: Callable[[], T]) -> T:
@@ -106,7 +86,7 @@ class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 @contextmanager
-def endpoint(where: Where | Path, pages: Pages) -> Iterator[int]:
+def endpoint(where: Place | Path, pages: Pages) -> Iterator[int]:
     """Serve pages; gives the port, 0 for a socket in the file system. Raises `InvalidArgument`
     where nobody may listen there."""
 
@@ -141,11 +121,11 @@ def endpoint(where: Where | Path, pages: Pages) -> Iterator[int]:
             server = _UnixServer(str(where), Handler)
             where.chmod(0o600)
         else:
-            kind = _Server6 if ":" in where.address else _Server
-            server = kind((where.address, where.port), Handler)
+            kind = _Server6 if ":" in where.host else _Server
+            server = kind((where.host, where.port), Handler)
             port = server.server_address[1]
     except OSError as error:
-        place = where if isinstance(where, Path) else f"{where.address}:{where.port}"
+        place = where if isinstance(where, Path) else where.at(where.port)
         raise InvalidArgument(
             f"nobody may listen on {place}: {error.strerror or error}: choose another place"
         ) from None

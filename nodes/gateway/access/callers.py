@@ -35,7 +35,9 @@ OnRefused = Callable[[str, SwarmError, str], None]  # (agent, error, peer)
 class AnyCallers:
     """Everybody may ask, under the name that they give: for loopback, and where it is meant."""
 
-    def of(self, headers: dict[str, str], peer: str, certificate: str = "") -> Caller:
+    def of(
+        self, headers: dict[str, str], peer: str, certificate: str = "", *, takes: bool = True
+    ) -> Caller:
         """See `Callers`. Raises `InvalidArgument` for a name that is none."""
         agent = headers.get(AGENT, "")
         if agent and (len(agent) > MOST_AGENT or not TOKEN.fullmatch(agent)):
@@ -67,14 +69,17 @@ class ListedCallers:
         self._looked = clock()
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    def of(self, headers: dict[str, str], peer: str, certificate: str = "") -> Caller:
+    def of(
+        self, headers: dict[str, str], peer: str, certificate: str = "", *, takes: bool = True
+    ) -> Caller:
         """See `Callers`."""
         self._look()
         agent = ""
         try:
             caller, quota = self._known(headers, certificate)
             agent = caller.agent
-            self._take(agent, self._rules.quotas.get(agent, 0.0) or quota)
+            if takes:
+                self._take(agent, self._rules.quotas.get(agent, 0.0) or quota)
         except (Unauthenticated, PermissionDenied, ResourceExhausted) as error:
             self._on_refused(agent, error, peer)
             raise

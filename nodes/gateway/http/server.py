@@ -18,7 +18,8 @@ from nodes.gateway.http.app import App, Page
 from nodes.gateway.http.connection import Bounds, connection_class
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
-from nodes.gateway_settings import LOOPBACK, GatewayOptions, Place
+from nodes.gateway_settings import GatewayOptions
+from nodes.place import LOOPBACK, Place
 from swarm.errors import InvalidArgument, Unavailable
 
 log = logging.getLogger("swarm.gateway")

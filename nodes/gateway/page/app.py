@@ -116,7 +116,7 @@ class PageApp:
                 return JSON, orjson.dumps(openapi_document())
             case ["page", "models"]:
                 _only(scope, "GET", "HEAD")
-                caller = self._caller(scope, headers)
+                caller = self._caller(scope, headers, takes=False)
                 return JSON, orjson.dumps(await self._listed(_url(scope, headers), caller))
             case ["page", "see", model]:
                 _only(scope, "POST")
@@ -124,9 +124,9 @@ class PageApp:
                 return JSON, orjson.dumps(await self._see(model, scope, headers, caller, receive))
         raise NoSuchPath(f"there is nothing at {scope['path']!r:.200}")
 
-    def _caller(self, scope: Scope, headers: dict[str, str]) -> Caller:
-        client = scope["client"] or ("", 0)
-        return self._callers.of(headers, client[0], scope["state"][CONNECTION].certificate)
+    def _caller(self, scope: Scope, headers: dict[str, str], takes: bool = True) -> Caller:
+        peer, certificate = (scope["client"] or ("", 0))[0], scope["state"][CONNECTION].certificate
+        return self._callers.of(headers, peer, certificate, takes=takes)
 
     # --- models -----------------------------------------------------------------------------
 

@@ -109,7 +109,9 @@ class OpenCallers:
         self.seen: list[tuple[dict[str, str], str, str]] = []
         self.refusing: SwarmError | None = None
 
-    def of(self, headers: dict[str, str], peer: str, certificate: str = "") -> Caller:
+    def of(
+        self, headers: dict[str, str], peer: str, certificate: str = "", *, takes: bool = True
+    ) -> Caller:
         self.seen.append((headers, peer, certificate))
         if self.refusing is not None:
             raise self.refusing

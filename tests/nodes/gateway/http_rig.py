@@ -76,13 +76,17 @@ class OneModel:
 
 
 class Anybody:
-    """`Callers` who are all let in. refusal: instead."""
+    """`Callers` who are all let in. refusal: instead. taken: requests that take from a quota."""
 
     refusal: SwarmError | None = None
+    taken = 0
 
-    def of(self, headers: dict[str, str], peer: str, certificate: str = "") -> Caller:
+    def of(
+        self, headers: dict[str, str], peer: str, certificate: str = "", *, takes: bool = True
+    ) -> Caller:
         if self.refusal is not None:
             raise self.refusal
+        self.taken += takes
         return Caller("robot-7")
 
 

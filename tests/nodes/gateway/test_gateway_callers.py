@@ -274,6 +274,7 @@ def test_each_agent_spends_its_own_quota_and_is_told_when_to_come_back(tmp_path:
     with pytest.raises(ResourceExhausted) as caught:
         callers.of(bearer(slow), PEER)
     assert 0.0 < caught.value.retry_after <= 0.5
+    assert callers.of(bearer(slow), PEER, takes=False).agent == "slow"
     for _ in range(100):
         callers.of(bearer(fast), PEER)
     now[0] += caught.value.retry_after

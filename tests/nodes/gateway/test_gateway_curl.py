@@ -1,4 +1,4 @@
-"""The line of curl that the page shows answers as it is pasted."""
+"""The line of curl that the page shows answers as it is pasted, and is the caller's one request."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ async def test_the_pages_line_of_curl_answers_as_it_is_pasted() -> None:
         [model] = [each for each in listed.document["models"] if each["ready"]]
         line = model["lines"]["curl"]
         assert line.startswith("curl ")
+        assert opened.callers.taken == 0  # a view is no request of a quota
         answer = await pasted(line)
+        assert opened.callers.taken == 1
     assert answer["model_name"] == model["name"] == "m"
     assert [output["name"] for output in answer["outputs"]] == ["double", "negative"]

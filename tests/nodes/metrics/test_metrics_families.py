@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from statuses import a_stage, a_status
 
-from nodes.health.endpoint import Where
+from nodes.place import Place
 from nodes.watch.metrics.families import MOST_STAGES, Families, NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
 from swarm.errors import InvalidArgument
@@ -191,9 +191,9 @@ def test_the_fleet_is_told_by_state_and_who_left_is_told_no_more() -> None:
 @pytest.mark.parametrize("text", ["", "x", "70000", ":9464", "-1", "0.0.0.0:", "１"])
 def test_a_place_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="ADDRESS:PORT"):
-        Where.of(text)
+        Place.of(text)
 
 
 def test_without_an_address_only_this_machine_reaches_the_endpoint() -> None:
-    assert Where.of("9464") == Where("127.0.0.1", 9464)
-    assert Where.of("[::]:1") == Where("::", 1)
+    assert Place.of("9464") == Place("127.0.0.1", 9464)
+    assert Place.of("[::]:1") == Place("::", 1)

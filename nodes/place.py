@@ -1,0 +1,41 @@
+"""Where a server of this machine listens: an address and a port, as people write them."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from swarm.errors import InvalidArgument
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """host: an address of this machine, or its name. port: 0 for a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """Of `PORT`, on loopback alone, or `ADDRESS:PORT`. Raises `InvalidArgument`."""
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not (port.isascii() and port.isdigit() and int(port) < 65536) or (colon and not host):
+            raise InvalidArgument(
+                f"{text!r} is no place to listen: give PORT, for this machine alone, or "
+                "ADDRESS:PORT"
+            )
+        return cls(host or LOOPBACK, int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def at(self, port: int) -> str:
+        """`HOST:PORT` with another port, as clients write it."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
