@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shards.errors import ManifestError
@@ -25,18 +25,36 @@ class TextFile:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """How a model was made smaller ("rows", "int4", "int8"), and its cross-entropy, in nats a
+    token, over so many tokens of a held-out text, before and after."""
+
+    mode: str
+    tokens: int
+    cross_entropy_before: float
+    cross_entropy_after: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.mode}, held-out cross-entropy {self.cross_entropy_before:.4f} before and "
+            f"{self.cross_entropy_after:.4f} after, in nats a token, over {self.tokens} tokens"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class LanguageHints:
     """What a language model's graph does not tell, and the folder beside it does.
 
     `context`: the most tokens of a session, `heads`: those of queries, `end_tokens`: the ids that
-    end an answer. `files` are the texts by file name.
+    end an answer. `files` are the texts by file name. `quantized`: what it cost to make it smaller.
     """
 
     context: int | None = None
     heads: int | None = None
     end_tokens: tuple[int, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+    quantized: Quantized | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,29 @@ class StageStates:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found when the stages were held against the whole, run by run.
+
+    `runs` were compared by their logits, and `differing` of them had other bits. `deviation` is the
+    largest difference, relative to the largest logit of its run. `apart` is how far the whole as it
+    is cut, with sums at the ends of layers as nodes of their own, is from the file's.
+    """
+
+    runs: int
+    differing: int
+    deviation: float
+    apart: float
+
+    def __str__(self) -> str:
+        if not self.differing:
+            return f"{self.runs} runs gave the whole's logits bit by bit"
+        return (
+            f"{self.differing} of {self.runs} runs gave the whole's tokens, but logits up to "
+            f"{self.deviation:.1g} off"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Decoder:
     """A language model's sizes.
 
@@ -64,7 +105,8 @@ class Decoder:
     `kv_datatype` is that of keys and values. `shares_buffers`: a state is written in place, and
     sessions of different lengths share a run; else each run makes the state anew, for one session.
     `exact_batch`: a session's bits do not depend on the others in its run. `end_tokens` end an
-    answer. `files` are the texts of the version.
+    answer. `files` are the texts of the version. `proof` is None for a model whose whole was too
+    large to be run. `quantized` is there where the model was made smaller by its folder.
     """
 
     layers: int
@@ -80,6 +122,8 @@ class Decoder:
     end_tokens: tuple[int, ...]
     stages: tuple[StageStates, ...]
     files: tuple[TextFile, ...] = ()
+    proof: Proof | None = None
+    quantized: Quantized | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -120,6 +164,8 @@ class Decoder:
                 {"file": text.file, "sha256": text.sha256, "bytes": text.bytes}
                 for text in self.files
             ],
+            "proof": asdict(self.proof) if self.proof else None,
+            "quantized": asdict(self.quantized) if self.quantized else None,
         }
 
 
@@ -145,6 +191,8 @@ def decoder_from_dict(raw: object) -> Decoder:
         end_tokens=tuple(ends),
         stages=tuple(_stage(item) for item in get(raw, "stages", list)),
         files=tuple(_text(item) for item in get(raw, "files", list)),
+        proof=_proof(raw.get("proof")),
+        quantized=quantized_from_dict(raw.get("quantized")),
     )
     if not decoder.stages or decoder.stages[-1].layers[1] != decoder.layers:
         raise ManifestError("the stages of the decoder do not hold all its layers")
@@ -180,6 +228,36 @@ def _stage(raw: object) -> StageStates:
         tuple((pair[0], pair[1]) for pair in states),
         feeds,
     )
+
+
+def _proof(raw: object) -> Proof | None:
+    if raw is None:
+        return None
+    doc = _object(raw, "proof")
+    counts = get(doc, "runs", int), get(doc, "differing", int)
+    return Proof(*counts, _figure(doc, "deviation"), _figure(doc, "apart"))
+
+
+def quantized_from_dict(raw: object) -> Quantized | None:
+    """None for None. Raises ManifestError for anything that is no `Quantized`."""
+    if raw is None:
+        return None
+    doc = _object(raw, "quantized")
+    losses = _figure(doc, "cross_entropy_before"), _figure(doc, "cross_entropy_after")
+    return Quantized(get(doc, "mode", str), get(doc, "tokens", int), *losses)
+
+
+def _object(raw: object, key: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ManifestError(f"manifest field {key!r} must be an object")
+    return raw
+
+
+def _figure(raw: Mapping[str, Any], key: str) -> float:
+    value = raw.get(key)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        raise ManifestError(f"manifest field {key!r} must be a number, is {value!r:.80}")
+    return float(value)
 
 
 def _text(raw: object) -> TextFile:

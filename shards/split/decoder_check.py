@@ -9,11 +9,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shards.decoder_fields import Proof
 from shards.errors import ModelError
 from shards.graph.decoder import MASK, POSITIONS, TOKENS, DecoderGraph
 from shards.runtimes.kv_stage import KvStage, StageForm
 from shards.runtimes.ort import make_session
-from shards.runtimes.synthetic import deviation
+from shards.runtimes.synthetic import (
+    TOLERANCE,
+    TOLERANCE_HALF,
+    TOLERANCE_QUANTIZED,
+    deviation,
+)
 from shards.specs import DTYPES
 
 _PROMPT = 24
@@ -26,10 +32,12 @@ _RAGGED_STEPS = 8
 
 @dataclass
 class DecoderReport:
-    """The outcome of a proof. `times_ms` is the median time of each stage for one token."""
+    """The outcome of a proof. `times_ms` is the median time of each stage for one token. `proof`
+    is None where there was no whole to compare with."""
 
     times_ms: list[float]
     exact_batch: bool
+    proof: Proof | None
     notes: list[str] = field(default_factory=list)
 
 
@@ -70,7 +78,9 @@ def check_decoder(
     """Compare the stages with the whole at BASIC, over a seeded prompt and 64 tokens behind it.
 
     `whole` is the model as it was cut, `unchanged` as it was read; None for one that is too large.
-    Each stage has slots and a context of its own. Raises ModelError when a token differs.
+    Each stage has slots and a context of its own. Both compute the same runs, so their bits are
+    equal; where they are not, the proof has the figures and a note says so. Raises ModelError when
+    a token differs, or logits by more than `tolerance_of` allows.
     """
     notes: list[str] = []
     context = min(stage.context for stage in stages)
@@ -78,6 +88,7 @@ def check_decoder(
     prompt = prompt[: max(1, context // 2)]
     steps = min(_DECODED, context - len(prompt))
     times: list[list[float]] = [[] for _ in stages]
+    apart, found = 0.0, _Found(tolerance_of(decoder))
     try:
         reference = None if whole is None else _Whole(whole, decoder, stages[0].form)
         if whole is None:
@@ -89,7 +100,6 @@ def check_decoder(
                     f"sums at the ends of layers are nodes of their own: logits are {apart:.1g} "
                     "off the file's, wherever it is cut"
                 )
-        exact = True
         rows, held = np.array_split(prompt, range(_CHUNK, len(prompt), _CHUNK)), 0
         queue = list(rows)
         for step in range(len(rows) + steps):
@@ -97,17 +107,13 @@ def check_decoder(
             logits = _chain(stages, tokens, 0, held, times if step >= len(rows) else None)[0]
             held += len(tokens)
             expected = logits if reference is None else reference.run(tokens)
-            exact = exact and np.array_equal(expected, logits)
-            if int(expected.argmax()) != int(logits.argmax()):
-                raise ModelError(
-                    f"at position {held} the stages say another token than the whole: "
-                    "this is a defect, please report the model; other cuts may work"
-                )
+            found.compare(expected, logits, held)
             if step >= len(rows) - 1:
                 queue.append(np.array([expected.argmax()], np.int64))
+        proof = None if reference is None else found.proof(apart)
         del reference
-        if not exact:
-            notes.append("the stages say the tokens of the whole, but not bit by bit")
+        if proof is not None and proof.differing:
+            notes.append(str(proof))
         batch = _ragged(stages, context)
     except ModelError:
         raise
@@ -115,7 +121,49 @@ def check_decoder(
         raise ModelError(f"the language model does not run: {error}") from error
     if not batch:
         notes.append("sessions run one by one: a shared run would change their bits")
-    return DecoderReport([statistics.median(t) if t else 0.0 for t in times], batch, notes)
+    return DecoderReport([statistics.median(t) if t else 0.0 for t in times], batch, proof, notes)
+
+
+def tolerance_of(decoder: DecoderGraph) -> float:
+    """How far logits may be from the whole's, relative to the largest: as the self-test of a stage
+    allows for its arithmetic."""
+    if any("NBits" in n.op_type or "Integer" in n.op_type for n in decoder.graph.nodes):
+        return TOLERANCE_QUANTIZED
+    half = any(kind.datatype == "FP16" for kind in decoder.types.values())
+    return TOLERANCE_HALF if half else TOLERANCE
+
+
+@dataclass
+class _Found:
+    """What the runs of a proof have shown so far."""
+
+    tolerance: float
+    runs: int = 0
+    differing: int = 0
+    deviation: float = 0.0
+
+    def compare(self, expected: np.ndarray, logits: np.ndarray, position: int) -> None:
+        """Of one run, whose last token has this position. Raises ModelError."""
+        self.runs += 1
+        if np.array_equal(expected, logits):
+            return
+        self.differing += 1
+        self.deviation = max(self.deviation, deviation(expected, logits))
+        defect = "this is a defect, please report the model; other cuts may work"
+        if int(expected.argmax()) != int(logits.argmax()):
+            raise ModelError(
+                f"at position {position} the stages say another token than the whole (logits "
+                f"{self.deviation:.1g} off): {defect}"
+            )
+        if not self.deviation <= self.tolerance:
+            raise ModelError(
+                f"at position {position} the stages' logits are {self.deviation:.1g} off the "
+                f"whole's, more than {self.tolerance:.0g}: {defect}"
+            )
+
+    def proof(self, apart: float) -> Proof:
+        """Of all runs."""
+        return Proof(self.runs, self.differing, self.deviation, apart)
 
 
 def _apart(

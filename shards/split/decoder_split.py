@@ -19,10 +19,9 @@ from shards.graph.source import tensor_bytes
 from shards.manifest import Manifest, Shard, sha256
 from shards.runtimes.kv_growing import GrowingKv
 from shards.runtimes.kv_stage import KvStage, SharedKv, StageForm
-from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_QUANTIZED
 from shards.specs import TensorSpec
 from shards.split.balance import balance
-from shards.split.decoder_check import check_decoder
+from shards.split.decoder_check import check_decoder, tolerance_of
 from shards.split.plan import SplitOptions
 
 # Tokens of a session where neither the graph nor its folder names a bound.
@@ -56,7 +55,7 @@ def split_decoder(
     unchanged.CopyFrom(fused)
     decoder = read_decoder(fused)
     notes: list[str] = []
-    sizes = _sizes(decoder, hints, notes)
+    sizes = sizes_of(decoder, hints, notes)
     bounds = [0, *_cuts(decoder, options, sizes), len(decoder.ends) + 1]
     parts = [extract_part(decoder, a, b) for a, b in pairwise(bounds)]
     shares = decoder.shares_buffers and all("mask" not in part.feeds for part, _ in parts)
@@ -76,7 +75,7 @@ def split_decoder(
         )
     described = Decoder(
         **sizes,
-        kv_datatype=_kv_datatype(decoder),
+        kv_datatype=kv_datatype_of(decoder),
         shares_buffers=shares,
         exact_batch=report.exact_batch,
         end_tokens=hints.end_tokens,
@@ -87,12 +86,13 @@ def split_decoder(
         files=tuple(
             TextFile(file, sha256(data), len(data)) for file, data in sorted(hints.files.items())
         ),
+        proof=report.proof,
+        quantized=hints.quantized,
     )
     shards = tuple(
         _shard(stage, part, data, sizes, decoder.logits, took if options.profile else 0.0)
         for stage, ((part, data), took) in enumerate(zip(parts, report.times_ms, strict=True), 1)
     )
-    quantized = any("NBits" in n.op_type or "Integer" in n.op_type for n in decoder.graph.nodes)
     manifest = Manifest(
         model=name,
         version=version,
@@ -103,7 +103,7 @@ def split_decoder(
         outputs=shards[-1].sends,
         shards=shards,
         extra={
-            "tolerance": TOLERANCE_QUANTIZED if quantized else TOLERANCE,
+            "tolerance": tolerance_of(decoder),
             "layers": len(decoder.graph),
             "notes": notes,
         },
@@ -113,7 +113,7 @@ def split_decoder(
     return Manifest.from_json(manifest.to_json()), files | dict(hints.files), tuple(notes)
 
 
-def _sizes(decoder: DecoderGraph, hints: LanguageHints, notes: list[str]) -> dict[str, int]:
+def sizes_of(decoder: DecoderGraph, hints: LanguageHints, notes: list[str]) -> dict[str, int]:
     """The sizes of the manifest's field. Raises ModelError where the graph leaves one open."""
     kv = decoder.types[decoder.states[0].past[0]].shape
     hidden = decoder.types[(decoder.hidden or (decoder.logits,))[0]].shape
@@ -262,7 +262,7 @@ def _stage(
         vocabulary=sizes["vocabulary"],
         kv_heads=sizes["kv_heads"],
         head_dim=sizes["head_dim"],
-        kv_datatype=_kv_datatype(decoder),
+        kv_datatype=kv_datatype_of(decoder),
     )
     context = min(sizes["context"], _PROVED_CONTEXT)
     return (SharedKv if shares else GrowingKv)(model, form, slots=slots, context=context)
@@ -272,7 +272,8 @@ def _pairs(part: DecoderPart) -> tuple[tuple[str, str], ...]:
     return tuple(pair for s in part.states for pair in zip(s.past, s.present, strict=True))
 
 
-def _kv_datatype(decoder: DecoderGraph) -> str:
+def kv_datatype_of(decoder: DecoderGraph) -> str:
+    """The datatype of keys and values."""
     return decoder.types[decoder.states[0].past[0]].spec().datatype
 
 
