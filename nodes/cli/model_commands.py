@@ -44,10 +44,14 @@ def inspect(folder: Folder, json: Json = False) -> int:
     return run_inspect(folder, json)
 
 
-def quantize(file: File, options: QuantizeOptions, target: Target) -> int:
+def quantize(file: Source, options: QuantizeOptions, target: Target) -> int:
     """Make a model smaller and faster, and measure whether that pays and what it costs.
 
     Weights and features get 8 bits, unless another way is asked for."""
+    if options.rows or options.text:
+        from nodes.cli.quantize_language import run_quantize_language
+
+        return run_quantize_language(file, options, target)
     from nodes.cli.quantize import run_quantize
 
     return run_quantize(file, options, target)

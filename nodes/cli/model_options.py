@@ -36,7 +36,9 @@ class SplitOptions(Splitting):
 class QuantizeOptions:
     """Of `swarm model quantize`."""
 
-    output: str = option(..., "The file to write; it must not exist yet.", "-o", "--output")
+    output: str = option(
+        ..., "The file, or a language model's folder, to write; not there yet.", "-o", "--output"
+    )
     calibrate: str = option(
         "",
         "An .npz file with an array for each input of the model, axis 0 the samples: they give "
@@ -49,6 +51,16 @@ class QuantizeOptions:
     dynamic: bool = option(False, "Matrix products in 8 bits, by ranges found in each run.")
     fp16: bool = option(False, "Weights in 16 bits.")
     weights_only: bool = option(False, "Only the weights of matrix products.")
+    rows: bool = seldom(
+        False,
+        "Of a language model's folder: products in 8 bits, a scale for each row, so that sessions "
+        "keep their bits in any batch. Needs --text.",
+    )
+    text: str = seldom(
+        "",
+        "Of a language model's folder, with --rows or --weights-only: a text that the model was "
+        "not made with; its cross-entropy is measured before and after, and kept.",
+    )
     bits: int = seldom(8, "4 or 8: bits of a weight with --weights-only.")
     per_channel: bool = seldom(True, "A scale for each channel of the weights, not one for all.")
     ranges: str = seldom(
@@ -62,7 +74,7 @@ class QuantizeOptions:
     max_drop: float = seldom(
         0.01,
         "The accuracy that may be lost, 0.01 is a point of a hundred; without labels, the "
-        "relative distance of the outputs.",
+        "relative distance of the outputs; with --text, nats a token.",
         min=0.0,
     )
     force: bool = seldom(False, "Write the file even where it does not pay.")

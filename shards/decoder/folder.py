@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from shards.decoder.texts import CHAT, TOKENIZER, ChatFile, Texts
-from shards.decoder_fields import LanguageHints
+from shards.decoder_fields import LanguageHints, Quantized, quantized_from_dict
 from shards.errors import ModelError
 
+MODEL, QUANTIZED = "model.onnx", "quantized.json"
+TEXTS = (
+    TOKENIZER,
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "genai_config.json",
+)
 _MOST_BYTES = 64 << 20  # of a text; tokenizer.json of 256k tokens has 33 MB
 
 
 def read_folder(folder: Path) -> tuple[Path, LanguageHints]:
     """The model's file in a folder, and what the files beside it tell.
 
-    Read are `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`, `config.json`,
-    `generation_config.json`, `genai_config.json`. The model is `model.onnx`, or the only file of
-    ONNX. The tokenizer and the chat template are tried here. Raises ModelError for a folder
-    without these, for texts that cannot be read, and for a template that is refused.
+    Read are `TEXTS`, and `quantized.json` of `swarm model quantize`. The model is `model.onnx`, or
+    the only file of ONNX. The tokenizer and the chat template are tried here. Raises ModelError
+    for a folder without these, for texts that cannot be read, and for a template that is refused.
     """
     genai, config = _json(folder, "genai_config.json"), _json(folder, "config.json")
     generation = _json(folder, "generation_config.json")
     settings = _json(folder, "tokenizer_config.json")
     search, genai = genai.get("search", {}), genai.get("model", {})
     config = config.get("text_config", config)
-    model = _model(folder, genai.get("decoder", {}).get("filename", "model.onnx"))
+    model = _model(folder, genai.get("decoder", {}).get("filename", MODEL))
     tokenizer = _read(folder / TOKENIZER)
     if tokenizer is None:
         raise ModelError(
@@ -60,7 +71,25 @@ def read_folder(folder: Path) -> tuple[Path, LanguageHints]:
         ),
         end_tokens=end_tokens,
         files=files,
+        quantized=quantized_from_dict(_json(folder, QUANTIZED) or None),
     )
+
+
+def write_smaller(source: Path, target: Path, model: bytes, quantized: Quantized) -> None:
+    """A new folder with a quantized model, the texts of the folder that it came from, and what the
+    change cost. Raises ModelError."""
+    files = {name: data for name in TEXTS if (data := _read(source / name)) is not None}
+    files |= {MODEL: model, QUANTIZED: json.dumps(asdict(quantized), indent=1).encode()}
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        partial.mkdir()
+        for name, data in files.items():
+            (partial / name).write_bytes(data)
+        partial.rename(target)
+    except OSError as error:
+        raise ModelError(f"cannot write {target}: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _model(folder: Path, name: str) -> Path:
