@@ -85,10 +85,15 @@ def demo(options: DemoOptions) -> int:
     """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
 
     Exits with 1 if an answer was lost or wrong, or a protection of --secure did not hold. With
-    --learn: exits with 1 if a target is missed; with --camera: if a frame was lost, wrong or old.
+    --learn: exits with 1 if a target is missed; with --camera: if a frame was lost, wrong or old;
+    with --chat: if a token differs from the undisturbed text's.
     """
-    if options.learn + options.secure + options.camera > 1:
-        raise typer.BadParameter("--learn, --secure and --camera are stories: give one of them")
+    if options.learn + options.secure + options.camera + options.chat > 1:
+        raise typer.BadParameter("--learn, --secure, --camera and --chat are stories: give one")
+    if options.chat:
+        from nodes.demo.chat import run_chat_demo
+
+        return run_chat_demo(as_json=options.json, dashboard=options.dashboard)
     if options.camera:
         from nodes.demo.camera import run_camera_demo
 

@@ -37,6 +37,8 @@ from swarm.scratch import Scratch
 from swarm.security.sealed import ModelKey
 from swarm.transport.lane import check_one_domain, find_streams
 
+TOY = "toy"
+
 
 def model_name(path: str) -> str:
     """A model name from a file's name: what may not stand in a subject becomes `-`."""
@@ -47,26 +49,40 @@ def read_model(path: str) -> Path:
     """The file, checked. Raises `InvalidArgument`."""
     file = Path(path)
     if not file.is_file():
-        raise InvalidArgument(f"{path}: no such file; give an .onnx file")
+        raise InvalidArgument(
+            f"{path}: no such file; give an .onnx file, or a language model's folder"
+        )
     return file
 
 
-def read_source(path: str) -> tuple[Path, LanguageHints | None]:
-    """A model's file; for a language model's folder also the texts beside it.
+def read_source(path: str) -> tuple[Path | bytes, LanguageHints | None]:
+    """A model's file; for a language model's folder also the texts beside it. `toy`, where nothing
+    has that name, is the language model that comes with this package.
 
     Raises `InvalidArgument`, ModelError.
     """
-    if not Path(path).is_dir():
+    if not (_is_toy(path) or Path(path).is_dir()):
         return read_model(path), None
     from shards.decoder.folder import read_folder
 
-    return read_folder(Path(path))
+    if not _is_toy(path):
+        return read_folder(Path(path))
+    from shards.zoo.toy import write_toy
+
+    with Scratch("toy") as folder:
+        write_toy(folder)
+        model, language = read_folder(folder)
+        return model.read_bytes(), language
 
 
 def check_source(path: str) -> None:
-    """Raises `InvalidArgument` for what is neither a file nor a folder."""
-    if not Path(path).is_dir():
+    """Raises `InvalidArgument` for what is neither a file nor a folder, nor `toy`."""
+    if not (_is_toy(path) or Path(path).is_dir()):
         read_model(path)
+
+
+def _is_toy(path: str) -> bool:
+    return path == TOY and not Path(path).exists()
 
 
 def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
@@ -177,7 +193,10 @@ def decoder_lines(manifest: Manifest) -> list[str]:
         f"{decoder.context}",
         f"keys and values: {decoder.kv_bytes_per_token} bytes a token of a session",
         f"texts: {', '.join(text.file for text in decoder.files) or 'none, token ids alone'}",
+        f"held against the whole: {decoder.proof or 'it was too large to run'}",
     ]
+    if decoder.quantized is not None:
+        lines.append(f"quantized: {decoder.quantized}")
     for part, shard in zip(decoder.stages, manifest.shards, strict=True):
         session = decoder.stage_bytes_per_token(part.stage) * tokens
         first, last = part.layers

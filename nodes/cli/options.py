@@ -200,6 +200,11 @@ class DemoOptions:
         "Another story: a camera that sends H.264, an edge with a gate, and answers held against "
         "the camera's truth.",
     )
+    chat: bool = seldom(
+        False,
+        "Another story: a language model, one of whose shards dies in mid-sentence, and the text "
+        "that goes on.",
+    )
     dashboard: bool = option(
         False,
         "Show the mesh in a browser too; without --learn the nodes and the page stay until Ctrl-C.",
@@ -211,7 +216,9 @@ class DemoOptions:
 class UpOptions(Splitting):
     """Of `swarm up`."""
 
-    model: str = option(..., "An ONNX file.")
+    model: str = option(
+        ..., "An ONNX file, a language model's folder, or `toy`, which comes with this package."
+    )
     replicas: int = option(1, "Nodes to start for each shard.", min=1, max=16)
     fallback: bool = option(True, "Start a fallback node, which takes over any shard that dies.")
     standby_nodes: int = seldom(

@@ -1,7 +1,7 @@
-"""Models that come with the project: two trained ones for the demo, and builders for benchmarks.
+"""Models that come with the project: trained ones for the demos, and builders for benchmarks.
 
-Reading the trained models needs numpy only. `shards.zoo.builders` needs `onnx` too, and
-`shards.zoo.train_digits` also needs scikit-learn.
+Reading the digits models needs numpy only. `shards.zoo.builders` and `shards.zoo.toy` need `onnx`
+too, `shards.zoo.train_digits` also scikit-learn, `shards.zoo.train_language` also `tokenizers`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["digits_heldout", "digits_lite_model", "digits_model", "digits_training"]
+__all__ = ["data_file", "digits_heldout", "digits_lite_model", "digits_model", "digits_training"]
 
 
 def digits_model() -> bytes:
@@ -21,12 +21,12 @@ def digits_model() -> bytes:
 
     Input `image` FP32 [batch, 1, 8, 8] in 0..1, output `logits` FP32 [batch, 10], no softmax.
     """
-    return _data("digits.onnx")
+    return data_file("digits.onnx")
 
 
 def digits_lite_model() -> bytes:
     """A much lighter model with the input and output of `digits_model`, for degraded answers."""
-    return _data("digits-lite.onnx")
+    return data_file("digits-lite.onnx")
 
 
 def digits_heldout() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -46,7 +46,7 @@ def digits_training() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def _images(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    archive: Any = np.load(io.BytesIO(_data(name)), allow_pickle=False)
+    archive: Any = np.load(io.BytesIO(data_file(name)), allow_pickle=False)
     with archive:
         # Stored as counts of 0..16, which take a quarter of the size and are exact in FP32.
         images = archive["images"].astype(np.float32) / np.float32(16)
@@ -54,6 +54,6 @@ def _images(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return images, labels
 
 
-def _data(name: str) -> bytes:
+def data_file(name: str) -> bytes:
     """The bytes of a file in the package's folder `data`."""
     return files(__name__).joinpath("data", name).read_bytes()
