@@ -163,6 +163,9 @@ class NodeWeights:
         if entry is None:
             raise NotFound(f"{server.info.model}@{server.info.version} is not served here any more")
         async with entry.one_at_a_time:
+            if server.stage not in entry.loaded.stages:
+                await asyncio.to_thread(fresh.close)
+                raise NotFound(f"stage {server.stage} is not served here any more")
             # Its last session was built by the one that is not trusted any more.
             entry.live.pop(server.stage, None)
             known: dict[int, Known | None] = {}

@@ -7,6 +7,7 @@ part of a network that is cut off from the server writes none.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -71,20 +72,42 @@ class PlanStore:
         return plan if await self._write(plan, seen.revision) else None
 
     async def freeze(self, model: str, version: str, frozen: bool, by: str) -> PlanInForce:
-        """Let nodes propose no other plan, or let them again. Raises `NotFound`."""
+        """Let nodes propose no other plan, or let them again. Raises `NotFound`, `Unavailable`."""
+        reason = "frozen by an operator" if frozen else "free again"
+        return await self._change(
+            model, version, lambda plan: replace(plan, frozen=frozen, reason=reason, proposer=by)
+        )
+
+    async def replicate(
+        self, model: str, version: str, stage: int, replicas: int, by: str, reason: str
+    ) -> PlanInForce:
+        """Let so many nodes fill the slot of a stage. Raises `NotFound` where no slot has it,
+        `BadPlan` for a number out of range, `Unavailable`."""
+
+        def changed(plan: PlanInForce) -> PlanInForce:
+            number = plan.of_stage(stage)
+            if number is None:
+                raise NotFound(f"{model}@{version}: no slot of its plan has stage {stage}")
+            slots = list(plan.slots)
+            slots[number] = replace(slots[number], replicas=replicas)
+            return replace(plan, slots=tuple(slots), reason=reason, proposer=by)
+
+        return await self._change(model, version, changed)
+
+    async def _change(
+        self, model: str, version: str, changed: Callable[[PlanInForce], PlanInForce]
+    ) -> PlanInForce:
+        """Change what leaves the slots' ranges as they are. The plan keeps its number: who fills
+        its slots goes on."""
         for _ in range(ATTEMPTS):
             seen = await self.read(model, version)
             if seen.plan is None:
                 why = seen.refused or "start nodes with --role auto, which make one"
                 raise NotFound(f"{model}@{version} has no plan in force: {why}")
-            reason = "frozen by an operator" if frozen else "free again"
-            # The same number: its slots are filled already.
-            plan = replace(seen.plan, frozen=frozen, reason=reason, proposer=by)
+            plan = changed(seen.plan)
             if await self._write(plan, seen.revision):
                 return plan
-        raise Unavailable(
-            f"others change the plan of {model}@{version} at the same time: try again"
-        )
+        raise Unavailable(f"others change the plan of {model}@{version} just now: try again")
 
     async def _write(self, plan: PlanInForce, after: int) -> bool:
         key = _key(plan.model, plan.version)

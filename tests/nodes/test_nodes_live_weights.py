@@ -23,6 +23,7 @@ from shards.runtimes.stage import StageRuntime
 from shards.split.split import split
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_heldout, digits_model
+from swarm.errors import NotFound
 from swarm.model import ModelInfo
 
 SPLIT = split(digits_model(), name="digits", stages=2, edge_layers=4, profile=False)
@@ -143,6 +144,27 @@ async def test_two_updates_at_once_end_with_the_newer_one(node: Node) -> None:
     outcomes = await asyncio.gather(node.take(2, head(3.0)), node.take(1, head(2.0)))
     assert outcomes == [True, False]
     np.testing.assert_allclose(node.answer(), 3 * before, rtol=1e-5)
+
+
+async def test_a_stage_that_comes_later_computes_with_the_present_weights(node: Node) -> None:
+    before = node.answer()
+    await node.weights.remove_stage(node.loaded, 2)
+    assert (sorted(node.loaded.stages), node.loaded.known) == ([1], {})
+    await node.take(5, head(2.0))
+    more = Loaded(node.loaded.info, {2: stage(2)}, None, None, 0.0)
+    await node.weights.add_stages(node.loaded, more)
+    assert node.versions() == {0: 5, 1: 5, 2: 5}
+    np.testing.assert_allclose(node.answer(), 2 * before, rtol=1e-5)
+    assert node.loaded.known[2].model is node.loaded.stages[2]
+    await node.take(6, head(3.0))
+    np.testing.assert_allclose(node.answer(), 3 * before, rtol=1e-5)
+
+
+async def test_no_stage_joins_a_version_that_serves_no_more(node: Node) -> None:
+    node.weights.forget(node.loaded)
+    more = Loaded(node.loaded.info, {2: stage(2)}, None, None, 0.0)
+    with pytest.raises(NotFound):
+        await node.weights.add_stages(node.loaded, more)
 
 
 async def test_what_was_handed_over_may_be_changed_afterwards(node: Node) -> None:

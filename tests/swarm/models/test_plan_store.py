@@ -1,0 +1,80 @@
+"""Plans in force on a real server: of several proposals one wins, and what is no plan is no end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from swarm.errors import NotFound, SubjectError
+from swarm.link import Link, jetstream
+from swarm.models.plan_store import PlanStore
+from swarm.models.registry import Registry
+from swarm.plans.document import Slot
+from swarm.plans.drafts import Draft
+from swarm.plans.errors import BadPlan
+from swarm.subjects import Subjects
+
+pytestmark = pytest.mark.integration
+SUBJECTS = Subjects("test")
+DRAFT = Draft((Slot(1, 2, "a"), Slot(3, 4, "b")), 1000.0)
+
+
+@pytest.fixture
+async def plans(link: Link) -> PlanStore:
+    await Registry(link, SUBJECTS).prepare()
+    return PlanStore(link, SUBJECTS)
+
+
+async def test_of_several_proposals_one_wins(plans: PlanStore) -> None:
+    seen = await plans.read("m", "1")
+    assert (seen.plan, seen.revision) == (None, 0)
+    made = await asyncio.gather(
+        *(plans.propose("m", "1", DRAFT, f"auto-{n}", "first", seen) for n in range(5))
+    )
+    [won] = [plan for plan in made if plan is not None]
+    stored = await plans.read("m", "1")
+    assert stored.plan == won
+    assert (won.number, won.slots, won.period_us) == (1, DRAFT.slots, 1000)
+    assert await plans.propose("m", "1", DRAFT, "late", "of an old picture", seen) is None
+    again = await plans.propose("m", "1", DRAFT, "auto-9", "moves", stored)
+    assert again is not None
+    assert again.number == 2
+
+
+async def test_a_plan_is_frozen_and_its_replicas_change_without_another_number(
+    plans: PlanStore,
+) -> None:
+    with pytest.raises(NotFound):
+        await plans.freeze("m", "1", True, "a person")
+    await plans.propose("m", "1", DRAFT, "a", "first", await plans.read("m", "1"))
+    assert (await plans.freeze("m", "1", True, "a person")).frozen
+    scaled = await plans.replicate("m", "1", 4, 3, "b", "too much work")
+    assert [slot.replicas for slot in scaled.slots] == [1, 3]
+    assert (scaled.number, scaled.frozen, scaled.reason) == (1, True, "too much work")
+    with pytest.raises(NotFound):
+        await plans.replicate("m", "1", 9, 2, "b", "")
+    with pytest.raises(BadPlan):
+        await plans.replicate("m", "1", 1, 0, "b", "")
+    with pytest.raises(SubjectError):
+        await plans.read("m.x", "1")
+
+
+@pytest.mark.parametrize("spoilt", [b"no plan", b'{"v": 1, "number": 41}', b"{}"])
+async def test_what_is_no_plan_is_told_and_the_next_one_replaces_it(
+    plans: PlanStore, link: Link, spoilt: bytes
+) -> None:
+    await jetstream.kv_put(link, SUBJECTS.config_bucket, "plan.m.1", spoilt)
+    stored = await plans.read("m", "1")
+    assert stored.plan is None
+    assert "refused" in stored.refused
+    made = await plans.propose("m", "1", DRAFT, "a", stored.refused, stored)
+    assert made is not None
+    assert made.number == (42 if b"41" in spoilt else 1)
+
+
+async def test_the_plan_of_another_version_is_not_believed(plans: PlanStore, link: Link) -> None:
+    made = await plans.propose("m", "1", DRAFT, "a", "first", await plans.read("m", "1"))
+    assert made is not None
+    await jetstream.kv_put(link, SUBJECTS.config_bucket, "plan.m.2", made.encode())
+    assert "m@1" in (await plans.read("m", "2")).refused
