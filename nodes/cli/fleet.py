@@ -147,10 +147,11 @@ def run_updater(options: UpdaterOptions, target: Target) -> int:
         if not nodes:
             raise InvalidArgument('--node is missing: --node "--role shard-1 --model NAME"')
         host = "".join(c if TOKEN.fullmatch(c) else "-" for c in socket.gethostname())
-        device = token(options.device or host, "--device")
         environments = _environments(options)
         units = ProcessUnits(environments, nodes)
         link = LinkOptions(servers=tuple(target.nats.split(",")), **target.access.options())
+        # Under rights a device's word has its user's name.
+        device = token(options.device or link.connects_as or host, "--device")
         updater = Updater(
             device,
             target.mesh,

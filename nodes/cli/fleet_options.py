@@ -28,7 +28,7 @@ class UpdaterOptions:
         "", "Arguments of `swarm-node` for each node of this device, separated by ';'."
     )
     adopt: str = seldom("", "Environment that serves now; this program's own by default.")
-    device: str = seldom("", "Its name in waves; the host's by default.")
+    device: str = seldom("", "Its name in waves; by default its user's, or the host's.")
     trust: str = seldom("", "File with the keys whose releases it takes; else yours are.")
     ready: str = seldom("3m", "Time in which nodes of a release have to become ready.")
     proof: str = seldom("10s", "Time for which they then have to stay so.")

@@ -31,6 +31,7 @@ from nodes.upgrade.units import MAIN
 from nodes.upgrade.updater import Updater
 from nodes.upgrade.wave import Wave
 from swarm.errors import Unavailable
+from swarm.link import LinkOptions
 from swarm.security.identity import Identity
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
@@ -187,6 +188,24 @@ async def test_a_bad_release_is_left_and_what_served_before_serves_on(
             reason = await Rig(publisher, units, one).refuses()
     assert reason.startswith("swarm-node ended with 3" if "install" in how else "not ready within")
     assert units.unserved == 0
+
+
+async def test_under_rights_an_updater_may_do_what_it_needs_and_tell_of_its_own_device_alone(
+    tmp_path: Path,
+) -> None:
+    async with mesh_of(secure=True) as local:
+        assert local.rights is not None
+        assert local.server is not None
+        publisher = Publisher(local, tmp_path / "publisher")
+        access = local.rights.issue("updater")
+        user = LinkOptions(servers=(local.url,), **access.options()).connects_as
+        units = Imitated(adopted(tmp_path))
+        one = updater(publisher, tmp_path, units, user, access=access)
+        await publisher.push(NEXT)
+        async with running(one):
+            await publisher.releases().begin(wave(guard="slo"))
+            await eventually(lambda: one.record.good == NEXT, f"{one.record}")
+        assert "iolation" not in local.server.log
 
 
 async def test_a_second_updater_of_a_home_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodes.access import NOTHING, Access
 from nodes.up.mesh import LocalMesh
 from nodes.upgrade.device import Limits
 from nodes.upgrade.environments import Environments
@@ -95,13 +96,14 @@ def updater(
     units: Units,
     device: str = "device-1",
     limits: Limits = QUICK,
+    access: Access = NOTHING,
 ) -> Updater:
     """A device's updater in this process."""
     local = publisher.local
     return Updater(
         device,
         local.name,
-        LinkOptions(servers=(local.url,)),
+        LinkOptions(servers=(local.url,), **access.options()),
         TrustedKeys([publisher.trusted]),
         Environments(home),
         units,

@@ -33,6 +33,7 @@ class Role(StrEnum):
     GATEWAY = "gateway"
     LEARNER = "learner"
     DASHBOARD = "dashboard"
+    UPDATER = "updater"
     OPERATOR = "operator"
 
 
@@ -50,6 +51,7 @@ ABOUT = {
     Role.GATEWAY: "answers requests for any model",
     Role.LEARNER: "learns: exchanges weight deltas, writes weight versions",
     Role.DASHBOARD: "reads statuses, events, results, and which versions serve",
+    Role.UPDATER: "brings a device to releases of the node software, and tells how far it is",
     Role.OPERATOR: "makes streams and consumers, pushes, promotes; asks for no inference",
 }
 
@@ -79,6 +81,7 @@ class Row:
 
 _CONSUMER = "{mesh}={model}=stage{stage}=any"
 _CONFIG, _WEIGHTS, _MODELS = "swarm-{mesh}-config", "swarm-{mesh}-weights", "swarm-{mesh}-models"
+_UPGRADES, _RELEASES = "swarm-{mesh}-upgrades", "swarm-{mesh}-releases"
 _SUBMITTED, _ANSWERS, _READ = (
     f"SWARM={{mesh}}={kind}" for kind in ("submitted", "answers", "read")
 )
@@ -162,7 +165,7 @@ TABLE = (
     Row("swarm.{mesh}.gossip.*.*", "ask any node", publish=NODES),
     Row("swarm.{mesh}.gossip.{user}.*", "gossip, of the own nodes", subscribe=NODES),
     Row("swarm.{mesh}.status.{user}.*", "statuses, of the own nodes", publish=NODES),
-    Row("swarm.{mesh}.status.>", "statuses", subscribe=WATCHERS),
+    Row("swarm.{mesh}.status.>", "statuses", subscribe=WATCHERS | {Role.UPDATER}),
     Row(
         "swarm.{mesh}.status-request",
         "statuses, now",
@@ -336,11 +339,23 @@ TABLE = (
         publish={Role.LEARNER},
         subscribe={Role.LEARNER},
     ),
+    # Releases of the node software. The file that an updater is given says whose it believes.
+    Row(
+        f"{_GET}.KV_{_UPGRADES}.$KV.{_UPGRADES}.>",
+        "releases, the wave, how far each device is",
+        publish={Role.UPDATER},
+    ),
+    Row(f"$KV.{_UPGRADES}.device.{{user}}", "how far the own device is", publish={Role.UPDATER}),
+    Row(f"$JS.API.STREAM.INFO.KV_{_UPGRADES}", "which devices are there?", publish={Role.UPDATER}),
+    Row(f"{_GET}.OBJ_{_RELEASES}", "files of releases", publish={Role.UPDATER}),
+    Row(f"$JS.API.STREAM.INFO.OBJ_{_RELEASES}", "is their store there?", publish={Role.UPDATER}),
     # The operator.
     Row("$JS.API.>", "streams, consumers, everything of JetStream", publish={Role.OPERATOR}),
     Row(f"$KV.{_CONFIG}.>", "desired state, manifests", publish={Role.OPERATOR}),
     Row(f"$KV.{_WEIGHTS}.>", "weight versions of all models", publish={Role.OPERATOR}),
     Row(f"$O.{_MODELS}.>", "model files", publish={Role.OPERATOR}),
+    Row(f"$KV.{_UPGRADES}.>", "releases, waves", publish={Role.OPERATOR}),
+    Row(f"$O.{_RELEASES}.>", "files of releases", publish={Role.OPERATOR}),
     Row("$JS.EVENT.ADVISORY.>", "who changed streams", subscribe={Role.OPERATOR}),
     # Answers. Processes answer each other on four tokens; the server alone on more.
     Row("_INBOX.{user}.>", "the own inbox", subscribe=EVERYBODY),

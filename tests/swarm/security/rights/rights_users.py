@@ -8,7 +8,7 @@ from pathlib import Path
 from swarm.security.authority.authority import Authority
 
 NODES = "edge shard-1 shard-2 fallback standby gateway learner"
-USERS = ("client", "requester", *NODES.split(), "dashboard", "operator")
+USERS = ("client", "requester", *NODES.split(), "dashboard", "updater", "operator")
 
 
 def issued(folder: Path, roles: Sequence[str] = USERS) -> Authority:

@@ -125,6 +125,18 @@ PUBLISH = {
     "$JS.API.DIRECT.GET.OBJ_swarm-default-models": f"{NODES} operator",
     "$O.swarm-default-models.C.x": "operator",
     "$O.swarm-default-models.M.x": "operator",
+    # Releases.
+    "$JS.API.DIRECT.GET.KV_swarm-default-upgrades.$KV.swarm-default-upgrades.wave": (
+        "updater operator"
+    ),
+    "$JS.API.STREAM.INFO.KV_swarm-default-upgrades": "updater operator",
+    "$JS.API.DIRECT.GET.OBJ_swarm-default-releases": "updater operator",
+    "$JS.API.STREAM.INFO.OBJ_swarm-default-releases": "updater operator",
+    "$KV.swarm-default-upgrades.device.<updater>": "updater operator",
+    "$KV.swarm-default-upgrades.device.<edge>": "operator",
+    "$KV.swarm-default-upgrades.wave": "operator",
+    "$KV.swarm-default-upgrades.release.1_1": "operator",
+    "$O.swarm-default-releases.C.x": "operator",
     # Answers.
     "_INBOX.edge.random.7": NODES,
     "_INBOX.operator.random.7": NODES,
@@ -161,7 +173,7 @@ SUBSCRIBE = {
     "swarm.default.gossip.*.x": "",
     **{f"swarm.default.gossip.<{node}>.*": node for node in NODES.split()},
     **{f"swarm.default.drain.<{node}>.*": node for node in NODES.split()},
-    "swarm.default.status.>": "requester dashboard operator",
+    "swarm.default.status.>": "requester dashboard updater operator",
     "swarm.default.guards.digits.*.*": f"{NODES} requester dashboard operator",
     "swarm.default.status-request": f"{NODES} operator",
     "swarm.default.server": "requester dashboard operator",

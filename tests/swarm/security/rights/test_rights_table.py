@@ -20,6 +20,8 @@ NO_SUBJECTS = {
     "dead_stream",
     "consumer",
     "models_bucket",
+    "releases_bucket",
+    "upgrades_bucket",
     "config_bucket",
     "weights_bucket",
     "deltas_bucket",
