@@ -16,6 +16,7 @@ from nodes.gateway_settings import GatewayOptions
 from nodes.generation_settings import GenerationOptions
 from nodes.join_settings import JoinOptions
 from nodes.learning.options import LearnOptions, learning
+from nodes.placing.ways import CORE, MODES
 from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
 from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
@@ -66,11 +67,43 @@ class EdgeOptions:
         "edge: drop-oldest or block, when the queue of captures is full.",
         one_of=("drop-oldest", "block"),
     )
+    placement: str = capture(
+        "off",
+        "Which stages this edge computes itself, anew for each request. auto: by the fastest way "
+        "that may be taken, as link, queues and devices are at present. edge: all of them. split: "
+        "some. core: none. off: stage 0 alone, if the model has one.",
+        one_of=("off", *MODES),
+    )
+    allow_picture: bool = capture(
+        False, "With --placement: the model's input may leave this device as it is, too."
+    )
+    placement_from: int = tuning(
+        1,
+        "edge: with --placement, features may leave from this stage's input on; earlier ones show "
+        "more of the model's input.",
+        least=1,
+    )
+    placement_memory: int = tuning(
+        0,
+        "edge: megabytes of model files that it holds for --placement, from the first stage on; "
+        "0: as many as fit into its memory.",
+        unit="MB",
+        least=0,
+    )
     queue: int = tuning(8, "edge: captures that may wait to be sent.", least=1)
     in_flight: int = tuning(8, "edge: requests in flight at a time.", least=1)
 
     def __post_init__(self) -> None:
         check(self)
+        if self.placement == CORE and not self.allow_picture:
+            raise InvalidArgument(
+                "--placement core sends the model's input: it needs --allow-picture"
+            )
+
+    @property
+    def places(self) -> bool:
+        """Whether each request is placed."""
+        return self.placement != "off"
 
 
 @dataclass(frozen=True)
@@ -318,6 +351,13 @@ class NodeConfig:
             raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
         if self.camera.masks and self.role != "edge":
             raise InvalidArgument("--mask is for cameras: --role edge --source CAMERA")
+        if self.edge.places and self.role != "edge":
+            raise InvalidArgument("--placement is for --role edge")
+        if self.edge.places and self.camera.guard != "off":
+            raise InvalidArgument(
+                "--guard looks at one cut, and with --placement another one leaves each time: "
+                "leave out one of them"
+            )
         for site in self.sites:
             token(site, "site (--site DOMAIN)")
         if self.sites and self.role != "gateway":

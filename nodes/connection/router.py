@@ -46,7 +46,7 @@ class Picked:
 
 
 class Router:
-    """One node's routing, for requests that it sends to stage 1 and for the stages that it feeds.
+    """One node's routing, for requests that it sends and for the stages that it feeds.
 
     view: the gossip's picture of the mesh. clock: seconds. on_event: each is called with the kind
     and the detail of an event (an adaptive policy that yields, a refused desired state).
@@ -104,10 +104,10 @@ class Router:
         return model in self.routed
 
     def pick_lane(self, ask: Ask, remaining: float) -> str:
-        """For a requester: the lane of stage 1."""
+        """For a requester: the lane of the stage at which its request enters."""
         picked = self.pick(
             ask.info,
-            1,
+            ask.stage,
             request_id=ask.id,
             agent=ask.agent,
             session=ask.session,

@@ -7,7 +7,8 @@ Behind a link that is slower than the source, as many are in flight as keep the 
 those that wait the newest is sent (`nodes.edge.live`).
 
 What leaves this process is the output of stage 0, or the model's input where the model was split
-without edge layers. Neither is anonymous: features can tell who is in a picture.
+without edge layers; with `--placement`, what the edge's settings allow. Neither is anonymous:
+features can tell who is in a picture.
 """
 
 from __future__ import annotations
@@ -207,7 +208,8 @@ class Edge:
         if result.status is Status.OK:
             self.counters.answered += 1
             self.counters.degraded += result.degraded
-            spent = sum([hop.queue_us + hop.compute_us for hop in result.hops if hop.stage > 0])
+            away = [hop for hop in result.hops if hop.stage > 0 and hop.node != self.node.id]
+            spent = sum([hop.queue_us + hop.compute_us for hop in away])
             self._mesh_time.add(max(0, spent) / 1e6)  # other nodes say these numbers
         else:
             self.counters.failed += 1
@@ -235,6 +237,8 @@ def result_line(sequence: int, result: Result, told: bool = True) -> dict[str, A
         "attempt": result.attempt,
         "hops": [hop.as_json() for hop in result.hops],
     }
+    if result.way:
+        line |= {"way": result.way, "why": result.why}
     if result.status is Status.OK and told:
         line["outputs"] = {name: array.tolist() for name, array in result.outputs.items()}
     elif result.status is not Status.OK:

@@ -8,18 +8,22 @@ answers what the mesh cannot answer in time.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import numpy as np
 
+from nodes.placing.choice import Choice, Facts, Placement
+from nodes.placing.ways import NOWHERE, Way
+from nodes.requests.placer import Placer
 from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
 from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
-from nodes.versions.loaded import Loaded
+from nodes.versions.loaded import EDGE, Loaded
 from shards.errors import ShardsError
 from swarm.errors import (
     DeadlineExceeded,
@@ -39,6 +43,8 @@ from swarm.requests.shadows import answered
 from swarm.tracing.traceparent import checked
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
+
+log = logging.getLogger("swarm.node")
 
 LOOK_UP_SHARE = 0.5  # of a budget, for the question which version is desired
 # Of a budget, in which a lane that takes nothing may come back before the lighter model answers.
@@ -75,6 +81,7 @@ class InferAnswerer:
     to follow the mesh's desired state. on_answered: each is called with model, request and result,
     which has the id that the mesh knows the request by. served(model): a version that this
     node serves, '' for none: it is taken while nobody can say which one the mesh desires.
+    placer: of an edge that chooses for each request which stages it computes itself.
     """
 
     def __init__(
@@ -85,6 +92,7 @@ class InferAnswerer:
         budget: float,
         pinned: str = "",
         served: Callable[[str], str] = lambda model: "",
+        placer: Placer | None = None,
     ) -> None:
         self._mesh = mesh
         self._node = node
@@ -97,6 +105,9 @@ class InferAnswerer:
         self.latency = LatencyWindow()
         self._worker: Worker | None = None
         self._given_up = 0  # threads
+        self._placer = placer
+        self._local_work = 0.0  # usual seconds of the runs that are under way
+        self._probing: asyncio.Task[None] | None = None
 
     async def answer(
         self,
@@ -206,6 +217,8 @@ class InferAnswerer:
     async def _ask(self, question: _Question) -> Result:
         """Ask the mesh; the lighter model, if there is one, answers in its place where it fails."""
         loaded = question.loaded
+        if self._placer is not None:
+            return await self._ask_placed(question, self._placer)
         if loaded.lighter is None:
             return await self._ask_mesh(question, question.deadline, inf)
         deadline = question.deadline - loaded.lighter_seconds * 2 - LIGHTER_ROOM
@@ -225,7 +238,21 @@ class InferAnswerer:
         hops: list[Hop] = []
         if loaded.info.edge is not None:
             await self._until_weights(loaded, request.weights, deadline)
-            tensors, hops = await self._edge_layers(loaded, request.inputs, deadline)
+            tensors, hops, _ = await self._run(loaded, (EDGE,), request.inputs, deadline)
+        return await self._send(question, tensors, hops, deadline, tried_until)
+
+    async def _send(
+        self,
+        question: _Question,
+        tensors: Mapping[str, np.ndarray],
+        hops: list[Hop],
+        deadline: float,
+        tried_until: float = inf,
+        stage: int = 1,
+        shadow: bool = False,
+    ) -> Result:
+        """Ask the mesh from a stage on. hops: of the stages before."""
+        loaded, request = question.loaded, question.request
         if question.leaves is not None:
             question.leaves(loaded.info, tensors)
         return await self._mesh.requester.infer(
@@ -239,10 +266,111 @@ class InferAnswerer:
                 hops=[hop.as_doc() for hop in hops],
                 weights=request.weights,
                 traceparent=request.traceparent,
-                shadow=request.shadow,
+                shadow=request.shadow or shadow,
                 tried_until=tried_until,
+                stage=stage,
             )
         )
+
+    # --- placed -----------------------------------------------------------------------
+
+    async def _ask_placed(self, question: _Question, placer: Placer) -> Result:
+        """By the way that is chosen for this request; what the mesh does not answer is computed
+        here, where all stages are at hand. Raises `Unavailable` where no way may be taken."""
+        loaded, loop = question.loaded, asyncio.get_running_loop()
+        placement = placer.of(loaded)
+        facts = placer.facts(loaded.info, question.deadline - loop.time(), self._local_work)
+        choice = placement.choose(facts, time.monotonic())
+        if choice is None:
+            raise Unavailable(placer.why_none(loaded))
+        if choice.probe is not None and not question.request.shadow:
+            self._probe(question, placement, choice)
+        way, why, whole = choice.way, choice.why, placement.whole
+        deadline = question.deadline
+        if loaded.lighter is not None:
+            deadline -= loaded.lighter_seconds * 2 + LIGHTER_ROOM
+        in_time = deadline
+        if whole is not None and way is not whole:
+            in_time -= min(2 * placement.here(whole) + self._local_work, facts.budget / 2)
+        result = await self._by_or_fail(question, placement, way, facts, in_time)
+        if result.status in LIGHTER_ANSWERS and whole is not None and way is not whole:
+            way, why = whole, f"{way.name} failed: {result.status}: {result.message}"
+            result = await self._by_or_fail(question, placement, way, facts, deadline)
+        if result.status in LIGHTER_ANSWERS and loaded.lighter is not None:
+            result = await self._lighter(question, result)
+        result.way, result.why = way.name, why
+        return result
+
+    async def _by_or_fail(
+        self,
+        question: _Question,
+        placement: Placement,
+        way: Way,
+        facts: Facts,
+        deadline: float,
+        shadow: bool = False,
+    ) -> Result:
+        """By one way; the placement learns how long it took."""
+        began = time.perf_counter()
+        on_way: float | None = None
+        try:
+            result, on_way = await self._by(question, placement, way, deadline, shadow)
+        except (Unavailable, DeadlineExceeded) as error:  # of the stages here
+            result = self._failed(question.request, question.loaded.info.model, error)
+        took, failed = time.perf_counter() - began, result.status in LIGHTER_ANSWERS
+        if not (shadow and failed):  # copies are the first to be dropped
+            now = time.monotonic()
+            placement.ended(way, facts, took, None if failed else on_way, now, failed)
+        return result
+
+    async def _by(
+        self,
+        question: _Question,
+        placement: Placement,
+        way: Way,
+        deadline: float,
+        shadow: bool,
+    ) -> tuple[Result, float | None]:
+        """The result, and the seconds between here and the mesh's stages, None for a way that does
+        not enter the mesh. Raises as `_ask_mesh` does."""
+        loaded, request = question.loaded, question.request
+        tensors, hops = request.inputs, list[Hop]()
+        if way.local:
+            await self._until_weights(loaded, request.weights, deadline)
+            usual = placement.here(way)
+            self._local_work += usual
+            try:
+                ran = await self._run(loaded, way.local, request.inputs, deadline)
+            finally:
+                self._local_work = max(0.0, self._local_work - usual)
+            tensors, hops, times = ran
+            for stage, seconds in zip(way.local, times, strict=True):
+                placement.ran(stage, seconds, time.monotonic())
+        if way.entry == NOWHERE:
+            info = loaded.info
+            result = Result(request.id, info.model, info.version, outputs=tensors, hops=tuple(hops))
+            return result, None
+        began = time.perf_counter()
+        result = await self._send(question, tensors, hops, deadline, stage=way.entry, shadow=shadow)
+        away = [hop for hop in result.hops if hop.node != self._node]
+        spent = sum([hop.queue_us + hop.compute_us for hop in away]) / 1e6
+        return result, max(0.0, time.perf_counter() - began - spent)
+
+    def _probe(self, question: _Question, placement: Placement, choice: Choice) -> None:
+        """A copy of the request by another way, whose answer nobody gets; one at a time."""
+        way, facts = choice.probe, choice.facts
+        if way is None or (self._probing is not None and not self._probing.done()):
+            return
+
+        async def ask() -> None:
+            try:
+                await self._by_or_fail(
+                    question, placement, way, facts, question.deadline, shadow=True
+                )
+            except (SwarmError, ShardsError) as error:
+                log.debug("a probe of %s failed: %s", way.name, error)
+
+        self._probing = asyncio.create_task(ask(), name="probe of a way")
 
     async def _lighter(self, question: _Question, failed: Result) -> Result:
         """The degraded answer, flagged as such; `message` names the failure that it replaces.
@@ -301,20 +429,42 @@ class InferAnswerer:
                 f"{weights} at least: ask again later, or for less"
             )
 
-    async def _edge_layers(
-        self, loaded: Loaded, inputs: dict[str, np.ndarray], deadline: float
-    ) -> tuple[dict[str, np.ndarray], list[Hop]]:
-        """Run stage 0, in a thread unless it is very short. Raises `DeadlineExceeded`."""
-        runtime = loaded.edge
-        if runtime is None:
-            raise Internal("this node has not loaded the model's first layers (stage 0)")
+    async def _run(
+        self,
+        loaded: Loaded,
+        stages: Sequence[int],
+        inputs: dict[str, np.ndarray],
+        deadline: float,
+    ) -> tuple[dict[str, np.ndarray], list[Hop], list[float]]:
+        """Run stages here, in a thread unless they are very short: what the last one sends, and
+        each one's hop and seconds. Raises `DeadlineExceeded`."""
+        held = {**loaded.local, EDGE: loaded.edge}
+        runtimes = [runtime for stage in stages if (runtime := held.get(stage)) is not None]
+        if len(runtimes) < len(stages):
+            raise Internal(f"this node has not loaded stages {list(stages)} of the model")
+        times: list[float] = []
+
+        def run() -> dict[str, np.ndarray]:
+            tensors = inputs
+            for runtime in runtimes:
+                began = time.perf_counter()
+                tensors = runtime.run(tensors)
+                times.append(time.perf_counter() - began)
+            return tensors
+
         started = time.perf_counter()
-        if runtime.compute_ms < INLINE_BELOW * 1e3:
-            outputs = runtime.run(inputs)
+        if sum([runtime.compute_ms for runtime in runtimes]) < INLINE_BELOW * 1e3:
+            outputs = run()
         else:
-            outputs = await self._in_thread(lambda: runtime.run(inputs), deadline)
-        spent = int((time.perf_counter() - started) * 1e6)
-        return outputs, [Hop(0, self._node, 0, spent, 1, weights=runtime.weights_version)]
+            outputs = await self._in_thread(run, deadline)
+        # A run's way to its thread and back is part of the first stage's time.
+        around = time.perf_counter() - started - sum(times)
+        hops = [
+            Hop(stage, self._node, 0, int(seconds * 1e6), 1, weights=runtime.weights_version)
+            for stage, seconds, runtime in zip(stages, times, runtimes, strict=True)
+        ]
+        hops[0] = hops[0]._replace(compute_us=hops[0].compute_us + int(around * 1e6))
+        return outputs, hops, times
 
     async def _in_thread(self, work: Callable[[], Any], deadline: float) -> Any:
         """The outcome of a run. Raises `DeadlineExceeded` where it does not come in time."""
@@ -362,6 +512,8 @@ class InferAnswerer:
         )
 
     def close(self) -> None:
-        """End the thread of stage 0, if there is one."""
+        """End the thread of the stages here, if there is one."""
+        if self._probing is not None:
+            self._probing.cancel()
         if self._worker is not None:
             self._worker.close()

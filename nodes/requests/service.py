@@ -11,7 +11,9 @@ from nodes.connection.connection import Connection
 from nodes.requests.answering import InferAnswerer
 from nodes.requests.generating import GenerateService
 from nodes.requests.objectives import Objectives
+from nodes.requests.placer import Placer
 from nodes.versions.versions import Versions
+from swarm.fleet.advertised import candidates
 from swarm.fleet.service import FleetAnswers
 from swarm.requests.infer_service import InferService
 from swarm.site.forwarder import Forwarder
@@ -36,6 +38,10 @@ class RequestService:
         config, mesh = connection.config, connection.mesh
         self._config = config
         self._objectives = objectives
+        self._placer = None
+        if config.edge.places:
+            view = connection.peers.view
+            self._placer = Placer(config.edge, mesh, lambda: candidates(view()))
         self.answerer = InferAnswerer(
             mesh,
             connection.id,
@@ -43,6 +49,7 @@ class RequestService:
             config.budget,
             pinned=config.version,
             served=versions.served,
+            placer=self._placer,
         )
         self.answerer.on_answered.append(objectives.answered)
         if audit is not None:
@@ -102,6 +109,8 @@ class RequestService:
         document = self._objectives.status()
         if self._config.answers_requests:
             document["requests"] = self.answerer.figures(time.monotonic())
+        if self._placer is not None:
+            document["placement"] = self._placer.status()
         if self._forwarders:
             document["sites"] = {each.site: each.status() for each in self._forwarders}
         return document

@@ -14,6 +14,8 @@ from typing import TypeVar
 from nodes.config import NodeConfig
 from nodes.connection.events import Tell
 from nodes.low_priority import in_low_priority_thread
+from nodes.placing.ways import AUTO, SPLIT
+from nodes.placing.ways import EDGE as EVERYTHING
 from nodes.stage.selftest import Known, learned
 from nodes.versions.artifacts import NodeArtifacts
 from shards.decoder.load import load_decoder_stage
@@ -45,7 +47,8 @@ class Loaded:
     language model (`language`) `decoders` in their place, with its `texts` where this node reads or
     writes any.
 
-    known: what the stages gave for known input, by stage (`learn_known`). on_replaced: who computes
+    local: stages that an edge computes itself (`--placement`), for nobody else. known: what the
+    stages gave for known input, by stage (`learn_known`). on_replaced: who computes
     with the stages, and has to know of other runtimes.
     """
 
@@ -60,6 +63,7 @@ class Loaded:
     language: Decoder | None = None
     texts: Texts | None = None
     on_replaced: list[OnReplaced] = field(default_factory=list)
+    local: dict[int, StageRuntime] = field(default_factory=dict)
 
     @property
     def weights(self) -> int:
@@ -68,7 +72,7 @@ class Loaded:
 
     def runtimes(self) -> dict[int, StageRuntime]:
         """The runtimes whose weights may change, by stage."""
-        stages = dict(self.stages)
+        stages = {**self.local, **self.stages}
         if self.edge is not None:
             stages[EDGE] = self.edge
         return stages
@@ -81,6 +85,8 @@ class Loaded:
         for stage, runtime in stages.items():
             if stage == EDGE and self.edge is not None:
                 self.edge = runtime
+            elif stage in self.local:
+                self.local[stage] = runtime
             else:
                 self.stages[stage] = runtime
         for stage, answer in known.items():
@@ -111,7 +117,7 @@ class Loaded:
         return True
 
     def close(self) -> None:
-        for runtime in (*self.stages.values(), self.edge, self.lighter):
+        for runtime in (*self.stages.values(), *self.local.values(), self.edge, self.lighter):
             if runtime is not None:
                 runtime.close()
         for decoder in self.decoders.values():
@@ -178,6 +184,30 @@ async def load(
                 log.warning("stage %d is not held: %s", number, error)
         return fits
 
+    def at_hand() -> dict[int, StageRuntime]:
+        """Of an edge that places its requests, the stages that it may compute itself: as many, from
+        the first one on, as it has room for."""
+        options = config.edge
+        numbers = [each.stage for each in info.stages]
+        if not edge or options.placement not in (AUTO, EVERYTHING, SPLIT):
+            return {}
+        if options.placement == SPLIT:
+            del numbers[-1]
+        held: dict[int, StageRuntime] = {}
+        size = 0
+        for number in numbers:
+            size += manifest.shard(number).bytes
+            try:
+                if 0 < options.placement_memory < size:
+                    raise DoesNotFit(f"with stage {number} it holds more than --placement-memory")
+                held[number] = stage(number, config.level)
+            except DoesNotFit as error:
+                if options.placement == EVERYTHING:
+                    raise
+                log.info("stages from %d on are not held here: %s", number, error)
+                break
+        return held
+
     def decoder(number: int) -> KvStage:
         options = config.generation
         return load_decoder_stage(
@@ -209,7 +239,9 @@ async def load(
                 manifest, fetch, threads=config.threads, folders=folders, vault=vault
             )
         light_ms = light.warm() if light is not None else 0.0
-        return Loaded(info, loaded, first, light, time.monotonic() - started, light_ms / 1e3)
+        local = at_hand()
+        seconds = time.monotonic() - started
+        return Loaded(info, loaded, first, light, seconds, light_ms / 1e3, local=local)
 
     return await in_background(config, build, urgent)
 

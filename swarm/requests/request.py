@@ -29,7 +29,7 @@ class Ask:
     session, besides, no lower one than it has seen. shadow: a copy of a request, the first to be
     dropped under load. hops: of stages that ran before it was sent (the edge's), as maps.
     tried_until: the loop's time, after which it is asked no more where no lane takes it: somebody
-    else could answer.
+    else could answer. stage: at which it enters; the requester has run those before it.
     """
 
     info: ModelInfo
@@ -46,6 +46,7 @@ class Ask:
     weights: int = 0
     shadow: bool = False
     tried_until: float = inf
+    stage: int = 1
 
     def failed(self, error: SwarmError, attempt: int = 0) -> Result:
         """The result of a request that this error ends; attempt 0: before it was sent."""
@@ -64,7 +65,7 @@ class Picker(Protocol):
     """A routing policy as a requester sees it."""
 
     def pick_lane(self, ask: Ask, remaining: float) -> str:
-        """The lane of stage 1 for this attempt; `remaining` seconds of budget are left."""
+        """The lane of its stage for this attempt; `remaining` seconds of budget are left."""
         ...
 
     def ended(self, ask: Ask, ok: bool) -> None:

@@ -20,14 +20,15 @@ from swarm.requests.under_way import Shared, UnderWay
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Result
 
-MOST_VERSIONS = 16  # model versions whose way to stage 1 is kept; the longest unused one goes
+MOST_VERSIONS = 16  # model versions whose ways are kept, by entry; the longest unused one goes
 
 
 class Requester:
     """Owned by a mesh or a node; safe for any number of concurrent requests.
 
-    routes: whose clock it goes by. picker: the routing policy for stage 1; without one, the shared
-    lane. rng: draws the pauses between attempts. config: when a request is asked again.
+    routes: whose clock it goes by. picker: the routing policy for the first stage that a request is
+    sent to; without one, the shared lane. rng: draws the pauses between attempts. config: when a
+    request is asked again.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class Requester:
         self._routes = self._bulk = routes
         self._shared = Shared(routes, picker, rng or Random(), config)
         self.seen = SeenWeights(clock=routes.clock)
-        self._ways: OrderedDict[tuple[str, str], ModelWay] = OrderedDict()
+        self._ways: OrderedDict[tuple[str, str, int], ModelWay] = (
+            OrderedDict()
+        )  # by where they enter
         self._on_up: dict[Link, Callable[[], None]] = {}
         self._follow(routes.link)
 
@@ -76,21 +79,21 @@ class Requester:
         return self._shared.hedges
 
     def admission(self, info: ModelInfo) -> ModelAdmission:
-        """The admission of a model version, with its latencies."""
-        return self._way(info).admission
+        """The admission of a model version at its first stage, with its latencies."""
+        return self._way(info, 1).admission
 
     def breakers(self) -> dict[str, str]:
         """The states of circuit breakers that have seen failures, by `model@version/stage`."""
         return {
             f"{model}@{version}/{stage}": str(state)
-            for (model, version), way in self._ways.items()
+            for (model, version, _entry), way in self._ways.items()
             for stage, state in way.admission.breakers.items()
         }
 
     async def infer(self, ask: Ask) -> Result:
         """The result, failed or not. Never raises a `SwarmError`: a failure is a result."""
         started = self._routes.clock()  # uvloop's own clock has steps of a millisecond
-        way = self._way(ask.info)
+        way = self._way(ask.info, ask.stage)
         remaining = ask.deadline - asyncio.get_running_loop().time()
         if remaining <= 0:  # no overload: to come again later would not help
             return ask.failed(DeadlineExceeded("the budget was over before the request was sent"))
@@ -138,13 +141,13 @@ class Requester:
         for way in self._ways.values():
             way.tend()
 
-    def _way(self, info: ModelInfo) -> ModelWay:
-        key = (info.model, info.version)
+    def _way(self, info: ModelInfo, stage: int) -> ModelWay:
+        key = (info.model, info.version, stage)
         way = self._ways.get(key)
         if way is None:
             self._close_unused()
             routes, requests = self._bulk if info.is_large else self._routes, self._shared.requests
-            way = self._ways[key] = ModelWay(routes, info, requests.__len__)
+            way = self._ways[key] = ModelWay(routes, info, requests.__len__, stage)
         else:
             self._ways.move_to_end(key)
         return way
@@ -167,7 +170,7 @@ class Requester:
         for request in self._shared.requests.values():
             info = request.ask.info
             if request.attempts.fast and subject == self._routes.subjects.fresh(
-                info.model, info.version, 1
+                info.model, info.version, request.ask.stage
             ):
                 request.end_wait(error)
 

@@ -288,7 +288,7 @@ class UnderWay:
             id=ask.id,
             model=ask.info.model,
             version=ask.info.version,
-            stage=1,
+            stage=ask.stage,
             reply=self._reply,
             budget_us=0,  # counted down by the parcel
             tensors=dict(ask.tensors),

@@ -55,7 +55,7 @@ class FastSending:
 
 
 class FastSender:
-    """Sends to one stage in fast mode. from_stage: 0 for a requester, whose reply subject hears of
+    """Sends to one stage in fast mode. requests: for a requester, whose reply subject hears of
     messages that nobody takes; a stage hears of them itself, and tells the requester."""
 
     def __init__(
@@ -65,15 +65,17 @@ class FastSender:
         subjects: Subjects,
         model: str,
         version: str,
-        from_stage: int,
+        stage: int,
+        *,
+        requests: bool,
     ) -> None:
         self._link = link
         self._socket = socket
-        self._stage = from_stage + 1
-        self._subject = subjects.fresh(model, version, from_stage + 1)
+        self._stage = stage
+        self._subject = subjects.fresh(model, version, stage)
         self._no_responders_inbox = ""
         self._sid = 0
-        if from_stage:
+        if not requests:
             # Of this sender alone: another version's sender of this process counts alike.
             self._no_responders_inbox = f"{link.server_inbox}.unheard{id(self):x}"
             self._sid = link.subscribe(f"{self._no_responders_inbox}.*", self._no_responders)

@@ -90,7 +90,10 @@ IN_LANE = _InLane()
 
 
 class StageSender:
-    """Sends to stage `stage` of a model version; a requester sends to stage 1.
+    """Sends to stage `stage` of a model version.
+
+    requests: the sender is a requester, who waits for the answer on the parcels' reply subject;
+    only requesters send to stage 1.
 
     run_time: how long a run takes, as the sender has seen it lately. in_flight(), where they are
     counted: parcels of the sender that are under way, by any way.
@@ -103,8 +106,10 @@ class StageSender:
         stage: int,
         run_time: RunTime | None = None,
         in_flight: Callable[[], int] | None = None,
+        requests: bool = False,
     ) -> None:
         link, subjects, socket = routes.link, routes.subjects, routes.socket
+        requests = requests or stage == 1
         self._routes = routes
         self._info = info
         self._stage = stage
@@ -117,10 +122,12 @@ class StageSender:
         self._subject_of = partial(subjects.features, info.model, info.version, stage)
         self._shared_lane = self._subject_of(ANY)
         self._lane = LaneSender(routes.publisher)
-        self._fast = FastSender(link, socket, subjects, info.model, info.version, stage - 1)
+        self._fast = FastSender(
+            link, socket, subjects, info.model, info.version, stage, requests=requests
+        )
         self._coder = StageCoder(routes, info, stage)
         self._handover = HandoverSender(
-            link, socket, self._lane, stage - 1, info.last, routes.clock
+            link, socket, self._lane, stage - 1, info.last, routes.clock, requests=requests
         )
 
     def send(self, parcel: Parcel, on: OnEvent) -> Sending:

@@ -179,6 +179,7 @@ class Result:
     latency: seconds from sending to this answer, measured by the requester. retry_after: seconds
     after which a request that the requester itself or the first lane refused may be sent again,
     `math.inf` for what is too large, else 0.0. codec: how the outputs came, "" as the plain bytes.
+    way, why: where an edge that places its requests had it computed, and for which reason.
     """
 
     id: str
@@ -195,6 +196,8 @@ class Result:
     latency: float = 0.0
     retry_after: float = 0.0
     codec: str = ""
+    way: str = ""
+    why: str = ""
 
     @property
     def compute(self) -> float:
@@ -240,6 +243,9 @@ class Result:
         ):
             _explain_result(doc)
         result.codec = codec_of(get("tensors"))
+        way, why = get("way", ""), get("why", "")
+        if type(way) is type(why) is str:
+            result.way, result.why = way[:64], why[:256]
         result.id = result.id[:128]  # the client's own: it stands in no subject
         result.hops = tuple([hop_of(hop) for hop in hops[:MAX_HOPS]])
         return result
@@ -267,6 +273,8 @@ def result_parts(
         doc |= {"message": result.message, "stage": result.stage, "node": result.node}
     if result.degraded:
         doc["degraded"] = True
+    if result.way:
+        doc |= {"way": result.way, "why": result.why}
     head = pack_open_map(doc) + b"\xa7tensors"
     if packed_tensors is not None:
         return [head + packed_tensors]

@@ -41,7 +41,7 @@ ROLES = tuple(Role)
 ABOUT = {
     Role.CLIENT: "asks the `infer` service, from an account of its own; sees nothing else",
     Role.REQUESTER: "asks by lanes and by fast mode; reads the registry and statuses",
-    Role.EDGE: "captures, runs stage 0, sends to stage 1, answers requests; reads no features",
+    Role.EDGE: "captures, runs early stages, sends to others, answers requests; reads no features",
     Role.JOIN: "hears edges' results, asks the model that joins them, answers requests",
     Role.SHARD_1: "serves stage 1, answers requests",
     Role.SHARD: "serves stage k",
@@ -97,6 +97,11 @@ TABLE = (
         queues=("q",),
     ),
     Row("swarm.{mesh}.features.{model}.*.1.any", "into the lane of stage 1", publish=REQUESTERS),
+    Row(
+        "swarm.{mesh}.features.{model}.*.*.any",
+        "into the lane of the stage behind those that an edge has run itself (`--placement`)",
+        publish={Role.EDGE},
+    ),
     Row(
         "swarm.{mesh}.features.{model}.*.{next}.any", "into the next stage's lane", publish=SERVERS
     ),

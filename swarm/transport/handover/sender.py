@@ -61,7 +61,10 @@ class HandedOver:
 
 
 class HandoverSender:
-    """Hands over the parcels of one stage, or of one requester (stage 0), to the next stage."""
+    """Hands over the parcels of one stage, or of one requester, to the next stage.
+
+    stage: the one before it, also of a requester.
+    """
 
     def __init__(
         self,
@@ -71,13 +74,15 @@ class HandoverSender:
         stage: int,
         last: int,
         clock: Callable[[], float] = time.monotonic,
+        requests: bool = False,
     ) -> None:
         self._link = link
         self._socket = socket
         self._lane = lane
         self._clock = clock
-        self._policy = HandoverPolicy(stage, last)
-        self._from_requester = stage == 0
+        # A requester hears of a later stage, too, nothing but the last one's answer.
+        self._policy = HandoverPolicy(0, last - stage) if requests else HandoverPolicy(stage, last)
+        self._from_requester = requests
         self._in_flight: dict[str, HandedOver] = {}  # by the subject of the ack
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0  # when the timer is due
