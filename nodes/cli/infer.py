@@ -108,6 +108,8 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
         "p50_ms": round(float(np.percentile(latencies, 50)), 3),
         "p99_ms": round(float(np.percentile(latencies, 99)), 3),
     }
+    if last.way:
+        doc |= {"way": last.way, "why": last.why}
     if last.status is not Status.OK:
         doc["error"] = last.message
     elif with_outputs:
@@ -133,6 +135,8 @@ def show(results: list[Result], options: InferOptions, said: Read | None = None)
         out.print(f"{name} {datatype_of(array)} {list(array.shape)}", markup=False)
         if not options.output:
             out.print(text, markup=False)
+    if last.way:
+        out.print(f"way: {last.way} ({last.why})", markup=False, highlight=False)
     if options.explain:
         label = short_ids([hop.node for hop in last.hops])
         for line in bar_lines(parts_of(last.latency, last.hops), label):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from swarm.model import ModelInfo
+if TYPE_CHECKING:
+    from swarm.model import ModelInfo
 
 EDGE, CORE, SPLIT, AUTO = "edge", "core", "split", "auto"
 MODES = (AUTO, EDGE, SPLIT, CORE)

@@ -295,6 +295,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "rollout": ROLLOUT,
     "plans": rows(PLAN),
     "edge": table(COUNT),
+    "placement": table(form({"ways": table(COUNT), "probes": COUNT, "why": text})),
     "cameras": rows(CAMERA),
     "generation": rows(GENERATION),
     "learning": anything,

@@ -202,6 +202,8 @@ def as_doc(result: Result) -> dict[str, Any]:
         "latency_ms": round(result.latency * 1e3, 3),
         "hops": [hop.as_json() for hop in result.hops],
     }
+    if result.way:
+        parameters |= {"way": result.way, "why": result.why}
     if result.status is not Status.OK:
         return {
             "id": result.id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 
 READ = 1 << 16  # bytes at a time
 
@@ -12,11 +13,12 @@ class LinkProxy:
     """`async with LinkProxy(port) as link`: connections to `link.port` go to `port` of this host.
 
     A link that is cut refuses connections and ends those that stood. One that is silent keeps
-    them, and carries nothing: neither end hears of it.
+    them, and carries nothing: neither end hears of it. rate: bytes a second, each way.
     """
 
     def __init__(self, target: int) -> None:
         self.port = 0
+        self.rate = math.inf
         self._target = target
         self._server: asyncio.Server | None = None
         self._flows = asyncio.Event()
@@ -83,5 +85,7 @@ class LinkProxy:
         with contextlib.suppress(OSError, RuntimeError):  # uvloop's, where the other end has closed
             while data := await reader.read(READ):
                 await self._flows.wait()
+                if self.rate < math.inf:
+                    await asyncio.sleep(len(data) / self.rate)
                 writer.write(data)
                 await writer.drain()

@@ -34,6 +34,7 @@ TOLD_EVENTS = (
     "rolled-out", "rolled-back", "planned",
 )  # fmt: skip
 OUTCOMES = ("served", "failed", "expired", "refused", "cancelled", "dead_lettered", "redelivered")
+PLACED, MOST_PLACED = ("edge", "split", "core"), 8
 CAPTURES = ("captured", "dropped", "answered", "failed", "degraded")
 SESSIONS = ("opened", "refused", "evicted", "rebound", "gone")
 FRAMES = ("frames", "dropped", "torn", "sent")
@@ -169,6 +170,7 @@ class Families:
         captures = _known(part(status, "edge"), CAPTURES)
         about = "Captures by what became of them."
         self.by_kind("swarm_edge_captures", about, (*NODE, "outcome"), at, captures)
+        self._placement(at, part(status, "placement"))
         for camera in rows(status.get("cameras"))[:MOST_CAMERAS]:
             self._camera(at, camera)
         for stage in rows(status.get("generation"))[:MOST_STAGES]:
@@ -221,6 +223,20 @@ class Families:
         about = "Answers to clients of HTTP and gRPC, by the protocol's code."
         self.by_kind("swarm_gateway_requests", about, (*labels, "code"), at, codes)
         self.figures(DOOR_FIGURES, labels, at, counts)
+
+    def _placement(self, at: tuple[str, ...], placement: Fields) -> None:
+        kinds: dict[str, float] = {}
+        probes = 0
+        for version in [part(placement, key) for key in sorted(placement)[:MOST_PLACED]]:
+            probes += version.get("probes", 0)
+            for way, count in part(version, "ways").items():
+                kind = way.partition("@")[0]
+                kinds[kind] = kinds.get(kind, 0) + count
+        if placement:
+            about = "Requests by where they were computed."
+            self.by_kind("swarm_edge_placed", about, (*NODE, "way"), at, _known(kinds, PLACED))
+            about = "Copies by which an edge learns how long other ways take."
+            self.counter("swarm_edge_probes", about, NODE, at, probes)
 
     def _camera(self, of: tuple[str, ...], camera: Fields) -> None:
         at, labels = (*of, _text(camera.get("name"))), (*NODE, "camera")

@@ -46,6 +46,13 @@ MORE = {
     },
     "slo": [{"model": "digits", "p99_ms": 20.0, "errors": 0.001, "burn": {"1h": 15.0, "9d": 1.0}}],
     "edge": {"captured": 5},
+    "placement": {
+        "digits@1": {
+            "ways": {"edge": 4, "split@2": 3, "split@3": 2, "x": 1},
+            "probes": 1,
+            "why": "",
+        }
+    },
     "gateway": {
         "doors": {
             "http": {"by_code": {"200": 4, "299": 5}, "in_flight": 2, "connections": 3},
@@ -115,6 +122,9 @@ def test_a_status_becomes_metrics_in_base_units() -> None:
         (node | {"status": "UNAVAILABLE"}, 1.0),
     ]
     assert found["swarm_takeovers_total"] == [(node, 2.0)]
+    placed = {labels["way"]: value for labels, value in found["swarm_edge_placed_total"]}
+    assert placed == {"edge": 4.0, "split": 5.0}
+    assert found["swarm_edge_probes_total"] == [(node, 1.0)]
     assert found["swarm_gossip_suspicions_total"] == [(node, 2.0)]
     assert found["swarm_gossip_deaths_total"] == [(node, 1.0)]
     assert found["swarm_process_cpu_seconds_total"] == [(node, 1.5)]

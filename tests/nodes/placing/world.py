@@ -13,9 +13,11 @@ KB = 250  # FP32 values
 
 
 def model(sizes: tuple[int, ...], edge: bool = False, out: int = 10) -> ModelInfo:
-    """A model whose stage k receives a tensor of `sizes[k]` values. edge: with a stage 0."""
+    """A model whose stage k receives a tensor of `sizes[k]` values. edge: with a stage 0, if
+    there are two at least."""
     specs = [Spec(f"t{at}", "FP32", (1, size)) for at, size in enumerate(sizes)]
     specs.append(Spec("out", "FP32", (1, out)))
+    edge = edge and len(sizes) > 1
     first = 0 if edge else 1
     stages = tuple(
         Stage(first + at, (specs[at],), (specs[at + 1],), 1.0) for at in range(len(sizes))
