@@ -11,11 +11,13 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any
 
 from nodes.connection.connection import Connection
 from nodes.connection.events import REASON_LIMIT
+from nodes.low_priority import in_low_priority_thread
 from nodes.planning.measuring import Measuring
 from nodes.planning.places import AutoPlaces
 from nodes.versions.serving import Serving
@@ -38,6 +40,8 @@ log = logging.getLogger("swarm.planning")
 
 DECIDE_EVERY = 3 * BEAT  # seconds
 READ_EVERY = 10.0  # seconds: an announcement may be lost
+LOOK_PAUSE = 0.05  # seconds: news that come together are one look
+DRAFTING_SHARE = 0.05  # of a core, at most, for drafts
 LISTEN_FIRST = 1.0  # seconds for which a new node takes no slot: it has not heard of all claims
 PACE_EVERY = 3.0  # seconds between two looks at how long requests take here
 FEW = 10  # requests between two looks that tell something
@@ -60,6 +64,7 @@ class _Tended:
     proposing: Proposing = field(default_factory=Proposing)
     drafted_of: tuple[Any, ...] = ()  # what the last draft was made of
     draft: Draft | None = None
+    draft_after: float = -inf
     slowing: Slowing = field(default_factory=Slowing)
     told: list[int] = field(default_factory=list)  # the pace that is gossiped
     batches: dict[int, list[int]] = field(default_factory=dict)  # as last seen, by stage
@@ -106,6 +111,7 @@ class Planning:
         self._mesh.follow_config(self._config_changed)
         try:
             while True:
+                await asyncio.sleep(LOOK_PAUSE)
                 self._news.clear()
                 try:
                     await self._look()
@@ -276,10 +282,13 @@ class Planning:
     ) -> None:
         model, now, plan = self._config.model_name, time.monotonic(), tended.stored.plan
         made_of = (tuple(nodes), frozenset(named))
-        if made_of != tended.drafted_of:
+        if made_of != tended.drafted_of and now >= tended.draft_after:
             tended.drafted_of = made_of
             key = f"{model}/{version}"
-            tended.draft = self._planner.draft(key, tended.stages, nodes, named)
+            tended.draft = await in_low_priority_thread(
+                partial(self._planner.draft, key, tended.stages, nodes, named)
+            )
+            tended.draft_after = now + (time.monotonic() - now) / DRAFTING_SHARE
         best = None if tended.draft is None else with_replicas(tended.draft, plan)
         broken = tended.stored.refused or lacks(plan, len(tended.stages), filled, named)
         present = inf

@@ -1,0 +1,24 @@
+"""`swarm bench auto`: two of four nodes die at once under load, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.fleets.auto import AUTO, AutoPlan, misses, play
+
+
+def test_lost_wrong_and_failed_requests_are_misses() -> None:
+    fine = {"requests": 3, "answered": 3, "wrong": 0, "lost": 0, "failed": []}
+    assert misses(fine) == []
+    assert len(misses(fine | {"answered": 2, "failed": ["UNAVAILABLE: gone"]})) == 1
+    assert len(misses(fine | {"wrong": 1})) == 1
+    assert AUTO.misses is misses
+
+
+@pytest.mark.benchmark
+async def test_nodes_that_die_under_load_cost_no_request() -> None:
+    document = await play(AutoPlan(4, rate=10.0, events=("kill-two",)), lambda text: None)
+    assert misses(document) == []
+    [event] = document["events"]
+    assert event["plan"] > event["plan_before"], "two nodes share what four had"
+    assert len(event["slots"]) == 2
