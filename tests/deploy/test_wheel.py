@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -66,6 +67,31 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == TOP_FOLDERS
     assert not [name for name in names if "/tests/" in name or "bench/" in name]
     assert not [name for name in names if name.endswith((".md", ".pyc"))]
+
+
+def tracked(*folders: str) -> set[str]:
+    """The files of the repository; a tree without its history has none to compare with."""
+    command = ["git", "ls-files", "--", *folders]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("there is no history of git here to compare with")
+    # What was deleted and not committed yet is in no package.
+    return {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
+
+
+def test_the_wheel_holds_each_file_of_the_packages(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    packaged = {name for name in names if ".dist-info/" not in name}
+    assert packaged == {name for name in tracked(*TOP_FOLDERS) if not name.endswith(".md")}
+
+
+@pytest.mark.benchmark
+def test_the_sdist_holds_each_file_of_the_repository(tmp_path: Path) -> None:
+    uv("build", "--sdist", "--quiet", "--out-dir", str(tmp_path))
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as files:
+        inside = {name.partition("/")[2] for name in files.getnames()}
+    assert inside == tracked() | {"PKG-INFO"}
 
 
 def test_a_client_alone_needs_no_runtime_and_no_web_server(wheel: Path, tmp_path: Path) -> None:

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Makes a release in a folder, dist by default: wheel, sdist, SBOM (CycloneDX) of what a node installs, hashes and their
+# signature by the key of `swarm keys show`, or of SIGN_WITH. Needs uv, and a registry of packages.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:-dist}
+rm -rf "$folder"
+uv build --quiet --out-dir "$folder"
+rm -f "$folder/.gitignore"
+environment=$(mktemp -d)
+trap 'rm -rf "$environment"' EXIT
+uv venv --quiet "$environment"
+uv pip install --quiet --python "$environment/bin/python" "$(ls "$folder"/*.whl)[node]"
+uvx --quiet --from 'cyclonedx-bom>=7,<8' cyclonedx-py environment --output-reproducible \
+  --pyproject pyproject.toml --output-file "$folder/sbom.cdx.json" "$environment/bin/python"
+uv run --quiet swarm release sign "$folder" ${SIGN_WITH:+--key "$SIGN_WITH"}
