@@ -8,7 +8,16 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nodes.install.plan import DATA, SETTINGS, UNIT, UNITS, USER, Installation
+from nodes.install.plan import (
+    DATA,
+    SETTINGS,
+    UNIT,
+    UNITS,
+    UPDATER,
+    UPDATER_UNIT,
+    USER,
+    Installation,
+)
 from swarm.errors import InvalidArgument, PermissionDenied, Unavailable
 
 COMMAND_TIMEOUT = 60.0  # seconds; a node drains within fifteen
@@ -30,7 +39,7 @@ class Machine:
         """Make the user, write the files, start the units where systemd runs. Returns the paths
         that were written. Raises `PermissionDenied`, `Unavailable`."""
         self._need_root()
-        self._make_user()
+        self._make_user(installation.user)
         written = []
         for each in installation.files:
             path = self._root / each.path
@@ -46,7 +55,8 @@ class Machine:
             _run("systemctl", "restart", "--no-block", *installation.enabled)
         else:
             for unit in installation.enabled:
-                _link(self._root / UNITS / "multi-user.target.wants" / unit, f"/{UNIT}")
+                shipped = UPDATER_UNIT if unit.startswith(UPDATER) else UNIT
+                _link(self._root / UNITS / "multi-user.target.wants" / unit, f"/{shipped}")
         return written
 
     def remove(self, with_settings: bool) -> list[str]:
@@ -55,7 +65,9 @@ class Machine:
         `Unavailable`."""
         self._need_root()
         units = self._root / UNITS
-        wanted = sorted((units / "multi-user.target.wants").glob("swarm-node@*.service"))
+        # A pattern: a name alone finds no link to a file of a root folder.
+        wants = units / "multi-user.target.wants"
+        wanted = sorted([*wants.glob("swarm-node@*.service"), *wants.glob(f"{UPDATER}.servic[e]")])
         if self._runs_systemd and wanted:
             _run("systemctl", "disable", "--now", *(path.name for path in wanted))
         gone = [*self._paths(with_settings), *wanted]
@@ -67,27 +79,30 @@ class Machine:
                 path.unlink()
         if self._runs_systemd:
             _run("systemctl", "daemon-reload")
-        if self._has_user():
-            _run("userdel", *self._prefix(), USER)
+        for user in (USER, UPDATER):
+            if self._has_user(user):
+                _run("userdel", *self._prefix(), user)
         return sorted(str(path) for path in gone)
 
     def _paths(self, with_settings: bool) -> Iterator[Path]:
         yield self._root / UNIT
+        yield self._root / UPDATER_UNIT
+        yield self._root / f"{UPDATER_UNIT}.d"
         yield from (self._root / UNITS).glob("swarm-node@*.service.d")
         for name in DATA:
             yield self._root / name
         if with_settings:
             yield self._root / SETTINGS
 
-    def _make_user(self) -> None:
-        if not self._has_user():
+    def _make_user(self, user: str) -> None:
+        if not self._has_user(user):
             home = ("--home-dir", "/nonexistent", "--no-create-home")
             shell = ("--shell", "/usr/sbin/nologin")
-            _run("useradd", *self._prefix(), "--system", "--user-group", *home, *shell, USER)
+            _run("useradd", *self._prefix(), "--system", "--user-group", *home, *shell, user)
 
-    def _has_user(self) -> bool:
+    def _has_user(self, user: str) -> bool:
         users = (self._root / "etc/passwd").read_text(encoding="utf-8")
-        return any(line.startswith(f"{USER}:") for line in users.splitlines())
+        return any(line.startswith(f"{user}:") for line in users.splitlines())
 
     def _prefix(self) -> tuple[str, ...]:
         return () if self._root == Path("/") else ("--prefix", str(self._root))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import subprocess
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from programs import needed
 from support.commands import ROOT, said
 
+from nodes.cli.fleet_options import UpdaterOptions
+from nodes.cli.node import SETTINGS as NODE_SETTINGS
+from nodes.cli.options import Target
 from nodes.config import NodeConfig
-from nodes.settings import settings_of
+from nodes.settings import parse, settings_of
 
 UNIT = ROOT / "deploy" / "systemd" / "swarm-node@.service"
 INSTALLED = "etc/systemd/system/swarm-node@.service"
@@ -103,6 +108,52 @@ def test_a_service_that_could_not_run_is_refused_before_anything_is_written(
     assert done.code != 0
     assert reason in done.stderr
     assert everything(system) == before
+
+
+def test_an_updater_is_installed_with_its_own_user_and_removed_without_a_trace(
+    system: Path,
+) -> None:
+    needed("useradd", "passwd")
+    before = everything(system)
+    given = {name: system / name for name in ("node.creds", "own.creds", "keys", "releases")}
+    for name, path in given.items():
+        path.write_text(name)
+    done = said(
+        *("install", "updater", "--role", "shard-1", "--model", "digits", "--root", str(system)),
+        *("--program", "/opt/x/swarm", "--trust", str(given["keys"])),
+        *("--credentials", str(given["node.creds"])),
+        *("--own-credentials", str(given["own.creds"]), "--releases", str(given["releases"])),
+    )
+    assert done.code == 0, done.stderr
+    for path in given.values():
+        path.unlink()
+    assert "\nswarm-updater:" in (system / "etc/passwd").read_text()
+    units, settings = system / "etc/systemd/system", system / "etc/swarm"
+    assert "ExecStart=/opt/x/swarm fleet updater" in (units / "swarm-updater.service").read_text()
+    assert (units / "multi-user.target.wants/swarm-updater.service").is_symlink()
+    loaded = (units / "swarm-updater.service.d/credentials.conf").read_text()
+    kept = {name: (settings / f"{name}.creds").read_text() for name in ("shard-1", "updater")}
+    assert kept == {"shard-1": "node.creds", "updater": "own.creds"}
+    assert all(f"LoadCredential={name}:/etc/swarm/{name}.creds" in loaded for name in kept)
+    assert (settings / "trusted-releases").read_text() == "releases"
+    options = {each.name for each in (*fields(UpdaterOptions), *fields(Target))}
+    written = tomllib.loads((settings / "updater.toml").read_text())
+    assert set(written) <= options
+    node = parse("swarm-node", "", "", NODE_SETTINGS, shlex.split(written["node"])[:2], {})
+    assert node["role"] == "shard-1"
+    assert "node.toml --credentials /run/credentials/" in written["node"]
+    assert said("install", "remove", "--root", str(system), "--settings").code == 0
+    assert everything(system) == before
+    assert "swarm" not in (system / "etc/passwd").read_text()
+
+
+def test_the_unit_of_an_updater_leaves_its_nodes_and_is_hardened_too(tmp_path: Path) -> None:
+    text = (ROOT / "nodes" / "install" / "swarm-updater.service").read_text()
+    assert "\nKillMode=process\n" in text
+    assert "\nRemoveIPC=no\n" in text
+    unit = tmp_path / "swarm-updater.service"
+    unit.write_text(text)
+    assert exposure(unit) <= MOST_EXPOSURE
 
 
 def exposure(unit: Path) -> float:
