@@ -69,6 +69,7 @@ class _Tended:
     told: list[int] = field(default_factory=list)  # the pace that is gossiped
     batches: dict[int, list[int]] = field(default_factory=dict)  # as last seen, by stage
     looked_at: float = -inf
+    lacking: str = ""  # why its plan cannot run
     no_room_until: float = -inf
     no_room_for: int = 0  # bytes
 
@@ -175,7 +176,9 @@ class Planning:
         filled = {} if plan is None else fill(plan, nodes)
         self._take(info.version, tended, me, nodes, filled.get(me.node))
         place = place_of(f"{info.model}/{info.version}", me.node, [node.node for node in nodes])
-        if place < PROPOSERS:
+        if place >= PROPOSERS:
+            tended.lacking = ""  # others look
+        else:
             await self._propose(info.version, tended, place, nodes, named, filled)
 
     async def _begin(self, serving: Serving) -> _Tended:
@@ -291,6 +294,7 @@ class Planning:
             tended.draft_after = now + (time.monotonic() - now) / DRAFTING_SHARE
         best = None if tended.draft is None else with_replicas(tended.draft, plan)
         broken = tended.stored.refused or lacks(plan, len(tended.stages), filled, named)
+        self._say_what_lacks(version, tended, broken, best is not None)
         present = inf
         if plan is not None and not broken:
             present = predicted(plan, filled, nodes, tended.stages)
@@ -305,6 +309,15 @@ class Planning:
         self._news.set()
         if made is not None:
             self._tell_of(made)
+
+    def _say_what_lacks(self, version: str, tended: _Tended, broken: str, helped: bool) -> None:
+        """In the status, and once in the log where no plan helps."""
+        lacking = broken
+        if broken and not helped:
+            lacking = f"{broken}, and the nodes have no room for all stages: start more of them"
+            if lacking != tended.lacking:
+                log.warning("%s: %s", version, lacking)
+        tended.lacking = lacking
 
     def _tell_of(self, plan: PlanInForce) -> None:
         ranges = ", ".join(f"{slot.first}-{slot.last}" for slot in plan.slots)
@@ -331,6 +344,8 @@ class Planning:
             "pace_us": tended.told,
             "room_bytes": max(0, self._room) * ROOM_STEP,
         }
+        if tended.lacking:
+            document["lacking"] = tended.lacking
         plan = tended.stored.plan
         if plan is not None:
             document |= {"plan": plan.number, "frozen": plan.frozen, "reason": plan.reason}

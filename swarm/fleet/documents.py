@@ -197,6 +197,7 @@ PLAN = form(
         "room_bytes": COUNT,
         "plan": COUNT,
         "frozen": anything,
+        "lacking": text,
         "reason": text,
         "slots": rows(RANGE, MOST_STAGES),
         "slot": RANGE,

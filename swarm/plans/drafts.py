@@ -1,7 +1,8 @@
 """A draft: slots for the nodes that live, and how its requests fare there, as far as is measured.
 
 `Planner` makes drafts. `Partition` is the planner of this package: a dynamic programme over stages
-and nodes in a given order, which is exact for that order. A better one binds from outside.
+and nodes in the order of what they hold, so that little has to be loaded; and one over all orders
+where nodes are few, which is taken where it is better by `WORTH_AN_ORDER`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from swarm.routing.rendezvous import rendezvous
 HOP_US = 500.0  # of a processor's time for a message between two nodes, both sides together
 # A further node has to gain so much: every slot costs a hop, and a node that may fail.
 WORTH_A_NODE = 0.05
+WORTH_AN_ORDER = 0.10  # the gain for which nodes change places
+MOST_STEPS = 400_000  # of the programme over all orders: half a second
 MOST_NODES = 32  # that one draft looks at: those that hold most, then the fastest
 
 
@@ -96,7 +99,7 @@ def to_load(node: AutoNode, slot: Slot, stages: Sequence[StageFacts]) -> int:
 
 
 class Partition:
-    """See the module: contiguous ranges over nodes in the order of what they hold."""
+    """See the module: contiguous ranges over nodes."""
 
     def draft(
         self,
@@ -111,20 +114,88 @@ class Partition:
             return Draft((), 0.0)
         by_chance = {node: at for at, node in enumerate(rendezvous(key, (n.node for n in nodes)))}
         pace = paces(nodes, stages)
+        least = min(stages[stage - 1].need for stage in wanted)
         looked_at = sorted(
-            nodes, key=lambda n: (-len(n.serves), sum(pace[n.node]), by_chance[n.node])
-        )[: min(MOST_NODES, 2 * len(wanted))]
+            (node for node in nodes if node.room >= least),
+            key=lambda n: (-len(n.serves), sum(pace[n.node]), by_chance[n.node]),
+        )[:MOST_NODES]
         # Who serves early stages comes early: less has to be loaded.
         beyond = len(stages) + 1
         looked_at.sort(key=lambda n: (min(n.serves, default=beyond), by_chance[n.node]))
         by_id = {node.node: node for node in nodes}
-        best: Draft | None = None
-        for slots in _ways(wanted, stages, looked_at, pace):
-            period = max(HOP_US + slot.compute_us for slot in slots)
-            if best is None or period < best.period * (1 - WORTH_A_NODE):
-                load = max(to_load(by_id[slot.node], slot, stages) for slot in slots)
-                best = Draft(slots, period, load)
-        return best
+
+        def best_of(ways: Sequence[tuple[Slot, ...]]) -> Draft | None:
+            best: Draft | None = None
+            for slots in ways:
+                period = max(HOP_US + slot.compute_us for slot in slots)
+                if best is None or period < best.period * (1 - WORTH_A_NODE):
+                    load = max(to_load(by_id[slot.node], slot, stages) for slot in slots)
+                    best = Draft(slots, period, load)
+            return best
+
+        in_order = best_of(_ways(wanted, stages, looked_at, pace))
+        if steps_of(len(wanted), len(looked_at)) > MOST_STEPS:
+            return in_order
+        exact = best_of(_all_ways(wanted, stages, looked_at, pace))
+        if in_order is None or exact is None:
+            return exact
+        return exact if exact.period < in_order.period * (1 - WORTH_AN_ORDER) else in_order
+
+
+def steps_of(stages: int, nodes: int) -> int:
+    """Steps of the programme over all orders of nodes."""
+    return stages * stages * nodes * (1 << nodes) // 4
+
+
+def _all_ways(
+    wanted: Sequence[int],
+    stages: Sequence[StageFacts],
+    nodes: Sequence[AutoNode],
+    pace: Mapping[str, Sequence[float]],
+) -> list[tuple[Slot, ...]]:
+    """As `_ways`, over all orders of the nodes."""
+    count = len(wanted)
+    # at[i][mask]: the first i stages on the nodes of the mask, the busiest slot as short as can
+    # be; how that was reached: the stages and the mask before.
+    at: list[dict[int, tuple[float, int, int]]] = [{} for _ in range(count + 1)]
+    at[0][0] = 0.0, 0, 0
+    for begin in range(count):
+        for mask, (busiest, _, _) in at[begin].items():
+            for bit, node in enumerate(nodes):
+                if mask >> bit & 1:
+                    continue
+                times, spent, need = pace[node.node], 0.0, 0
+                for end in range(begin, count):
+                    stage = wanted[end]
+                    if end > begin and stage != wanted[end - 1] + 1:
+                        break
+                    spent += times[stage - 1]
+                    need += stages[stage - 1].need
+                    if need > node.room:
+                        break
+                    longest = max(busiest, spent)
+                    known = at[end + 1].get(mask | 1 << bit)
+                    if known is None or longest < known[0]:
+                        at[end + 1][mask | 1 << bit] = longest, begin, mask
+    best: dict[int, int] = {}  # the mask, by the number of its nodes
+    for mask, (busiest, _, _) in at[count].items():
+        size = mask.bit_count()
+        if size not in best or busiest < at[count][best[size]][0]:
+            best[size] = mask
+    found = []
+    for _, final in sorted(best.items()):
+        slots: list[Slot] = []
+        end, mask = count, final
+        while end:
+            _, begin, before = at[end][mask]
+            node = nodes[(mask ^ before).bit_length() - 1]
+            lie = range(wanted[begin], wanted[end - 1] + 1)
+            spent = sum(pace[node.node][stage - 1] for stage in lie)
+            need = sum(stages[stage - 1].need for stage in lie)
+            slots.append(Slot(lie[0], lie[-1], node.node, _whole(spent), need))
+            end, mask = begin, before
+        found.append(tuple(reversed(slots)))
+    return found
 
 
 def _ways(

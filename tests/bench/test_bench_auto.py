@@ -17,7 +17,9 @@ def test_lost_wrong_and_failed_requests_are_misses() -> None:
 
 @pytest.mark.benchmark
 async def test_nodes_that_die_under_load_cost_no_request() -> None:
-    document = await play(AutoPlan(4, rate=10.0, events=("kill-two",)), lambda text: None)
+    document = await play(
+        AutoPlan(4, memory=100, rate=10.0, events=("kill-two",)), lambda text: None
+    )
     assert misses(document) == []
     [event] = document["events"]
     assert event["plan"] > event["plan_before"], "two nodes share what four had"

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise, permutations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_world import STAGES, World
 
 from swarm.plans.document import PlanInForce
-from swarm.plans.drafts import Partition, StageFacts, predicted
+from swarm.plans.drafts import (
+    HOP_US,
+    WORTH_A_NODE,
+    WORTH_AN_ORDER,
+    Partition,
+    StageFacts,
+    predicted,
+)
 from swarm.plans.proposing import (
     BETTER_FOR,
     MOVE_EVERY,
@@ -149,7 +157,7 @@ def test_the_halves_of_a_cut_network_do_not_fight() -> None:
     assert [len(nodes) for nodes in fleet.holders().values()] == [1] * len(fleet.holders())
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 7))
 def test_after_any_churn_the_plan_settles_on_one_node_a_slot(seed: int, count: int) -> None:
     chance, fleet = random.Random(seed), world(count)
@@ -169,7 +177,7 @@ def test_after_any_churn_the_plan_settles_on_one_node_a_slot(seed: int, count: i
     assert fleet.holders() == claims
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32))
 def test_plans_that_can_run_do_not_follow_each_other_faster_than_one_a_minute(seed: int) -> None:
     chance, fleet = random.Random(seed), world(2)
@@ -206,10 +214,42 @@ def test_loading_that_costs_more_than_it_gains_is_not_proposed() -> None:
         assert any(patience.observe(seen, 0, float(now)) for now in range(100)) is moves
 
 
-@given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 2**32))
-def test_the_partition_is_the_best_for_its_order_of_nodes(
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**32))
+def test_a_draft_for_few_nodes_is_nearly_the_best_that_there_is(
     stages: int, count: int, seed: int
 ) -> None:
+    """Every cut on every order of nodes, against the draft, which may keep an order or leave out
+    a node that would gain a little."""
+    chance = random.Random(seed)
+    facts = tuple(StageFacts(1000, need=chance.randint(1, 3)) for _ in range(stages))
+    nodes = [
+        AutoNode(f"n{n}", chance.randint(1, 9), tuple(chance.randint(100, 9000) for _ in facts))
+        for n in range(count)
+    ]
+    draft, best = Partition().draft("m/1", facts, nodes, ()), shortest(facts, nodes)
+    if best is None:
+        assert draft is None
+        return
+    assert draft is not None
+    assert best - 1 <= draft.period
+    assert draft.period <= best / ((1 - WORTH_AN_ORDER) * (1 - WORTH_A_NODE)) + 1
+
+
+def shortest(facts: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> float | None:
+    """The shortest period, by trying all; None where the stages do not fit."""
+    found: list[float] = []
+    for parts in range(1, min(len(facts), len(nodes)) + 1):
+        for cuts in combinations(range(1, len(facts)), parts - 1):
+            ranges = list(pairwise([0, *cuts, len(facts)]))
+            for order in permutations(nodes, parts):
+                placed = list(zip(order, ranges, strict=True))
+                if all(sum(f.need for f in facts[b:e]) <= node.room for node, (b, e) in placed):
+                    found.append(HOP_US + max(sum(node.pace_us[b:e]) for node, (b, e) in placed))
+    return min(found, default=None)
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 2**32))
+def test_a_draft_is_as_it_is_predicted(stages: int, count: int, seed: int) -> None:
     chance = random.Random(seed)
     facts = STAGES[:stages]
     nodes = [
