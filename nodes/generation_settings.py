@@ -33,6 +33,12 @@ class GenerationOptions:
         "ten seconds of them at once; 0: any number.",
         least=0,
     )
+    prefix_reuse: bool = tuning(
+        True,
+        "A session whose prompt begins as that of another session takes a copy of its keys and "
+        "values. Off where a client may not learn by its first token's time what others asked.",
+        negatable=True,
+    )
     kept_bytes: int = tuning(
         256,
         "Megabytes of hidden states that a stage keeps, to go on at another node when the next "

@@ -29,6 +29,7 @@ from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.choice import Candidate
 from swarm.generation.effects import Ended, Pass, Prepare, Tell
 from swarm.generation.head import HeadCore
+from swarm.generation.prefixes import Copy
 from swarm.generation.request import GenerateRequest
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
 from swarm.generation.steps import Ask, Forward, Gone, decode_words, encode_words
@@ -93,6 +94,7 @@ class GenerationServer:
         self._peers: dict[int, _Peers] = {}
         self._busy = False
         self._emptied = asyncio.Event()  # of sessions, while it drains
+        self._without: dict[int, Exception] = {}  # slots whose beginning could not be copied
         self._told = False  # `_after` is on its way
         self._due = False  # a look at what is to be done is on its way
         self._ticking: asyncio.TimerHandle | None = None
@@ -305,8 +307,9 @@ class GenerationServer:
         if not runs:
             return
         self._busy = True
-        work = partial(self._compute, [(run, *self._feeds(run)) for run in runs])
-        if self._usual.ewma < INLINE_BELOW and _decodes(runs):
+        copies = self.core.copies()
+        work = partial(self._compute, copies, [(run, *self._feeds(run)) for run in runs])
+        if self._usual.ewma < INLINE_BELOW and _decodes(runs) and not copies:
             began = time.perf_counter()
             results = work()
             self._computed(runs, results, None, time.perf_counter() - began)
@@ -322,12 +325,21 @@ class GenerationServer:
         return (rows[0][None] if len(rows) == 1 else np.stack(rows)), positions
 
     def _compute(
-        self, work: Sequence[tuple[Run, np.ndarray, np.ndarray]]
+        self, copies: Sequence[Copy], work: Sequence[tuple[Run, np.ndarray, np.ndarray]]
     ) -> list[np.ndarray | Exception]:
         """In the thread, as a rule. A run that fails is none of the others' fault."""
         results: list[np.ndarray | Exception] = []
+        for copy in copies:
+            try:
+                self.decoder.copy(copy.source, copy.target, copy.tokens)
+            except Exception as error:
+                self._without[copy.target] = error
         for run, rows, positions in work:
             try:
+                for slot, (_, step) in enumerate(run.steps, run.slot):
+                    lack = self._without.pop(slot, None)
+                    if lack is not None and step.position:
+                        raise lack
                 results.append(self.decoder.run(rows, run.slot, positions))
             except Exception as error:
                 results.append(error)

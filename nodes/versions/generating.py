@@ -35,6 +35,7 @@ class GenerationServing(Serving):
             idle=options.session_idle,
             shares=shares,
             quota=options.token_quota,
+            reuse=options.prefix_reuse,
         )
         self._membership = connection.membership
         self.generation = [

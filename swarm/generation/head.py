@@ -236,11 +236,12 @@ class HeadCore(StageCore):
         opening = self._opening(request, reply)
         # A session that another node had begins a new attempt: should that one live, it is stale.
         epoch = request.epoch + bool(request.head)
-        session = self._open(request.session, opening, epoch, now)
+        shared = self._prefixes.below(len(request.prompt)) if self._limits.reuse else 0
+        session = self._open(request.session, opening, epoch, now, request.prompt[:shared])
         if session is None:
             raise Unavailable(f"{self.node} is leaving: ask again")
         session.ids = [*request.prompt, *_made(request)]
-        self.led[session.key] = Led(request, now + request.budget, now)
+        self.led[session.key] = Led(request, now + request.budget, now, fed=session.held)
         if not request.made:
             self._spend(request.agent, len(request.prompt), now)
         return session

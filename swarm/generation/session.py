@@ -84,7 +84,8 @@ class Session:
     where the stage before hears words. route: nodes of later stages, by stage. pending: steps that
     wait for their run. touched: when it was last heard of. ran: when its last run
     began. reaches: the end of the step that is running. refused: nodes that had no slot for it.
-    announce: the next stage has not heard the present opening yet.
+    announce: the next stage has not heard the present opening yet. shared: tokens whose KV were
+    another session's.
     """
 
     key: str
@@ -105,6 +106,7 @@ class Session:
     reaches: int = 0
     closed: bool = False
     announce: bool = False
+    shared: int = 0
     refused: set[str] = field(default_factory=set)
     resent: tuple[float, int, str] = (-1e9, -1, "")  # when, from where, to whom
     asked: tuple[float, int] = (-1e9, -1)  # when the stage before was told what lacks, from where

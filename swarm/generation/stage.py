@@ -16,6 +16,7 @@ import numpy as np
 from swarm.generation.admission import USUAL_SHARES, Shares
 from swarm.generation.choice import Candidate, choose
 from swarm.generation.effects import Outbox, Prepare
+from swarm.generation.prefixes import Copy, Prefixes, Source
 from swarm.generation.request import Opening
 from swarm.generation.session import Chunk, Session
 from swarm.generation.steps import (
@@ -31,7 +32,7 @@ from swarm.generation.steps import (
 )
 from swarm.generation.tail import Tail
 from swarm.generation.text import Decode
-from swarm.generation.turns import Run, lowest_free, plan
+from swarm.generation.turns import Run, plan
 
 REPEAT_AFTER = 0.1  # seconds in which the same question and the same repetition are not made twice
 SHUN_FOR = 3.0  # seconds for which a node that failed gets no session
@@ -67,6 +68,9 @@ class Limits:
     shares: Shares = USUAL_SHARES
     """Of one agent, at stage 1."""
 
+    reuse: bool = True
+    """Whether a session that begins as another one takes a copy of its keys and values."""
+
     quota: float = 0.0
     """Tokens a second of prompts and answers of one agent, at stage 1; 0.0 for any number."""
 
@@ -98,6 +102,8 @@ class StageCore:
         self._limits = limits
         self._tail = Tail(node, decode) if stage == last else None
         self._out = Outbox()
+        self._prefixes = Prefixes(shape.width)
+        self._copies: list[Copy] = []
         self._leaving: set[int] = set()  # slots of closed sessions that a run still writes to
         self._probed: dict[str, float] = {}  # by node: when its answer is overdue
         self._shunned: dict[str, float] = {}  # by node: until when
@@ -138,13 +144,16 @@ class StageCore:
             self._out.word(back, Stale(step.session, ended + 1))
             return
         if session is None:
-            if step.position or step.opening is None:
+            if step.opening is None or not self._may_begin(step):
                 self._out.word(back, Behind(step.session, 0))
                 return
-            session = self._open(step.session, step.opening, step.epoch, now)
+            session = self._open(step.session, step.opening, step.epoch, now, step.prefix)
             if session is None:
                 self.counts["refused"] += 1
                 self._out.word(back, Full(step.session))
+                return
+            if session.held != step.position:
+                self._out.word(back, Behind(step.session, session.held))
                 return
         session.touched, session.back = now, back
         if step.opening is not None:
@@ -158,6 +167,13 @@ class StageCore:
         if step.end <= session.reach and self._is_done(session, step, probe, now):
             return
         self._wait(session, step)
+
+    def _may_begin(self, step: Step) -> bool:
+        """Whether the KV before a session's first step are here, or there are none."""
+        if not self._limits.reuse:
+            return not step.position
+        _, tokens = self._prefixes.longest(step.prefix, self.sessions.values())
+        return step.position == tokens
 
     def _wait(self, session: Session, step: Step) -> None:
         for waiting in session.pending:
@@ -204,6 +220,11 @@ class StageCore:
         session.pending.popleft()
         self.pending_bytes -= step.nbytes
 
+    def copies(self) -> list[Copy]:
+        """What is to be copied, in order, before the runs of the latest `plan`."""
+        found, self._copies = self._copies, []
+        return found
+
     def computed(self, run: Run, rows: np.ndarray, now: float) -> None:
         """A run ended. rows: as `DecoderStage.run` returns them."""
         for at, (session, step) in enumerate(run.steps):
@@ -244,8 +265,10 @@ class StageCore:
         self.kept_bytes += session.kept.put(chunk)
         while self.kept_bytes > self._limits.kept_bytes and (freed := session.kept.drop_first()):
             self.kept_bytes -= freed
-        # Behind a gap nothing is sent: what is lacking comes first.
-        if step.position <= session.sent and (step.asks or step.end > session.sent):
+        # Behind a gap nothing is sent: what is lacking comes first, and that was perhaps not heard.
+        if step.position > session.sent:
+            self._lacks(session, session.sent, session.ran)
+        elif step.asks or step.end > session.sent:
             self._forward(session, chunk, step.known, session.ran)
 
     # --- out --------------------------------------------------------------------------
@@ -271,6 +294,9 @@ class StageCore:
             chunk.rows,
             session.opening if opens else None,
             session.route if opens else {},
+            tuple(session.ids[: chunk.position])
+            if opens and 0 < chunk.position == session.shared
+            else (),
         )
         self._out.step(session.to, step, probe)
         session.sent = max(session.sent, chunk.end)
@@ -307,8 +333,10 @@ class StageCore:
         if not session.kept.chunks or session.kept.start > have:
             self._lacks(session, have, now)
             return
+        # Of a prompt whose chunks are still coming no chunk but the last one asks for a token.
+        known = max(len(session.ids), session.opening.prompt)
         for chunk in session.kept.since(have):
-            self._forward(session, chunk, len(session.ids), now)
+            self._forward(session, chunk, known, now)
 
     def _lacks(self, session: Session, have: int, now: float) -> None:
         """Tokens from `have` on are needed from the stage before."""
@@ -381,7 +409,7 @@ class StageCore:
             if now - session.touched > self._limits.idle:
                 self.counts["evicted"] += 1
                 self.drop(session.key)
-            elif self._tail is None and not session.to and session.held:
+            elif self._tail is None and not session.to and session.held > session.shared:
                 session.refused.clear()
                 self._rebind(session, now)
             elif session.to in leaving:
@@ -400,26 +428,44 @@ class StageCore:
             session.route.pop(self.stage + 1, None)
             self._rebind(session, now)
 
-    def _open(self, key: str, opening: Opening, epoch: int, now: float) -> Session | None:
-        """A session in a free slot; None where there is none."""
+    def _open(
+        self, key: str, opening: Opening, epoch: int, now: float, ids: Sequence[int] = ()
+    ) -> Session | None:
+        """A session in a free slot; None where there is none. ids: of its beginning, as much of
+        which as another slot holds is copied."""
         if self.draining:
             return None
-        slot = self._free_slot()
-        if slot is None:
+        if not self._free_slots():
             idle = min(self.sessions.values(), key=lambda each: each.touched, default=None)
             if idle is None or now - idle.touched < PRESSED_AFTER:
                 return None
             self.counts["evicted"] += 1
             self.drop(idle.key)
-            if (slot := self._free_slot()) is None:
+            if not self._free_slots():
                 return None
         self.counts["opened"] += 1
+        source, tokens = self._prefixes.longest(ids, self.sessions.values())
+        slot = self._prefixes.place(self._free_slots(), source, tokens)
         session = self.sessions[key] = Session(key, opening, epoch, slot, now)
+        if source is not None:
+            self._share(session, source, list(ids[:tokens]))
         return session
 
-    def _free_slot(self) -> int | None:
+    def _share(self, session: Session, source: Source, ids: list[int]) -> None:
+        """A session begins with KV of another one, here and at the next stages, as far as known."""
+        tokens = len(ids)
+        self.counts["reused_tokens"] += tokens
+        self._copies.append(Copy(source.slot, session.slot, tokens))
+        session.ids, session.announce = ids, True
+        session.held = session.sent = session.shared = tokens
+        best = min((each.priority for each in self._peers(self.stage + 1)), default=0)
+        near = {each.node for each in self._peers(self.stage + 1) if each.priority == best}
+        if source.to in near and self._tail is None:
+            session.route.setdefault(self.stage + 1, source.to)
+
+    def _free_slots(self) -> set[int]:
         taken = {each.slot for each in self.sessions.values()} | self._leaving
-        return lowest_free(taken, self.shape.slots)
+        return set(range(self.shape.slots)) - taken
 
     def close(self, key: str) -> None:
         """A session has ended: its slot is free, here and at the stages behind."""
@@ -441,6 +487,8 @@ class StageCore:
         if session is None:
             return
         session.closed = True
+        if self._limits.reuse:
+            self._prefixes.keep(session)
         if session.running:
             self._leaving.add(session.slot)
         self.kept_bytes -= session.kept.clear()

@@ -56,7 +56,8 @@ class Step:
 
     known: how many ids its first stage knew: a step that reaches them asks for the next token.
     rows: [len(ids), width], float32; None at stage 1. opening: in the step at position 0, and
-    where it has changed. route: nodes of later stages that hold the session, by stage."""
+    where it has changed. route: nodes of later stages that hold the session, by stage. prefix: all
+    ids before `position`, in the first step of a session that begins with another one's KV."""
 
     session: str
     epoch: int
@@ -66,6 +67,7 @@ class Step:
     rows: np.ndarray | None = None
     opening: Opening | None = None
     route: dict[int, str] = field(default_factory=dict)
+    prefix: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -78,7 +80,9 @@ class Step:
 
     @property
     def nbytes(self) -> int:
-        return 256 + 4 * len(self.ids) + (0 if self.rows is None else self.rows.nbytes)
+        return (
+            256 + 4 * len(self.ids + self.prefix) + (0 if self.rows is None else self.rows.nbytes)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,8 @@ def _step_doc(step: Step) -> dict[str, Any]:
     }
     if step.epoch:
         doc["e"] = step.epoch
+    if step.prefix:
+        doc["x"] = pack_ids(step.prefix)
     if step.opening is not None:
         doc["o"] = step.opening.as_doc()
         doc["r"] = [[stage, node] for stage, node in step.route.items()]
@@ -202,7 +208,10 @@ def _read_step(doc: dict[str, Any]) -> Step:
         ids,
         opening=None if doc.get("o") is None else Opening.read(doc["o"]),
         route={_count(stage): _name(node) for stage, node in doc.get("r") or []},
+        prefix=ids_of(doc, "x"),
     )
+    if step.prefix and len(step.prefix) != step.position:
+        raise DecodeError(f"{len(step.prefix)} ids before a step from {step.position}")
     if not ids or step.end > step.known:
         raise DecodeError(f"a step from {step.position} to {step.end} of {step.known} known ids")
     return step

@@ -43,9 +43,3 @@ def ranges(slots: Iterable[int]) -> list[list[int]]:
         else:
             found.append([slot])
     return found
-
-
-def lowest_free(taken: Iterable[int], slots: int) -> int | None:
-    """The slot of a new session: the lowest, so that the taken ones follow each other."""
-    used = set(taken)
-    return next((slot for slot in range(slots) if slot not in used), None)

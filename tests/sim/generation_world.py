@@ -20,6 +20,7 @@ from swarm.generation.choice import Candidate
 from swarm.generation.effects import Outbox, Tell
 from swarm.generation.follow import Follower, GeneratedToken
 from swarm.generation.head import HeadCore
+from swarm.generation.prefixes import Copy
 from swarm.generation.request import GenerateRequest
 from swarm.generation.sampling import choose
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
@@ -42,6 +43,10 @@ class NumpyDecoder:
         self._embeddings = weights.normal(size=(VOCABULARY, WIDTH))
         self._head = np.random.default_rng(99).normal(size=(WIDTH, VOCABULARY))
         self._sums = np.zeros((slots, CONTEXT + 1, WIDTH))
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        self._sums[target, : tokens + 1] = self._sums[source, : tokens + 1]
+        self._sums[target, tokens + 1 :] = np.nan
 
     def run(self, rows: np.ndarray, slot: int, positions: np.ndarray) -> np.ndarray:
         hidden = self._embeddings[rows] if self.first else rows.astype(np.float64)
@@ -235,11 +240,17 @@ class World:
         self._deliver(node, core, core.flush())
         if core.stage not in node.busy and (runs := core.plan(self.now)):
             node.busy.add(core.stage)
-            self.at(self.now + 0.001 * len(runs), lambda: self._compute(node, core, runs))
+            copies = core.copies()
+            after = self.now + 0.001 * len(runs)
+            self.at(after, lambda: self._compute(node, core, copies, runs))
 
-    def _compute(self, node: Node, core: StageCore, runs: Sequence[Run]) -> None:
+    def _compute(
+        self, node: Node, core: StageCore, copies: Sequence[Copy], runs: Sequence[Run]
+    ) -> None:
         def compute() -> None:
             decoder = node.cores[core.stage][1]
+            for copy in copies:
+                decoder.copy(copy.source, copy.target, copy.tokens)
             for run in runs:
                 if core.stage == 1:
                     rows = np.array([step.ids for _, step in run.steps], np.int64)

@@ -78,6 +78,26 @@ async def test_a_stage_that_dies_hangs_or_drains_costs_a_pause_and_no_token(
     assert texts == [undisturbed(number, TOKENS) for number in range(4)]
 
 
+async def test_a_prompt_that_begins_as_one_before_gives_the_same_tokens_from_a_copy(
+    local: LocalMesh,
+) -> None:
+    def reused() -> int:
+        documents = [local.status_of(node) or {} for node in local.supervisor.nodes]
+        stages = [stage for doc in documents for stage in doc.get("generation", [])]
+        return sum(stage["counters"].get("reused_tokens", 0) for stage in stages)
+
+    before = reused()
+
+    async def copied() -> bool:
+        for cut in (200, 150):
+            answer = await local.mesh.generate(MODEL, prompt(0, cut), max_tokens=30).whole()
+            assert list(answer.tokens) == undisturbed(0, 30, cut)
+        local.mesh.link.publish(local.mesh.subjects.status_request)
+        return reused() - before >= 3 * 192
+
+    await eventually(copied, "all stages have copied")
+
+
 async def test_any_nats_client_gets_tokens_by_number_and_an_empty_message_at_the_end(
     nats_client: Client, local: LocalMesh
 ) -> None:

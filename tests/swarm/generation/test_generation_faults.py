@@ -13,12 +13,17 @@ from tests.sim.generation_world import World, whole
 PROMPT = tuple(range(1, 38))
 
 
-def asked(number: int = 0, *, tokens: int = 40, prompt: int = 37) -> GenerateRequest:
-    """A request; every second one draws its tokens."""
+SYSTEM = tuple(range(41)) * 4  # a prompt's beginning, longer than two chunks
+
+
+def asked(
+    number: int = 0, *, tokens: int = 40, prompt: int = 37, system: int = 0
+) -> GenerateRequest:
+    """A request; every second one draws its tokens. system: ids of a beginning that all share."""
     sampling = Sampling(temperature=0.9, top_p=0.95, seed=number) if number % 2 else Sampling()
     return GenerateRequest(
         session=f"s{number}",
-        prompt=tuple((7 * number + one) % 41 for one in range(prompt)),
+        prompt=SYSTEM[:system] + tuple((7 * number + one) % 41 for one in range(prompt)),
         max_tokens=tokens,
         sampling=sampling,
     )
@@ -93,6 +98,51 @@ def test_a_node_that_drains_hands_its_sessions_to_others() -> None:
     all_texts_are_as_if_undisturbed(world, requests)
 
 
+def reused(world: World) -> int:
+    """Tokens that no stage computed, of all stages."""
+    cores = (core for node in world.nodes.values() for core, _ in node.cores.values())
+    return sum(core.counts["reused_tokens"] for core in cores)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("last", [1, 3])
+def test_sessions_that_begin_alike_compute_it_once_on_all_stages(last: int, together: bool) -> None:
+    world = World(last, 5, slots=3)
+    for stage in range(1, last + 1):
+        world.join(f"a{stage}", [stage])
+    requests = [asked(number, system=130, prompt=10 + number) for number in range(3)]
+    requests.append(asked(3, prompt=140))
+    for number, request in enumerate(requests):
+        after = (0.02 if together else 1.0) * number
+        world.at(after, lambda request=request: world.client(request) and None)
+    world.run(0.1 if together else 3.1)
+    all_texts_are_as_if_undisturbed(world, requests)
+    assert reused(world) == 2 * 128 * last
+
+
+def test_a_node_that_lacks_a_beginning_gets_it_computed() -> None:
+    world = World(3, 6)
+    for name, stage in (("a1", 1), ("a2", 2), ("a3", 3)):
+        world.join(name, [stage])
+    first, second = asked(0, system=130), asked(1, system=130)
+    world.client(first)
+    world.at(1.0, lambda: world.join("b2", [2]) and None)
+    world.at(1.0, lambda: world.kill("a2"))
+    world.at(2.0, lambda: world.client(second) and None)
+    world.run(2.1)
+    all_texts_are_as_if_undisturbed(world, [first, second])
+    assert reused(world) >= 128
+
+
+def test_without_reuse_each_session_computes_all() -> None:
+    world = fleet(World(3, 7, limits=Limits(reuse=False)))
+    requests = [asked(number, system=130) for number in range(4)]
+    for request in requests:
+        world.client(request)
+    all_texts_are_as_if_undisturbed(world, requests)
+    assert reused(world) == 0
+
+
 EVENTS = st.lists(
     st.tuples(
         st.floats(0.0, 2.0),
@@ -108,15 +158,23 @@ EVENTS = st.lists(
     seed=st.integers(0, 1000),
     loss=st.sampled_from([0.0, 0.0, 0.02]),
     kept=st.sampled_from([500, 1 << 20]),
+    system=st.sampled_from([0, 64, 150]),
+    apart=st.floats(0.0, 0.4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_schedule_of_deaths_changes_a_token(
-    events: list[tuple[float, str, str]], seed: int, loss: float, kept: int
+    events: list[tuple[float, str, str]],
+    seed: int,
+    loss: float,
+    kept: int,
+    system: int,
+    apart: float,
 ) -> None:
     world = fleet(World(3, seed, loss=loss, limits=Limits(kept_bytes=kept)))
-    requests = [asked(number, tokens=30) for number in range(3)]
-    for request in requests:
-        world.client(request)
+    requests = [asked(number, tokens=30, system=system) for number in range(4)]
+    for number, request in enumerate(requests):
+        world.at(number * apart, lambda request=request: world.client(request) and None)
+    world.run(3 * apart)
     for number, (at, kind, name) in enumerate(events):
 
         def happen(kind: str = kind, name: str = name, number: int = number) -> None:
