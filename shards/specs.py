@@ -91,7 +91,10 @@ class TensorSpec:
         if not isinstance(name, str) or not name:
             raise ManifestError("a tensor specification has no name")
         if not isinstance(datatype, str) or datatype not in DTYPES:
-            raise ManifestError(f"tensor {name!r}: unsupported datatype {datatype!r:.80}")
+            raise ManifestError(
+                f"tensor {name!r}: unsupported datatype {datatype!r:.80}: there are "
+                f"{', '.join(DTYPES)}"
+            )
         if not isinstance(shape, list) or not all(
             isinstance(dim, int) and not isinstance(dim, bool) and dim >= -1 for dim in shape
         ):

@@ -11,7 +11,7 @@ from shards.errors import ModelError
 from shards.graph.graph import Graph
 from shards.graph.source import PROTOBUF_LIMIT, tensor_bytes, weight_bytes
 from shards.runtimes.ort import make_session
-from shards.specs import ORT_TYPES, TensorSpec
+from shards.specs import DTYPES, ORT_TYPES, TensorSpec
 
 # Bytes. Type inference looks into shapes, axes and scales; a larger weight is none of these.
 _LARGEST_SHAPE_WEIGHT = 4096
@@ -35,13 +35,22 @@ class TensorType:
         """The Open Inference Protocol's name of the type; None if it cannot cross the mesh."""
         return ORT_TYPES.get(self.ort)
 
+    @property
+    def refusal(self) -> str:
+        """Why a tensor of a type without `datatype` cannot cross the mesh."""
+        also = ", BYTES to clients" if self.ort == "tensor(string)" else ""
+        return (
+            f"{self.name!r} is a {self.ort}{also}, which cannot cross the mesh: tensors there are "
+            f"{', '.join(DTYPES)}"
+        )
+
     def spec(self, *, batch: bool = False) -> TensorSpec:
         """The specification, with -1 for every size that is not fixed.
 
         `batch` says that axis 0 is a batch axis. Raises ModelError for unsupported types.
         """
         if self.datatype is None:
-            raise ModelError(f"{self.name!r} is a {self.ort}, which cannot cross the mesh")
+            raise ModelError(self.refusal)
         shape = tuple(dim if isinstance(dim, int) else -1 for dim in self.shape)
         return TensorSpec(self.name, self.datatype, shape, batch and bool(shape))
 

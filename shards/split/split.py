@@ -241,9 +241,13 @@ def _specs(
 
 def _check_crossing(graph: Graph, types: Mapping[str, TensorType]) -> None:
     """Raise ModelError for a model input or output of a type that cannot cross the mesh."""
-    for name in (*graph.inputs, *graph.outputs):
-        if types[name].datatype is None:
-            raise ModelError(f"{name!r} is a {types[name].ort}, which cannot cross the mesh")
+    for title, names in (("input", graph.inputs), ("output", graph.outputs)):
+        for name in names:
+            if types[name].datatype is None:
+                raise ModelError(
+                    f"{title} {types[name].refusal}. Cut off the nodes that it belongs to, and let "
+                    "clients do their part"
+                )
 
 
 def _check_lighter(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 from shard_graphs import (
     chained,
     floats,
@@ -223,10 +223,30 @@ def test_inputs_that_are_no_tensors_are_refused() -> None:
         split(model.SerializeToString(), name="m", stages=1)
 
 
-def test_tensors_of_text_are_refused() -> None:
-    text = value("x", ["N"], TensorProto.STRING)
-    model = make([node("Identity", ["x"], ["y"])], [text], [value("y", ["N"], TensorProto.STRING)])
-    with pytest.raises(ModelError, match="cannot cross the mesh"):
+TEXT = value("text", ["N"], TensorProto.STRING)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (
+            make(
+                [node("Cast", ["text"], ["y"], to=TensorProto.FLOAT)], [TEXT], [value("y", ["N"])]
+            ),
+            r"input 'text' is a tensor\(string\), BYTES to clients.*FP32",
+        ),
+        (
+            make(
+                [node("Cast", ["x"], ["text"], to=TensorProto.STRING)], [value("x", ["N"])], [TEXT]
+            ),
+            r"output 'text' is a tensor\(string\), BYTES to clients",
+        ),
+    ],
+)
+def test_tensors_of_text_are_refused_by_name_and_by_their_datatype(
+    model: ModelProto, says: str
+) -> None:
+    with pytest.raises(ModelError, match=says):
         split(model.SerializeToString(), name="m", stages=1)
 
 
