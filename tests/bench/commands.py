@@ -90,6 +90,12 @@ def gateway(
             help="Instead: what tritonclient sees of kill -9 and restarts, so many times each.",
         ),
     ] = 0,
+    crowd: Annotated[
+        bool,
+        typer.Option(
+            "--crowd", help="Instead: memory and errors under 100 connections; slow senders."
+        ),
+    ] = False,
     json_: Json = False,
     output: Output = "",
 ) -> None:
@@ -98,6 +104,10 @@ def gateway(
         from bench.faults.gateway_faults import FAULTS_SEEN, FaultsPlan
 
         raise typer.Exit(FAULTS_SEEN.run(FaultsPlan(trials=faults), json_, output=output))
+    if crowd:
+        from bench.cost.gateway_crowd import CROWD, CrowdPlan
+
+        raise typer.Exit(CROWD.run(CrowdPlan(rounds=rounds), json_, output=output))
     from bench.cost.gateway import GATEWAY, GatewayPlan
 
     raise typer.Exit(GATEWAY.run(GatewayPlan(requests, rounds), json_, output=output))
