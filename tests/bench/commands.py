@@ -90,6 +90,10 @@ def gateway(
             help="Instead: what tritonclient sees of kill -9 and restarts, so many times each.",
         ),
     ] = 0,
+    rivals: Annotated[
+        bool,
+        typer.Option("--rivals", help="Beside mosec and Ray Serve, too: installs half a gigabyte."),
+    ] = False,
     crowd: Annotated[
         bool,
         typer.Option(
@@ -110,7 +114,9 @@ def gateway(
         raise typer.Exit(CROWD.run(CrowdPlan(rounds=rounds), json_, output=output))
     from bench.cost.gateway import GATEWAY, GatewayPlan
 
-    raise typer.Exit(GATEWAY.run(GatewayPlan(requests, rounds), json_, output=output))
+    raise typer.Exit(
+        GATEWAY.run(GatewayPlan(requests, rounds, rivals=rivals), json_, output=output)
+    )
 
 
 def generate(

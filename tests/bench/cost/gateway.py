@@ -1,7 +1,9 @@
 """What a gateway adds to a request: its clients beside a client of the mesh, by turns.
 
 The model computes next to nothing: [1, n] in, sixteen numbers out. All ways ask the same mesh of
-one stage, but for the rival, which is one process with an ONNX Runtime session behind uvicorn.
+one stage, but for the rivals, which are one ONNX Runtime session behind uvicorn, and with
+`--rivals` behind mosec and Ray Serve too. Rivals are processes of their own all the time: Ray's use
+the cores also while others take their turn.
 
 To add a way, enter a function in `WAYS`: it gets a `Scene`, and gives a function that asks once and
 returns the output.
@@ -12,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +31,22 @@ from support.waiting import eventually
 from bench.report.figure import Better, Figure, percentile
 from bench.report.frame import Benchmark, Progress, by_turns
 from bench.report.tables import new_table
-from bench.rivals.processes import Processes, cpu_with
-from bench.rivals.systems.http_client import HttpClient
+from bench.rivals.environment import (
+    SERVERS_OF_MODELS,
+    EnvironmentFailed,
+    default_directory,
+    ensure_env,
+)
+from bench.rivals.processes import (
+    ONE_THREAD_EACH,
+    Processes,
+    accepts,
+    cpu_with,
+    descendants,
+    free_port,
+)
+from bench.rivals.systems.http_client import HttpClient, HttpError
+from bench.rivals.systems.http_contender import OCTETS
 from bench.rivals.workload import WrongAnswer
 from nodes.console import out
 from nodes.up.mesh import LocalMesh
@@ -38,6 +56,10 @@ from shards.split.split import split
 SIZES = {"4 KB": 1024, "0.6 MB": 150_528}  # FP32 values: the latter is ResNet-50's input
 MESH, HTTP, JSON, RIVAL = "mesh client", "HTTP, binary", "HTTP, JSON", "uvicorn + ONNX Runtime"
 GRPC = "gRPC"
+MOSEC, RAY = "mosec, bare bytes", "Ray Serve, bare bytes"
+SERVERS = {MOSEC: ("mosec", "/inference"), RAY: ("ray", "/")}
+"""Servers of models in an environment of their own: the program's word for each, and the path."""
+STARTS_WITHIN = 120.0  # seconds
 MOST_ADDED = {
     ("4 KB", HTTP): 0.4,
     ("0.6 MB", HTTP): 0.7,
@@ -56,24 +78,26 @@ Ask = Callable[[], Awaitable[np.ndarray]]
 
 @dataclass(frozen=True)
 class GatewayPlan:
-    """requests: of one way in one slice, one after the other, and as many at a time again."""
+    """requests: of one way in one slice, one after the other, and as many at a time again. rivals:
+    whether servers of models take part, too, which may have to be installed."""
 
     requests: int = 300
     rounds: int = 5
     warmup: int = 50
+    rivals: bool = False
 
 
 @dataclass
 class Scene:
-    """What the ways ask. door: the gateway's HTTP port. grpc: its other address. rival: the
-    rival's port."""
+    """What the ways ask. door: the gateway's HTTP port. grpc: its other address. rivals: ports, and
+    ids of processes, by way."""
 
     local: LocalMesh
     model: str
     x: np.ndarray
     door: int
     grpc: str
-    rival: int
+    rivals: dict[str, tuple[int, int]]
     ends: contextlib.AsyncExitStack
 
 
@@ -144,12 +168,26 @@ def _grpc(scene: Scene) -> Ask:
     return ask
 
 
+def _bytes(scene: Scene, way: str) -> Ask:
+    client = HttpClient(scene.rivals[way][0])
+    scene.ends.callback(client.close)
+    path = SERVERS[way][1]
+
+    async def ask() -> np.ndarray:
+        _, data = await client.post(path, [scene.x.data.cast("B")], OCTETS)
+        return np.frombuffer(data, np.float32).reshape(1, -1)
+
+    return ask
+
+
 WAYS: dict[str, Callable[[Scene], Ask]] = {
     MESH: _mesh,
     HTTP: lambda scene: _http(scene, scene.door),
     JSON: _json,
     GRPC: _grpc,
-    RIVAL: lambda scene: _http(scene, scene.rival),
+    RIVAL: lambda scene: _http(scene, scene.rivals[RIVAL][0]),
+    MOSEC: lambda scene: _bytes(scene, MOSEC),
+    RAY: lambda scene: _bytes(scene, RAY),
 }
 
 
@@ -179,6 +217,7 @@ def _model(values: int) -> bytes:
 async def measure_gateway(plan: GatewayPlan, progress: Progress) -> dict[str, Any]:
     """The document of `swarm bench gateway`. Raises `WrongAnswer`, or the error of a start."""
     figures: dict[str, Figure] = {}
+    python, absent = await asyncio.to_thread(_servers, progress) if plan.rivals else ("", "")
     with tempfile.TemporaryDirectory(prefix="gateway-") as folder:
         processes = Processes(Path(folder))
         try:
@@ -192,15 +231,63 @@ async def measure_gateway(plan: GatewayPlan, progress: Progress) -> dict[str, An
                     file.write_bytes(_model(values))
                     result = split(file, name=name, stages=1, profile=False)
                     await add_model(local, result, "shard-1")
-                    module = "bench.rivals.systems.bare_uvicorn"
-                    rival = await asyncio.to_thread(processes.spawn_module, name, module, str(file))
+                    rivals = await asyncio.to_thread(_rivals, processes, name, str(file), python)
                     x = np.random.default_rng(7).random((1, values), np.float32)
                     async with contextlib.AsyncExitStack() as ends:
-                        scene = Scene(local, name, x, doors[0], doors[1], int(rival), ends)
+                        scene = Scene(local, name, x, doors[0], doors[1], rivals, ends)
                         figures |= await _measured(scene, plan, size, progress)
+                    await asyncio.to_thread(processes.stop)
         finally:
             await asyncio.to_thread(processes.stop)
-    return {"figures": {name: figure.as_doc() for name, figure in figures.items()}}
+    document = {"figures": {name: figure.as_doc() for name, figure in figures.items()}}
+    return {**document, "absent": absent}
+
+
+def _servers(progress: Progress) -> tuple[str, str]:
+    """The interpreter that has the servers of models, or why there is none."""
+    progress("installing mosec and Ray Serve into an environment of their own")
+    try:
+        place = default_directory().with_name("servers-of-models")
+        return str(ensure_env(place, requirements=SERVERS_OF_MODELS)), ""
+    except EnvironmentFailed as error:
+        return "", str(error)
+
+
+def _rivals(processes: Processes, name: str, file: str, python: str) -> dict[str, tuple[int, int]]:
+    """Start the rivals; their ports and processes."""
+    port = processes.spawn_module(name, "bench.rivals.systems.bare_uvicorn", file)
+    found = {RIVAL: (int(port), processes.newest)}
+    for way, (word, _) in SERVERS.items() if python else ():
+        port = str(free_port())
+        module = "bench.rivals.systems.model_server"
+        variables = {**ONE_THREAD_EACH, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+        pid = processes.spawn(f"{name}-{word}", [python, "-m", module, word, port, file], variables)
+        found[way] = (int(port), pid)
+    for way, (bound, _) in found.items():
+        processes.wait(partial(accepts, bound), STARTS_WITHIN, way)
+    return found
+
+
+async def _answers(ask: Ask) -> None:
+    """Until a server of models, whose port is open before its model is there, gives an answer."""
+    async with asyncio.timeout(STARTS_WITHIN):
+        while True:
+            try:
+                await ask()
+                return
+            except (HttpError, EOFError, OSError):
+                await asyncio.sleep(0.1)
+
+
+def _family(scene: Scene, way: str) -> list[psutil.Process]:
+    """The processes that answer one way: a rival's own, or all but the rivals'."""
+    trees = {
+        name: [psutil.Process(pid), *descendants(pid)] for name, (_, pid) in scene.rivals.items()
+    }
+    if way in trees:
+        return trees[way]
+    others = {process.pid for tree in trees.values() for process in tree}
+    return [each for each in descendants(os.getpid()) if each.pid not in others]
 
 
 def _doors(local: LocalMesh, gateway: NodeProcess) -> tuple[int, str] | None:
@@ -215,7 +302,8 @@ async def _measured(
     scene: Scene, plan: GatewayPlan, size: str, progress: Progress
 ) -> dict[str, Figure]:
     """Figures of one size, by `SIZE/WAY/…`; `added_ms` is taken within each round."""
-    ways = {name: make(scene) for name, make in WAYS.items()}
+    absent = set(SERVERS) - set(scene.rivals)
+    ways = {name: make(scene) for name, make in WAYS.items() if name not in absent}
     expected = 2 * scene.x[:, :16]
 
     async def one(ask: Ask) -> float:
@@ -232,6 +320,7 @@ async def _measured(
             await one(ask)
 
     for ask in ways.values():
+        await _answers(ask)
         for _ in range(plan.warmup):
             await one(ask)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
@@ -239,7 +328,7 @@ async def _measured(
         progress(f"{size}, round {number} of {plan.rounds}: {name}")
         requests = plan.requests if name != JSON or size == "4 KB" else plan.requests // 4 or 1
         alone = [await one(ways[name]) for _ in range(requests)]
-        family, left = psutil.Process().children(recursive=True), [None] * requests
+        family, left = _family(scene, name), [None] * requests
         cpu, began = cpu_with(family), time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for _ in range(IN_FLIGHT[size]):
@@ -273,11 +362,13 @@ def show(document: dict[str, Any]) -> None:
     for size in SIZES:
         headings = ("p50 ms (rounds)", "added ms", "p99 ms", "requests/s", "CPU ms")
         table = new_table(f"{size} of input", "way", *headings)
-        for name in WAYS:
+        for name in (each for each in WAYS if f"{size}/{each}/p50_ms" in figures):
             own = {key: figures[f"{size}/{name}/{key}"] for key in KEYS}
             cells = [f"{own[key].value:.3g}" for key in KEYS[1:]]
             table.add_row(name, str(own["p50_ms"]), *cells)
         out.print(table)
+    if document["absent"]:
+        out.print(f"mosec and Ray Serve are left out: {document['absent']}", markup=False)
     out.print(
         "One in flight for the times; requests/s and CPU, of client and servers together, with "
         f"{' and '.join(map(str, IN_FLIGHT.values()))} in flight. Each answer was compared."

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 REQUIREMENTS = (
@@ -30,6 +31,14 @@ REQUIREMENTS = (
 )
 """The contenders' packages and no more. ``nvidia-pytriton`` holds NumPy below 2."""
 
+SERVERS_OF_MODELS = (
+    *(each for each in REQUIREMENTS if each.startswith(("mosec", "ray"))),
+    "numpy>=2,<3",
+    "onnxruntime>=1.20,<2",
+    "psutil>=6,<8",
+)
+"""What `swarm bench gateway --rivals` needs: half a gigabyte."""
+
 _STAMP_FILE = "peers.sha256"
 
 
@@ -43,14 +52,16 @@ def default_directory() -> Path:
     return Path(base) / "swarm" / "peers"
 
 
-def ensure_env(directory: Path, timeout: float = 1200.0) -> Path:
-    """The interpreter of an environment that satisfies :data:`REQUIREMENTS`.
+def ensure_env(
+    directory: Path, timeout: float = 1200.0, requirements: Sequence[str] = REQUIREMENTS
+) -> Path:
+    """The interpreter of an environment that satisfies the requirements.
 
     An environment made earlier from the same requirements and the same Python is used again
     without any installation. Raises :class:`EnvironmentFailed`.
     """
     python = directory / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    wanted = fingerprint()
+    wanted = fingerprint(requirements)
     stamp = directory / _STAMP_FILE
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
         return python
@@ -60,14 +71,14 @@ def ensure_env(directory: Path, timeout: float = 1200.0) -> Path:
     if directory.exists() and any(directory.iterdir()) and not (directory / "pyvenv.cfg").exists():
         raise EnvironmentFailed(f"{directory} is not empty and no environment; choose another")
     _run([uv, "venv", "--clear", "--python", sys.executable, str(directory)], timeout)
-    _run([uv, "pip", "install", "--python", str(python), *REQUIREMENTS], timeout)
+    _run([uv, "pip", "install", "--python", str(python), *requirements], timeout)
     stamp.write_text(wanted)
     return python
 
 
-def fingerprint() -> str:
+def fingerprint(requirements: Sequence[str] = REQUIREMENTS) -> str:
     """Of this Python and the requirements; the stamp of an environment that was made from them."""
-    text = "\n".join((sys.version, *REQUIREMENTS))
+    text = "\n".join((sys.version, *requirements))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

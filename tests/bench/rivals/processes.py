@@ -98,6 +98,11 @@ class Processes:
         self._children.append((name, child))
         return child.pid
 
+    @property
+    def newest(self) -> int:
+        """The process id of the last one that was started."""
+        return self._children[-1][1].pid
+
     def spawn_module(
         self,
         name: str,

@@ -42,8 +42,11 @@ class HttpClient:
     async def _call(
         self, method: str, path: str, body: list[bytes | memoryview], headers: Mapping[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
-        if self._idle:
+        while self._idle:
             reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                break
+            writer.close()  # the server has ended it meanwhile
         else:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", self._port, limit=_MOST_BUFFERED_BYTES

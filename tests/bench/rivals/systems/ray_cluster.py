@@ -29,6 +29,7 @@ class RayCluster:
         """
         os.environ.update(
             RAY_USAGE_STATS_ENABLED="0",
+            RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # workers are of this interpreter, not of `uv run`
             RAY_AUTH_MODE="token",
             RAY_AUTH_TOKEN=secrets.token_hex(32),
             **environment,
