@@ -43,14 +43,22 @@ class HttpClient:
         self, method: str, path: str, body: list[bytes | memoryview], headers: Mapping[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
         while self._idle:
-            reader, writer = self._idle.pop()
-            if not reader.at_eof():
-                break
-            writer.close()  # the server has ended it meanwhile
-        else:
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", self._port, limit=_MOST_BUFFERED_BYTES
-            )
+            try:
+                return await self._over(self._idle.pop(), method, path, body, headers)
+            except (EOFError, ConnectionError):
+                continue  # the server has ended a connection that rested
+        streams = await asyncio.open_connection("127.0.0.1", self._port, limit=_MOST_BUFFERED_BYTES)
+        return await self._over(streams, method, path, body, headers)
+
+    async def _over(
+        self,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        method: str,
+        path: str,
+        body: list[bytes | memoryview],
+        headers: Mapping[str, str],
+    ) -> tuple[int, dict[str, str], bytes]:
+        reader, writer = streams
         try:
             length = sum(len(part) for part in body)
             lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{self._port}"]
