@@ -133,6 +133,10 @@ def generate(
         bool,
         typer.Option("--flood", help="Instead: another client opens 500 chats, all the time."),
     ] = False,
+    prefix: Annotated[
+        bool,
+        typer.Option("--prefix", help="Instead: the first token of prompts that begin alike."),
+    ] = False,
     json_: Json = False,
     output: Output = "",
 ) -> None:
@@ -145,6 +149,10 @@ def generate(
         from bench.generation.flood import FLOOD, FloodPlan
 
         raise typer.Exit(FLOOD.run(FloodPlan(rounds=rounds), json_, output=output))
+    if prefix:
+        from bench.generation.prefixes import PREFIXES, PrefixPlan
+
+        raise typer.Exit(PREFIXES.run(PrefixPlan(rounds=rounds), json_, output=output))
     from bench.generation.generate import GENERATE, GeneratePlan
 
     plan = GeneratePlan(tuple(_numbers(sessions, "--sessions")), tokens, rounds)

@@ -10,6 +10,7 @@ from bench.generation.flood import FLOOD, FloodPlan
 from bench.generation.generate import GENERATE, GeneratePlan
 from bench.generation.killed_stages import KILLED, KillPlan
 from bench.generation.language import SHAPE, prompt
+from bench.generation.prefixes import PREFIXES, PrefixPlan
 
 
 def test_a_missed_target_is_told_with_its_figure() -> None:
@@ -24,6 +25,8 @@ def test_a_missed_target_is_told_with_its_figure() -> None:
     flooded = {"failed": {"alone": 0}, "figures": {"token_p99_ratio": {"value": 2.1}}}
     assert FLOOD.misses is not None
     assert len(FLOOD.misses(flooded)) == 1
+    assert PREFIXES.misses is not None
+    assert len(PREFIXES.misses({"figures": {"share": {"value": 0.6}}})) == 1
 
 
 def test_a_prompt_is_of_the_models_tokens_and_its_own() -> None:
@@ -45,3 +48,10 @@ def test_a_flood_of_chats_leaves_another_client_its_slots() -> None:
     document = FLOOD.document(FloodPlan(seconds=0.5, rounds=1))
     assert document["failed"] == {"alone": 0, "with the flood": 0}
     assert document["flood"]["refused"] > 100
+
+
+@pytest.mark.benchmark
+def test_a_copied_beginning_gives_the_same_answers_sooner() -> None:
+    document = PREFIXES.document(PrefixPlan(prompts=4, rounds=1))
+    assert document["compared"] == 4
+    assert document["figures"]["share"]["value"] < 1
