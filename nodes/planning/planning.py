@@ -20,6 +20,7 @@ from nodes.connection.events import REASON_LIMIT
 from nodes.low_priority import in_low_priority_thread
 from nodes.planning.measuring import Measuring
 from nodes.planning.places import AutoPlaces
+from nodes.planning.quota import cores_left
 from nodes.versions.serving import Serving
 from nodes.versions.versions import Versions
 from shards.manifest import Manifest
@@ -235,7 +236,7 @@ class Planning:
 
     def _write_pace(self, serving: Serving, tended: _Tended, now: float) -> None:
         """Tell how long stages take here: as they were measured, or longer while this node is slow
-        (`swarm.plans.slowing`)."""
+        (`swarm.plans.slowing`), or has a part of a core."""
         if now - tended.looked_at < PACE_EVERY:
             return
         tended.looked_at = now
@@ -248,7 +249,8 @@ class Planning:
             if sum(fresh) >= FEW:
                 taken += server.stats.compute.percentile(0.5, now) * 1e6 / each_run(fresh)
                 measured += tended.pace[server.stage - 1]
-        factor = tended.slowing.observe(taken / measured if measured else None, now)
+        slower = tended.slowing.observe(taken / measured if measured else None, now)
+        factor = max(slower, self._config.threads / cores_left())
         pace = [round(us * factor) for us in tended.pace]
         if pace != tended.told:
             tended.told = pace

@@ -352,14 +352,19 @@ def auto(
     nodes: Annotated[int, typer.Option(min=2, max=32, help="Nodes of role auto.")] = 6,
     memory: Annotated[int, typer.Option(help="Megabytes that each gives to stages.")] = 60,
     rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 30.0,
-    events: Annotated[str, typer.Option(help="In this order.")] = "join,leave,kill-two",
+    events: Annotated[
+        str, typer.Option(help="In this order; also kill-one, and slow: a quarter of a core.")
+    ] = "join,leave,kill-two",
+    draw: Annotated[int, typer.Option(help="Instead: so many events by chance.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of --draw.")] = 1,
     json_: Json = False,
     output: Output = "",
 ) -> None:
     """Nodes that share stages by themselves: one joins, one leaves, two die, under load."""
-    from bench.fleets.auto import AUTO, AutoPlan
+    from bench.fleets.auto import AUTO, AutoPlan, drawn
 
-    plan = AutoPlan(nodes, memory=memory, rate=rate, events=tuple(events.split(",")))
+    happen = drawn(seed, draw, nodes) if draw else tuple(events.split(","))
+    plan = AutoPlan(nodes, memory=memory, rate=rate, events=happen)
     raise typer.Exit(AUTO.run(plan, json_, output=output))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.fleets.auto import AUTO, AutoPlan, misses, play
+from bench.fleets.auto import AUTO, DRAWN, LEAST, MOST, AutoPlan, drawn, misses, play
 
 
 def test_lost_wrong_and_failed_requests_are_misses() -> None:
@@ -13,6 +13,15 @@ def test_lost_wrong_and_failed_requests_are_misses() -> None:
     assert len(misses(fine | {"answered": 2, "failed": ["UNAVAILABLE: gone"]})) == 1
     assert len(misses(fine | {"wrong": 1})) == 1
     assert AUTO.misses is misses
+
+
+def test_a_drawn_schedule_is_the_same_for_its_seed_and_keeps_enough_nodes() -> None:
+    assert drawn(3, 20, 6) == drawn(3, 20, 6)
+    for seed in range(20):
+        nodes = 6
+        for event in drawn(seed, 20, nodes):
+            nodes += DRAWN[event]
+            assert LEAST <= nodes <= MOST
 
 
 @pytest.mark.benchmark

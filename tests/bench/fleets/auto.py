@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from support.auto_meshes import (
     SETTLES_WITHIN,
+    alive,
     any_alive,
     leaves,
     newest,
@@ -29,6 +31,7 @@ from support.meshes import mesh_of, whole
 
 import swarm
 from bench.faults.chaos import Asked, Workload, ask, is_lost, kind
+from bench.faults.starved import starved
 from bench.paced import paced
 from bench.report.figure import percentile
 from bench.report.frame import Benchmark
@@ -38,6 +41,8 @@ from shards.manifest import write_dir
 from shards.split.split import split
 from shards.zoo.builders import mobilenet
 
+QUARTER = 0.25  # of a core
+MOVES_WITHIN = 100.0  # seconds: a minute between two moves, and patience
 QUIET = 5.0  # seconds of load before the first event, and behind each
 WARM_UP = 20  # requests
 INPUTS = 8
@@ -54,6 +59,20 @@ class AutoPlan:
     rate: float = 30.0
     budget: float = 5.0
     events: tuple[str, ...] = ("join", "leave", "kill-two")
+
+
+DRAWN = {"join": 1, "leave": -1, "kill-one": -1, "kill-two": -2}  # nodes more
+LEAST, MOST = 4, 8  # nodes of a drawn schedule
+
+
+def drawn(seed: int, count: int, nodes: int) -> tuple[str, ...]:
+    """So many events by chance, between `LEAST` and `MOST` nodes."""
+    chance, events = random.Random(seed), []
+    for _ in range(count):
+        able = [event for event, more in DRAWN.items() if LEAST <= nodes + more <= MOST]
+        events.append(chance.choice(able))
+        nodes += DRAWN[events[-1]]
+    return tuple(events)
 
 
 def workload_of(stages: int) -> Workload:
@@ -98,8 +117,21 @@ class Load:
             await asyncio.wait(self.tasks, timeout=self.plan.budget + 1)
 
 
-async def act(local: LocalMesh, event: str, model: str, memory: int) -> None:
-    """Let an event happen, and wait until it has."""
+def busiest(local: LocalMesh) -> list[int]:
+    """The process of the node whose slot takes longest; [] where no slot is filled."""
+    times = [
+        (sum(plan["pace_us"][plan["slot"][0] - 1 : plan["slot"][1]]), status["pid"])
+        for status in alive(local)
+        for plan in status.get("plans", ())
+        if "slot" in plan
+    ]
+    return [pid for _, pid in sorted(times)[-1:]]
+
+
+async def act(
+    local: LocalMesh, event: str, model: str, memory: int, slow: contextlib.AsyncExitStack
+) -> None:
+    """Let an event happen, and wait until it has. slow: what is slowed stays so until its end."""
     match event:
         case "join":
             node = start_auto(local, model, memory)
@@ -115,8 +147,16 @@ async def act(local: LocalMesh, event: str, model: str, memory: int) -> None:
         case "kill-two":
             pids = leaves(local, signal.SIGKILL, 2)
             await local.until(lambda: not any_alive(local, pids), SETTLES_WITHIN)
+        case "kill-one":
+            pids = leaves(local, signal.SIGKILL, 1)
+            await local.until(lambda: not any_alive(local, pids), SETTLES_WITHIN)
+        case "slow":
+            before = newest(local)["plan"]
+            [pid] = busiest(local)
+            await slow.enter_async_context(starved(pid, QUARTER))
+            await local.until(lambda: newest(local)["plan"] != before, MOVES_WITHIN)
         case _:
-            raise ValueError(f"event {event!r}: join, leave or kill-two")
+            raise ValueError(f"event {event!r}: join, leave, kill-one, kill-two or slow")
 
 
 async def play(plan: AutoPlan, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -146,7 +186,7 @@ async def play(plan: AutoPlan, progress: Callable[[str], None]) -> dict[str, Any
             for event in plan.events:
                 progress(f"{event} …")
                 before, at = newest(local), load.now
-                await act(local, event, model, plan.memory)
+                await act(local, event, model, plan.memory, stack)
                 await until_settled(local, event)
                 settled = load.now
                 await asyncio.sleep(QUIET)
