@@ -40,6 +40,10 @@ class SplitError(ModelError):
         self.possible = possible
 
 
+class PlanError(ShardsError):
+    """No plan can be made as asked; the message says which bound is in the way."""
+
+
 class TaskError(ModelError):
     """What the model is for cannot be told from its shapes; the message names the choices."""
 

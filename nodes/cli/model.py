@@ -17,6 +17,7 @@ from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from nodes.cli.model_options import PushOptions, SplitOptions
 from nodes.cli.objective import objective_of, set_objective
 from nodes.cli.options import SignedTarget, Target
+from nodes.cli.planning import cuts_of
 from nodes.cli.tasks import task_lines, wish_of
 from nodes.cli.with_mesh import operator, with_mesh
 from nodes.console import conclude, err, guarded, out, print_json
@@ -93,14 +94,16 @@ def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
         from shards.split.split import split
 
         wish = wish_of(options)
+        named: list[list[str] | str] = [c for c in options.cuts.split(",") if c]
+        cuts = cuts_of(options.plan) if options.plan else named or None
         model, language = read_source(file)
         with progress(f"splitting {file}: timing its segments", silent=as_json):
             result = split(
                 model,
                 name=options.name or model_name(file),
                 version=options.version,
-                stages=options.stages if not options.cuts else None,
-                cuts=[c for c in options.cuts.split(",") if c] or None,
+                stages=None if cuts else options.stages,
+                cuts=cuts,
                 edge_layers=options.edge_layers or None,
                 edge_cut=options.edge_cut or None,
                 lighter=read_model(options.lighter).read_bytes() if options.lighter else None,

@@ -10,6 +10,7 @@ from nodes.cli.command import add_commands, argument, option, seldom
 from nodes.cli.model_options import (
     P99,
     Errors,
+    PlanOptions,
     PushOptions,
     QuantizeOptions,
     RolloutOptions,
@@ -25,6 +26,13 @@ Source = Annotated[
     ),
 ]
 Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
+Planned = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="NAME or NAME@VERSION in the mesh; with --devices an ONNX file, or a split folder.",
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="MODEL", help="NAME.")]
 
 
@@ -130,13 +138,18 @@ def serve(
 
 
 def plan(
-    model: ServedModel,
+    model: Planned,
+    options: PlanOptions,
     target: Target,
     freeze: bool | None = seldom(
         None, "Keep to the plan, whoever comes; or plan again.", "--freeze/--unfreeze"
     ),
 ) -> int:
-    """Show which stages lie together on nodes of role auto, and why; freeze that."""
+    """Which layers run where: as nodes of role auto have it in force, or ahead, with --devices."""
+    if options.devices:
+        from nodes.cli.planning import run_plan_ahead
+
+        return run_plan_ahead(model, options, target.json)
     from nodes.cli.plan_in_force import run_plan_in_force
 
     return run_plan_in_force(model, freeze, target)

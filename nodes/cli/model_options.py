@@ -25,10 +25,36 @@ class SplitOptions(Splitting):
     edge_cut: str = seldom(
         "", "Name of the tensor after which the edge's layers end; instead of --edge-layers."
     )
+    plan: str = seldom("", "A plan's file (`swarm model plan -o`): its cuts; instead of --stages.")
     lighter: str = option(
         "",
         "A lighter ONNX file with the same inputs and outputs; the edge answers with it when "
         "the mesh would be late.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Of `swarm model plan … --devices`."""
+
+    devices: str = option(
+        "",
+        "A TOML file of devices and links: plan for them, ahead of any mesh (`shards/planning`).",
+    )
+    objective: str = seldom(
+        "latency",
+        "With --devices: latency, throughput (requests/s), or devices (the fewest that do).",
+    )
+    latency_ms: float = seldom(
+        0.0, "With --devices: the longest a request may take; 0: any.", min=0
+    )
+    rate: float = seldom(0.0, "With --devices: requests a second that are needed.", min=0)
+    most_error: float = seldom(
+        0.0, "With --devices: the largest change of a result that a codec may make.", min=0
+    )
+    plot: str = seldom("", "With --devices: draw the plan: a .png or .svg file.")
+    output: str = seldom(
+        "", "With --devices: write the plan, for `swarm model split --plan`.", "-o", "--output"
     )
 
 
@@ -48,7 +74,7 @@ class QuantizeOptions:
     samples: int = seldom(200, "So many inputs are taken with --calibrate mesh:NAME.")
     wait: str = seldom("1m", "How long they may take to pass: 30s, 5m.")
     int8: bool = seldom(False, "Weights and features in 8 bits; the default.")
-    dynamic: bool = option(False, "Matrix products in 8 bits, by ranges found in each run.")
+    dynamic: bool = seldom(False, "Matrix products in 8 bits, by ranges found in each run.")
     fp16: bool = option(False, "Weights in 16 bits.")
     weights_only: bool = option(False, "Only the weights of matrix products.")
     rows: bool = seldom(

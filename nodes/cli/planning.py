@@ -1,0 +1,277 @@
+"""`swarm model plan MODEL --devices FILE`: where a model's layers should run, ahead of any mesh."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from nodes.cli.model_options import PlanOptions
+from nodes.console import err, guarded, out, print_json
+from nodes.progress import progress
+from shards.errors import PlanError, SplitError
+from shards.manifest import Manifest, read_dir
+from shards.planning.devices import read_fleet
+from shards.planning.plan import Plan, make_plan
+from shards.planning.predict import Prediction
+from shards.planning.problem import Objective, Problem, Segment
+from shards.runtimes.memory import SESSION, need_of
+from swarm.errors import InvalidArgument
+
+MOST_SEGMENTS = 24  # that a file is cut into to be planned; each is timed
+LANE = 48  # characters of a request's time
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A model's segments. cuts: the tensors behind each segment but the last, as `split` takes
+    them."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    cuts: tuple[tuple[str, ...], ...]
+    input_bytes: int
+
+
+def run_plan_ahead(model: str, options: PlanOptions, as_json: bool) -> int:
+    """Returns the exit code. Exit 1 where no plan can run."""
+
+    async def main() -> int:
+        fleet = read_fleet(_text_of(options.devices))
+        measured = _measured(model, as_json)
+        problem = Problem(
+            measured.segments,
+            fleet.devices,
+            _objective(options.objective),
+            fleet.links,
+            fleet.link,
+            fleet.codecs,
+            options.most_error,
+            fleet.source,
+            fleet.stays,
+            measured.input_bytes,
+            options.latency_ms or float("inf"),
+            options.rate,
+        )
+        plan = make_plan(problem)
+        document = document_of(measured, problem, plan)
+        if options.plot:
+            _plot(document, options.plot)
+        if options.output:
+            _write(document, options.output)
+        if as_json:
+            print_json(document)
+        else:
+            _show(document)
+        return 0
+
+    return guarded(main, as_json)
+
+
+def _objective(text: str) -> Objective:
+    try:
+        return Objective(text)
+    except ValueError:
+        raise InvalidArgument(f"--objective {text}: it is {', '.join(Objective)}") from None
+
+
+def cuts_of(path: str) -> list[list[str]]:
+    """The cuts of a plan's file, as `shards.split` takes them. Raises `InvalidArgument`."""
+    try:
+        cuts = json.loads(_text_of(path))["cuts"]
+        if all(isinstance(name, str) for cut in cuts for name in cut):
+            return [list(cut) for cut in cuts]
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise InvalidArgument(f"{path} is no plan: make one with `swarm model plan … -o {path}`")
+
+
+def _write(document: Mapping[str, Any], path: str) -> None:
+    try:
+        Path(path).write_text(json.dumps(document, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error}") from None
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path}: {error}") from None
+
+
+def _measured(model: str, silent: bool) -> Measured:
+    if Path(model).is_dir():
+        manifest, _ = read_dir(model)
+        return _of_manifest(manifest)
+    from shards.split.split import split
+
+    with progress(f"timing the segments of {model}", silent=silent):
+        try:
+            result = split(model, name="planned", stages=MOST_SEGMENTS)
+        except SplitError as error:
+            if not error.possible:
+                raise
+            result = split(model, name="planned", stages=error.possible)
+    return replace(_of_manifest(result.manifest), name=Path(model).stem)
+
+
+def _of_manifest(manifest: Manifest) -> Measured:
+    shards = [shard for shard in manifest.shards if shard.stage > 0]
+    if len(shards) < len(manifest.shards):
+        raise PlanError("the model has edge layers already: plan for the file that it is made from")
+    segments = tuple(
+        Segment(
+            f"stage {shard.stage}",
+            max(shard.compute_ms, 1e-3),
+            need_of(shard.bytes) - SESSION,
+            sum(spec.nbytes for spec in shard.receives) + sum(spec.nbytes for spec in shard.sends),
+            sum(spec.nbytes for spec in shard.sends),
+        )
+        for shard in shards
+    )
+    cuts = tuple(tuple(spec.name for spec in shard.sends) for shard in shards[:-1])
+    return Measured(manifest.model, segments, cuts, sum(spec.nbytes for spec in manifest.inputs))
+
+
+# --- what people and programs read ----------------------------------------------------------
+
+
+def document_of(measured: Measured, problem: Problem, plan: Plan) -> dict[str, Any]:
+    """A plan's file: for people, for `swarm model split --plan`, for a picture."""
+    found = plan.prediction
+    return {
+        "model": measured.name,
+        "objective": str(problem.objective),
+        "latency_ms": round(found.latency_ms, 3),
+        "requests_per_s": round(found.rate, 2),
+        "exact": plan.gap == 0.0,
+        "gap": round(plan.gap, 4),
+        "cuts": [list(measured.cuts[each.start - 1]) for each in plan.ranges[1:]],
+        "stages": [
+            {
+                "stage": number,
+                "segments": [each.start + 1, each.end],
+                "devices": list(each.devices),
+                "compute_ms": round(ms, 3),
+                "memory_mb": round(found.memory[each.devices[0]] / 1e6, 1),
+            }
+            for number, (each, ms) in enumerate(zip(plan.ranges, found.compute_ms, strict=True), 1)
+        ],
+        "crossings": [
+            {
+                "from": each.sender,
+                "to": each.receiver,
+                "bytes": each.bytes,
+                "ms": round(each.ms, 3),
+                "codec": each.codec,
+            }
+            for each in found.crossings
+        ],
+        "others": [_other(other.name, other.prediction, other.why) for other in plan.others],
+    }
+
+
+def _other(name: str, prediction: Prediction | None, why: str) -> dict[str, Any]:
+    if prediction is None or prediction.lacks:
+        return {"plan": name, "why": why}
+    figures = {
+        "latency_ms": round(prediction.latency_ms, 3),
+        "requests_per_s": round(prediction.rate, 2),
+    }
+    return {"plan": name, **figures, "why": why}
+
+
+def steps_of(document: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
+    """What a request goes through: kind (`compute` or `send`), device or way, begin and end in
+    milliseconds."""
+    at, steps = 0.0, []
+    crossings = list(document["crossings"])
+    first = document["stages"][0]["devices"]
+    if crossings and crossings[0]["to"] in first:
+        way = crossings.pop(0)
+        steps.append(("send", f"{way['from']} → {way['to']}", at, at + way["ms"]))
+        at += way["ms"]
+    for stage in document["stages"]:
+        steps.append(("compute", stage["devices"][0], at, at + stage["compute_ms"]))
+        at += stage["compute_ms"]
+        if crossings:
+            way = crossings.pop(0)
+            steps.append(("send", f"{way['from']} → {way['to']}", at, at + way["ms"]))
+            at += way["ms"]
+    return steps
+
+
+def _show(document: Mapping[str, Any]) -> None:
+    exact = "the best there is" if document["exact"] else f"within {document['gap']:.1%} of a bound"
+    title = (
+        f"{document['model']}: {document['latency_ms']:.1f} ms a request, "
+        f"{document['requests_per_s']:.1f} requests/s; {document['objective']}, {exact}"
+    )
+    out.print(title, markup=False, highlight=False, soft_wrap=True)
+    table = Table()
+    for name in ("stage", "segments", "devices", "compute ms", "MB"):
+        table.add_column(name, justify="left" if name == "devices" else "right")
+    for stage in document["stages"]:
+        first, last = stage["segments"]
+        table.add_row(
+            str(stage["stage"]),
+            f"{first}-{last}",
+            ", ".join(stage["devices"]),
+            f"{stage['compute_ms']:.2f}",
+            f"{stage['memory_mb']:.0f}",
+        )
+    out.print(table)
+    for line in lanes(document):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    for other in document["others"]:
+        out.print(f"not {other['plan']}: {other['why']}", markup=False, highlight=False)
+    err.print(
+        "next: swarm model plan … -o plan.json; swarm model split FILE --plan plan.json -o FOLDER",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def lanes(document: Mapping[str, Any]) -> list[str]:
+    """A request as a picture: a lane for each device, and one for each way."""
+    steps = steps_of(document)
+    scale = LANE / max(steps[-1][3], 1e-9)
+    wide = max(len(name) for _, name, _, _ in steps)
+    lines = []
+    for kind, name, begin, end in steps:
+        left = round(begin * scale)
+        bar = ("█" if kind == "compute" else "·") * max(1, round((end - begin) * scale))
+        lines.append(f"{name:<{wide}} {' ' * left}{bar} {end - begin:.2f} ms")
+    return lines
+
+
+def _plot(document: Mapping[str, Any], path: str) -> None:
+    """A figure: devices as lanes, stages as bars, ways as thin lines. Raises `InvalidArgument`."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InvalidArgument("--plot draws with matplotlib: pip install matplotlib") from None
+    steps = steps_of(document)
+    names = list(dict.fromkeys(name for kind, name, _, _ in steps if kind == "compute"))
+    drawn = Figure(figsize=(8, 1.2 + 0.5 * len(names)), layout="constrained")
+    axes = drawn.add_subplot()
+    for kind, name, begin, end in steps:
+        if kind == "compute":
+            axes.barh([name], [end - begin], left=[begin], color="#2a78d6")
+            axes.text((begin + end) / 2, name, f"{end - begin:.1f}", ha="center", va="center")
+        else:
+            ends = [each for each in name.split(" → ") if each in names]
+            axes.plot([begin, end], [ends[0], ends[-1]], color="#b3541e", marker=".")
+            axes.text((begin + end) / 2, ends[-1], f"{end - begin:.1f} ms", fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds of a request")
+    axes.set_title(f"{document['model']}: {document['objective']}")
+    try:
+        drawn.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"--plot {path}: {error}") from None

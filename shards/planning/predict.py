@@ -1,0 +1,132 @@
+"""How a plan fares: latency, requests a second, memory of each device. Pure.
+
+The stages of one request run one after the other, so its latency is the sum of what is computed and
+sent. Requests follow each other as fast as the busiest stage or link takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from shards.errors import PlanError
+from shards.planning.problem import Device, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Segments [start, end) on devices: the first one, and its replicas."""
+
+    start: int
+    end: int
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A message between two ranges, or from or to the source. ms: of it all. codec: its name."""
+
+    sender: str
+    receiver: str
+    bytes: int
+    ms: float
+    fills_ms: float
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """latency_ms: of a request that waits for no other, by the slowest replicas. period_ms: from
+    one request to the next at the busiest stage or link. compute_ms: of each range. memory: bytes
+    by device. lacks: why the plan cannot run, "" where it can."""
+
+    latency_ms: float
+    period_ms: float
+    compute_ms: tuple[float, ...]
+    crossings: tuple[Crossing, ...]
+    memory: Mapping[str, int]
+    lacks: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return 1e3 / self.period_ms if self.period_ms else inf
+
+
+def memory_of(problem: Problem, device: Device, start: int, end: int) -> int:
+    """Bytes of a loaded range."""
+    part = problem.segments[start:end]
+    activations = max((segment.activations for segment in part), default=0)
+    return device.session + sum(segment.weights for segment in part) + activations
+
+
+def predict(problem: Problem, ranges: Sequence[Range]) -> Prediction:
+    """Raises PlanError for ranges that do not cover the model once, in order, each device in one
+    range."""
+    by_name = {device.name: device for device in problem.devices}
+    _check(problem, ranges, by_name)
+    compute, crossings, memory, periods = [], [], {}, []
+    lacks = ""
+    for number, each in enumerate(ranges):
+        devices = [by_name[name] for name in each.devices]
+        times = [sum(problem.ms(d, at) for at in range(each.start, each.end)) for d in devices]
+        compute.append(max(times))
+        periods.append(1 / sum(1 / time for time in times) if min(times) else 0.0)
+        for device in devices:
+            memory[device.name] = memory_of(problem, device, each.start, each.end)
+            if memory[device.name] > device.memory:
+                lacks = lacks or _no_room(device, memory[device.name])
+        if number:
+            before = ranges[number - 1]
+            size = problem.segments[each.start - 1].out
+            crossings.append(_slowest(problem, before.devices, each.devices, size, by_name))
+    first, last = ranges[0].devices, ranges[-1].devices
+    if problem.source:
+        source = (problem.source,)
+        if problem.stays and first != source:
+            lacks = lacks or f"its input would leave {problem.source}"
+        if first != source:
+            way = _slowest(problem, source, first, problem.input_bytes, by_name)
+            crossings.insert(0, way)
+        if last != source:
+            size = problem.segments[-1].out
+            crossings.append(_slowest(problem, last, source, size, by_name))
+    latency = sum(compute) + sum(each.ms for each in crossings)
+    period = max([*periods, *(each.fills_ms for each in crossings)])
+    return Prediction(latency, period, tuple(compute), tuple(crossings), memory, lacks)
+
+
+def _check(problem: Problem, ranges: Sequence[Range], by_name: Mapping[str, Device]) -> None:
+    at, used = 0, list[str]()
+    for each in ranges:
+        if each.start != at or each.end <= each.start or not each.devices:
+            raise PlanError(f"the range {each.start}..{each.end} does not go on at segment {at}")
+        at = each.end
+        used += each.devices
+    if at != len(problem.segments):
+        raise PlanError(f"the ranges end at segment {at} of {len(problem.segments)}")
+    if strange := [name for name in used if name not in by_name]:
+        raise PlanError(f"no device is named {strange[0]!r}")
+    if len(set(used)) < len(used):
+        raise PlanError("a device has two ranges")
+
+
+def _slowest(
+    problem: Problem,
+    senders: Sequence[str],
+    receivers: Sequence[str],
+    size: int,
+    by_name: Mapping[str, Device],
+) -> Crossing:
+    found = []
+    for sender in senders:
+        for receiver in receivers:
+            link = problem.link_of(by_name[sender].site, by_name[receiver].site)
+            ms, fills, codec = problem.way(size, link)
+            found.append(Crossing(sender, receiver, size, ms, fills, codec.name))
+    return max(found, key=lambda each: each.ms)
+
+
+def _no_room(device: Device, need: int) -> str:
+    return f"{device.name} has {device.memory / 1e6:.0f} MB, of {need / 1e6:.0f} MB needed"
