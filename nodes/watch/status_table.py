@@ -59,7 +59,7 @@ def node_view(status: dict[str, Any], state: str = "", rate: float | None = None
         node=text(status.get("node")),
         role=text(status.get("role")),
         state=state or text(status.get("state")),
-        detail=text(status.get("detail")),
+        detail=_with_slots(status, text(status.get("detail"))),
         model=f"{model}@{version}" if model else "",
         host=text(status.get("host")),
         weights=tuple(sorted({w for w in weights if w})),
@@ -71,6 +71,21 @@ def node_view(status: dict[str, Any], state: str = "", rate: float | None = None
         queue=_worst(stages, "queue_ms"),
         rss=amount(status.get("rss_bytes")) or None,
     )
+
+
+def _with_slots(status: dict[str, Any], detail: str) -> str:
+    """With the stages of its slots in front, where it is a node of role auto."""
+    told = []
+    for plan in rows(status.get("plans")):
+        slot = plan.get("slot")
+        if isinstance(slot, list) and len(slot) == 2:
+            first, last = (count_text(amount(stage)) for stage in slot)
+            told.append(f"stages {first}-{last} of plan {count_text(amount(plan.get('plan')))}")
+        elif plan.get("lacking"):
+            told.append(text(plan["lacking"]))
+        else:
+            told.append("no slot" if plan.get("measured") is True else "measures its pace")
+    return "; ".join([*told, detail])[:LONGEST_FIELD] if told else detail
 
 
 def served(status: dict[str, Any]) -> float | None:

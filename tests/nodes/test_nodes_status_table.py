@@ -193,3 +193,17 @@ def test_a_rate_is_known_after_two_counts() -> None:
 def test_a_document_survives_the_way_over_the_wire() -> None:
     told = json.loads('{"node": "n", "queue_depth": NaN, "stages": [{"weights": 1e999}]}')
     assert "?" in drawn([told], 80)[3]
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"slot": [3, 5], "plan": 2}, "stages 3-5 of plan 2; serving"),
+        ({"measured": True}, "no slot; serving"),
+        ({"measured": False}, "measures its pace; serving"),
+        ({"lacking": "no room"}, "no room; serving"),
+        ({"slot": ["[/]", None], "plan": {}}, "stages ?-- of plan ?; serving"),
+    ],
+)
+def test_a_node_of_role_auto_says_which_stages_are_its_own(plan: dict[str, Any], said: str) -> None:
+    assert node_view({"detail": "serving", "plans": [plan]}).detail == said
