@@ -12,7 +12,8 @@ from nodes.gateway.door import Figures
 from nodes.gateway.hand import Hand
 
 CONNECTION = "connection"  # key of an ASGI scope's state
-AHEAD = 256 << 10  # bytes of a body that are read before anybody has asked for them: one read
+AHEAD = 1 << 20  # bytes of a body that are read before the application asks for it
+PIECE = 256 << 10  # bytes of a body without a length that are read before there is room for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Connection(HttpToolsProtocol):
     def expect(self, size: int) -> None:
         """See `Holder`."""
         self.hold(size)
-        self._ahead = max(AHEAD, size)
+        self._ahead = max(PIECE, size)
 
     def release(self) -> None:
         """The request is answered: its bytes are let go."""
