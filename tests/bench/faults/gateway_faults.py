@@ -2,6 +2,8 @@
 
 One mesh: the digits in two shards, a fallback node, an embedded server, and two gateways behind a
 balancer of TCP. Before each fault the load runs quietly; the fault is over once all is ready again.
+A refusal for overload, which says when to come back, is counted apart from a failure: a machine
+that has too few cores for the load and for processes that start refuses some, whatever dies.
 """
 
 from __future__ import annotations
@@ -109,6 +111,7 @@ FAULTS: dict[str, Callable[[Rig], Awaitable[None]]] = {
     "one gateway": killed("gateway"),
     "restarts": started_again,
 }
+OVERLOAD = ("[429]", "RESOURCE_EXHAUSTED")  # in the text of an error
 UNSEEN = ("shard", "fallback", "restarts")
 """Faults of which no client may see an error."""
 
@@ -159,10 +162,13 @@ async def _one(
 def _seen(loads: list[tuple[float, Load]]) -> dict[str, Any]:
     """Of one fault and one client: requests that were answered or failed, over all trials."""
     quiet = [1e3 * each.took for at, load in loads for each in load.asked if each.began < at - 0.5]
+    errors = [error for _, load in loads for error in load.errors]
+    refused = sum(any(word in error for word in OVERLOAD) for error in errors)
     hit = [each for at, load in loads for each in load.asked if each.began >= at - 0.5]
     return {
         "requests": sum(len(load.asked) for _, load in loads),
-        "failed": sum(len(load.errors) for _, load in loads),
+        "failed": len(errors) - refused,
+        "refused": refused,
         "errors": dict(Counter(each.error for each in hit if each.error).most_common(5)),
         "quiet_p99_ms": round(percentile(quiet, 0.99), 1),
         "slowest_ms": round(1e3 * max(each.took for each in hit), 1),
@@ -175,12 +181,21 @@ def show(document: dict[str, Any]) -> None:
     rate = document["rate"]
     table = new_table(
         f"What tritonclient sees, {rate:g} requests a second of each client",
-        *("kill -9 of", "client", "asked", "failed", "over 1 s", "slowest ms", "quiet p99"),
+        *(
+            "kill -9 of",
+            "client",
+            "asked",
+            "failed",
+            "refused",
+            "over 1 s",
+            "slowest ms",
+            "quiet p99",
+        ),
         left=2,
     )
     for key, seen in document["seen"].items():
         name, _, protocol = key.rpartition("/")
-        counts = [str(seen[field]) for field in ("requests", "failed", "late")]
+        counts = [str(seen[field]) for field in ("requests", "failed", "refused", "late")]
         times = [f"{seen[field]:.4g}" for field in ("slowest_ms", "quiet_p99_ms")]
         table.add_row(name, protocol, *counts, *times)
     out.print(table)
