@@ -17,7 +17,7 @@ from nodes.cli.acts import on_record, person
 from nodes.cli.fleet_options import UpdaterOptions, WaveOptions
 from nodes.cli.options import SignedTarget, Target
 from nodes.cli.with_mesh import operator, with_mesh
-from nodes.console import conclude, duration, guarded, out, print_json, unless
+from nodes.console import conclude, duration, err, guarded, out, print_json, unless
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from nodes.upgrade.device import Limits
@@ -106,6 +106,8 @@ async def _show(releases: Releases, as_json: bool) -> int:
         out.print(_table(wave, devices, how, now))
         reason = f": {how.stopped}" if how.stopped else ""
         out.print(f"the wave to {wave.version} is {state}{reason}", markup=False, soft_wrap=True)
+        if not how.order and now - began > wave.enrol:
+            err.print("no device has seen it: those go that run `swarm fleet updater`")
     return 1 if how.stopped else 0
 
 
@@ -115,6 +117,7 @@ def _device(each: Told, wave: Wave, now: float) -> dict[str, Any]:
         "standing": str(each.standing(wave)),
         "phase": str(each.phase),
         "refused": each.refused,
+        "holds": each.holds,
         "heard_s": round(now - each.at, 1),
     }
 
@@ -125,7 +128,13 @@ def _table(wave: Wave, devices: Mapping[str, Told], how: Progress, now: float) -
     for name in sorted(devices, key=lambda each: (places.get(each, len(places)), each)):
         each = devices[name]
         heard = f"{now - each.at:.0f} s ago"
-        row = (each.version, str(each.standing(wave)), str(each.phase), heard, each.refused)
+        row = (
+            each.version,
+            str(each.standing(wave)),
+            str(each.phase),
+            heard,
+            each.refused or each.holds,
+        )
         table.add_row(name, *row)
     return table
 

@@ -252,6 +252,7 @@ class Updater:
             wave.id,
             time.monotonic() - self._phase_since,
             time.monotonic() - fleet.known_since,
+            self._burns() if fleet.guards and record.phase is Phase.IDLE else "",
         )
         if fleet.has_news(mine, time.monotonic()):
             await self._releases.tell(self._device, mine)

@@ -99,7 +99,8 @@ class Standing(StrEnum):
 class Told:
     """A device's last word. version: that has proved itself there. seen: the last wave that it
     knows; wave: the last one that it took part in. Seconds by the server's clock: at, of the word;
-    since, of its phase; knows, of its first look at the wave."""
+    since, of its phase; knows, of its first look at the wave. holds: why it would not begin though
+    it were its turn, "" where nothing keeps it."""
 
     version: str
     phase: Phase
@@ -109,6 +110,7 @@ class Told:
     at: float
     since: float
     knows: float
+    holds: str = ""
 
     def standing(self, wave: Wave) -> Standing:
         """In this wave."""
@@ -123,7 +125,9 @@ class Told:
         return Standing.THERE if self.version == wave.version else Standing.WAITING
 
 
-def word(record: Record, seen: str, in_phase: float, known_for: float) -> dict[str, Any]:
+def word(
+    record: Record, seen: str, in_phase: float, known_for: float, holds: str = ""
+) -> dict[str, Any]:
     """What a device tells of itself. Seconds: in_phase, since its phase began; known_for, since it
     saw the wave."""
     return {
@@ -134,6 +138,7 @@ def word(record: Record, seen: str, in_phase: float, known_for: float) -> dict[s
         "wave": record.wave,
         "seen": seen,
         "refused": record.refused,
+        "holds": holds,
         "in_phase_s": round(in_phase, 3),
         "known_for_s": round(known_for, 3),
     }
@@ -143,7 +148,7 @@ def told(document: object, at: float) -> Told:
     """A device's word that was stored at this second of the server. Raises `InvalidArgument`."""
     if not isinstance(document, Mapping):
         raise InvalidArgument("a device's word must be an object")
-    texts = [document.get(name, "") for name in ("version", "wave", "seen", "refused")]
+    texts = [document.get(name, "") for name in ("version", "wave", "seen", "refused", "holds")]
     times = [document.get(name, 0.0) for name in ("in_phase_s", "known_for_s")]
     if not all(isinstance(text, str) for text in texts):
         raise InvalidArgument("a device's word has texts")
@@ -153,8 +158,8 @@ def told(document: object, at: float) -> Told:
         phase = Phase(document.get("phase", ""))
     except ValueError as error:
         raise InvalidArgument(f"a device's word: {error}") from None
-    version, wave, seen, refused = texts
-    return Told(version, phase, wave, seen, refused, at, at - times[0], at - times[1])
+    version, wave, seen, refused, holds = texts
+    return Told(version, phase, wave, seen, refused, at, at - times[0], at - times[1], holds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import zipfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -206,6 +209,70 @@ async def test_under_rights_an_updater_may_do_what_it_needs_and_tell_of_its_own_
             await publisher.releases().begin(wave(guard="slo"))
             await eventually(lambda: one.record.good == NEXT, f"{one.record}")
         assert "iolation" not in local.server.log
+
+
+async def test_a_release_that_burns_an_objective_is_left_and_nobody_begins_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async with mesh_of() as local:
+        publisher = Publisher(local, tmp_path / "publisher")
+        units = Imitated(adopted(tmp_path))
+        one = updater(publisher, tmp_path, units, limits=replace(QUICK, proof=60.0))
+        await publisher.push(NEXT)
+        mesh = local.mesh
+        status = {"slo": [{"model": "digits", "burning": "errors"}]}
+
+        def burns() -> None:
+            mesh.link.publish(mesh.subjects.status("node-1"), json.dumps(status).encode())
+
+        def is_refused() -> bool:
+            burns()
+            return bool(one.record.refused)
+
+        async with running(one):
+            await publisher.releases().begin(wave(guard="slo"))
+            await eventually(lambda: one.record.phase is Phase.TRYING, f"{one.record}")
+            await eventually(is_refused, f"{one.record}")
+            assert "objective of digits burns: errors" in one.record.refused
+            await eventually(lambda: one.record.phase is Phase.IDLE, f"{one.record}")
+            await publisher.releases().begin(replace(wave(guard="slo"), id="w2"))
+
+            async def it_tells_why() -> bool:
+                burns()
+                words = await publisher.releases().devices()
+                return "burns" in words["device-1"].holds
+
+            await eventually(it_tells_why, "it holds")
+            assert (one.record.wave, one.record.phase) == ("w1", Phase.IDLE)
+
+
+@pytest.mark.benchmark
+async def test_an_environment_is_made_of_the_wheels_of_a_release_alone(tmp_path: Path) -> None:
+    """By venv and pip; the wheel holds a program, and nothing else."""
+    environments = Environments(tmp_path)
+    files = environments.files(NEXT)
+    files.mkdir(parents=True)
+    about = "swarm_mesh-1.1.dist-info"
+    inside = {
+        "tiny.py": "def main(): print('a node')",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: swarm-mesh\nVersion: 1.1\n"
+        "Provides-Extra: node\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/entry_points.txt": "[console_scripts]\nswarm-node = tiny:main\n",
+        f"{about}/RECORD": "",
+    }
+    with zipfile.ZipFile(files / "swarm_mesh-1.1-py3-none-any.whl", "w") as wheel:
+        for name, text in inside.items():
+            wheel.writestr(name, text)
+    release = release_of(files)
+    assert release.version == NEXT
+    assert not environments.is_made(NEXT)
+    await environments.make(release)
+    assert environments.is_made(NEXT)
+    said = await asyncio.to_thread(
+        subprocess.check_output, [environments.program(NEXT)], text=True, timeout=30
+    )
+    assert said == "a node\n"
 
 
 async def test_a_second_updater_of_a_home_is_refused(tmp_path: Path) -> None:
