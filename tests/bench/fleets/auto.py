@@ -42,6 +42,7 @@ from shards.split.split import split
 from shards.zoo.builders import mobilenet
 
 QUARTER = 0.25  # of a core
+PAUSED = 12.0  # seconds for which two nodes stand still
 MOVES_WITHIN = 100.0  # seconds: a minute between two moves, and patience
 QUIET = 5.0  # seconds of load before the first event, and behind each
 WARM_UP = 20  # requests
@@ -150,13 +151,22 @@ async def act(
         case "kill-one":
             pids = leaves(local, signal.SIGKILL, 1)
             await local.until(lambda: not any_alive(local, pids), SETTLES_WITHIN)
+        case "pause-two":
+            # Taken for dead, their slots are given away; then they come back with their old claims.
+            pids = leaves(local, signal.SIGSTOP, 2)
+            await asyncio.sleep(PAUSED)
+            for node in local.supervisor.nodes:
+                if node.pid in pids:
+                    node.signal(signal.SIGCONT)
+                    node.wanted = True
+            await asyncio.sleep(QUIET)
         case "slow":
             before = newest(local)["plan"]
             [pid] = busiest(local)
             await slow.enter_async_context(starved(pid, QUARTER))
             await local.until(lambda: newest(local)["plan"] != before, MOVES_WITHIN)
         case _:
-            raise ValueError(f"event {event!r}: join, leave, kill-one, kill-two or slow")
+            raise ValueError(f"event {event!r}: join, leave, kill-one, kill-two, pause-two or slow")
 
 
 async def play(plan: AutoPlan, progress: Callable[[str], None]) -> dict[str, Any]:
