@@ -34,7 +34,7 @@ from swarm.plans.document import PlanInForce
 from swarm.plans.drafts import Draft, Partition, Planner, StageFacts, predicted, with_replicas
 from swarm.plans.picture import auto_nodes, named_by_hand
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
-from swarm.plans.slots import AutoNode, empty, fill, to_hold
+from swarm.plans.slots import AutoNode, Claim, empty, fill, to_hold
 from swarm.plans.slowing import Slowing, each_run
 
 log = logging.getLogger("swarm.planning")
@@ -62,6 +62,7 @@ class _Tended:
     stored: StoredPlan = field(default_factory=lambda: StoredPlan(None, 0))
     read_at: float = -inf
     slot: int | None = None
+    claim: Claim | None = None  # as gossiped
     proposing: Proposing = field(default_factory=Proposing)
     drafted_of: tuple[Any, ...] = ()  # what the last draft was made of
     draft: Draft | None = None
@@ -215,10 +216,13 @@ class Planning:
         if slot != tended.slot:
             log.info("%s: fills slot %s", version, slot)
         tended.slot = slot
-        if plan is None or slot is None:
-            self._members.delete(self._fills(version, 0, 0)[0])
-        else:
-            self._members.set(*self._fills(version, plan.number, slot))
+        claim = None if plan is None or slot is None else Claim(plan.number, slot)
+        if claim != tended.claim:  # each change hurries the gossip
+            tended.claim = claim
+            if claim is None:
+                self._members.delete(self._fills(version, 0, 0)[0])
+            else:
+                self._members.set(*self._fills(version, claim.number, claim.slot))
         others = [node for node in nodes if node.node != me.node]
         hold = to_hold(plan, me, slot, others, lambda n: tended.stages[n - 1].need)
         self._places.want(version, hold & frozenset(range(1, len(tended.stages) + 1)))
