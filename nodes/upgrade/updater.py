@@ -257,6 +257,7 @@ class Updater:
         if fleet.has_news(mine, time.monotonic()):
             await self._releases.tell(self._device, mine)
             fleet.told(mine, time.monotonic())
+        fleet.devices = 0  # nobody's word matters, unless this device waits for its turn
         if wave.stopped:
             fleet.order = Order(wave.id, wave.version, Turn.WITHDRAWN)
         elif record.wave == wave.id and record.phase is Phase.IDLE:
