@@ -16,8 +16,11 @@ from support.waiting import eventually
 
 
 async def gateway_of(local: LocalMesh, *flags: str) -> NodeProcess:
-    """A gateway node that is ready, with these doors: `--http 0 --grpc 0`."""
-    node = local.start("gateway", "", *flags)
+    """A gateway node that is ready, with these doors: `--http 0 --grpc 0`. Unless flags say
+    otherwise it ends at once: nobody goes on for it."""
+    own = {"--gateway-settle": "0", "--gateway-connection-age": "0"}
+    more = [word for flag, value in own.items() if flag not in flags for word in (flag, value)]
+    node = local.start("gateway", "", *flags, *more)
     await local.ready(READY)
     wanted = [flag[2:] for flag in flags if flag in ("--http", "--grpc")]
     await eventually(lambda: set(wanted) <= set(doors(local, node)), "its doors are open", READY)

@@ -105,7 +105,8 @@ async def measure_crowd(plan: CrowdPlan, progress: Progress) -> dict[str, Any]:
     figures: dict[str, Figure] = {}
     found: dict[str, Any] = {}
     async with mesh_of(split_digits(stages=1), "shard-1") as local:
-        node = await gateway_of(local, "--http", "0", "--grpc", "0")
+        flags = ("--http", "0", "--grpc", "0", "--gateway-connection-age", "3")  # the default
+        node = await gateway_of(local, *flags)
         process = psutil.Process(node.pid)
         for door in DOORS:
             where = address(local, node, door).removeprefix("http://")

@@ -14,7 +14,8 @@ import pytest
 import pytest_asyncio
 from support.commands import environment, free_port
 from support.gateways import address, ask, doors, gateway_of
-from support.meshes import READY, dismiss, mesh_of, split_digits
+from support.meshes import READY, all_ready, digits, dismiss, mesh_of, split_digits
+from support.triton_clients import triton_loads
 from support.waiting import eventually
 
 from nodes.up.mesh import LocalMesh
@@ -77,6 +78,32 @@ async def test_a_gateway_that_ends_says_so_answers_on_and_leaves_no_port_open(
     with pytest.raises(OSError, match="refused"):
         await asyncio.to_thread(ask, f"{url}/v2/health/live")
     assert await dismiss(local, [node]) == [0]
+
+
+async def test_clients_of_http_and_of_grpc_do_not_see_a_shard_killed(local: LocalMesh) -> None:
+    [shard] = local.supervisor.nodes
+    fallback = local.start("fallback", "digits")
+    gateway = await gateway_of(local, "--http", "0", "--grpc", "0")
+    asked = {
+        protocol: address(local, gateway, protocol).removeprefix("http://")
+        for protocol in ("http", "grpc")
+    }
+    images, logits = digits()
+
+    def by_fallback() -> int:
+        stages = (local.status_of(fallback) or {"stages": []})["stages"]
+        return sum(stage["counters"]["served"] for stage in stages)
+
+    async with triton_loads(
+        asked, "digits", ("image", images[:1]), ("logits", logits[:1]), 50.0
+    ) as loads:
+        shard.signal(signal.SIGKILL)
+        assert await local.until(lambda: by_fallback() > 0, READY)
+        await all_ready(local)
+    for load in loads:
+        assert load.asked
+        assert load.errors == []
+    assert await dismiss(local, [fallback, gateway]) == [0, 0]
 
 
 @pytest.mark.parametrize(
