@@ -340,7 +340,8 @@ class GenerationServer:
                     lack = self._without.pop(slot, None)
                     if lack is not None and step.position:
                         raise lack
-                results.append(self.decoder.run(rows, run.slot, positions))
+                wanted = 1 + (run.steps[0][1].drafts if self.decoder.last else 0)
+                results.append(self.decoder.run(rows, run.slot, positions, logits=wanted))
             except Exception as error:
                 results.append(error)
         return results

@@ -7,7 +7,7 @@ step as a probe, which each stage passes on, and which finds the node that is de
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,8 +27,10 @@ from swarm.generation.choice import Candidate, choose
 from swarm.generation.effects import Ended, Pass, Prepare, Tell
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
+from swarm.generation.speculation import Benefit, Lookup
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
 from swarm.generation.steps import (
+    MOST_DRAFTS,
     Alive,
     Failed,
     Gone,
@@ -49,7 +51,8 @@ LATE_FACTOR, SOONEST_LATE, LATEST_LATE = 4.0, 0.25, 2.0
 class Led:
     """What stage 1 knows of a session besides. fed: ids `[0, fed)` have been given to the layers.
     waits: since when all are fed, and the next one is awaited; None while it is not. status: with
-    which it ends."""
+    which it ends. drafts: those that are on their way, and no token has come for. round: when it
+    began, with how many ids, and whether with drafts."""
 
     request: GenerateRequest
     deadline: float
@@ -59,6 +62,9 @@ class Led:
     probes: int = 0
     last_token: float | None = None
     status: Status = Status.OK
+    lookup: Lookup = field(default_factory=Lookup)
+    drafts: tuple[int, ...] = ()
+    round: tuple[float, int, bool] | None = None
 
 
 class HeadCore(StageCore):
@@ -81,6 +87,7 @@ class HeadCore(StageCore):
         self.admission = Admission(shape.slots, limits.shares)
         self._prepares: list[Prepare] = []
         self._spending = Spending()
+        self.benefit = Benefit()
         self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
         self._words_to = words_to
         self._version = version
@@ -255,6 +262,7 @@ class HeadCore(StageCore):
         session.opening = self._opening(request, reply)
         session.ids[session.opening.prompt :] = _made(request)
         led.request, led.waits, led.probes = request, None, 0
+        led.drafts, led.round = (), None
         led.fed = min(led.fed, self._start(session, len(session.ids) - 1))
         session.held = min(session.held, len(session.ids))
         self.kept_bytes -= session.kept.cut(len(session.ids))
@@ -285,17 +293,55 @@ class HeadCore(StageCore):
                 continue
             end = chunk_end(led.fed, session.opening.prompt, self.shape.width)
             ids = tuple(session.ids[led.fed : end])
+            if self._limits.drafts and end == len(session.ids) > session.opening.prompt:
+                ids += self._draft(session, led)
             step = Step(session.key, session.epoch, led.fed, len(session.ids), ids)
             ready.append((session, step))
         return ready
 
     def _begun(self, session: Session, step: Step) -> None:
-        self.led[session.key].fed = step.end
+        led = self.led[session.key]
+        led.fed = step.end - step.drafts
         if step.asks:
-            self.led[session.key].waits = session.ran
+            led.waits = session.ran
+            led.drafts = step.ids[len(step.ids) - step.drafts :]
+            led.round = (session.ran, step.known, step.drafts > 0)
+
+    def _draft(self, session: Session, led: Led) -> tuple[int, ...]:
+        """What may follow a session's ids, where that pays and no other session is under way."""
+        if led.round is not None and led.last_token is not None:
+            began, known, drafted = led.round
+            if len(session.ids) > known:
+                led.round = None
+                self.benefit.ended(led.last_token - began, len(session.ids) - known, drafted)
+        unwanted = led.probes or self.last == 1 or not self.benefit.wants_drafts
+        if unwanted or len(self.sessions) > 1:
+            return ()
+        opening = session.opening
+        left = min(self.shape.context, opening.prompt + opening.most) - len(session.ids) - 1
+        return led.lookup.draft(session.ids, min(self._limits.drafts, MOST_DRAFTS, left))
+
+    def _settle(self, session: Session) -> None:
+        """Of hidden states that are kept, those of drafts that were wrong are of no use."""
+        if not session.kept.chunks or not (last := session.kept.chunks[-1]).ids:
+            return
+        truth = session.ids[last.position : last.end]
+        for position, (one, other) in enumerate(zip(truth, last.ids, strict=False), last.position):
+            if one != other:
+                self.kept_bytes -= session.kept.trim(position)
+                session.sent = min(session.sent, position)
+                return
+
+    def _pass_on(self, session: Session, step: Step, rows: np.ndarray) -> None:
+        super()._pass_on(session, step, rows)
+        self._settle(session)
+
+    def _known(self, session: Session) -> int:
+        return len(session.ids)
 
     def _lacks(self, session: Session, have: int, now: float) -> None:
         led = self.led[session.key]
+        led.drafts = ()
         led.fed = min(led.fed, self._start(session, have))
 
     # --- tokens -----------------------------------------------------------------------
@@ -326,7 +372,14 @@ class HeadCore(StageCore):
 
     def _token(self, session: Session, index: int, token: int, finish: str, now: float) -> None:
         if index == len(session.ids):
+            led = self.led[session.key]
+            if led.drafts and led.drafts[0] == token and led.fed == index:
+                led.drafts, led.fed = led.drafts[1:], index + 1
+                session.held = max(session.held, index + 1)
+            else:
+                led.drafts = ()
             session.ids.append(token)
+            self._settle(session)
             self._token_came(session, now)
         if finish and index == len(session.ids) - 1:
             self.close(session.key)
@@ -400,6 +453,9 @@ class HeadCore(StageCore):
         self.counts["probes"] += 1
         led.probes += 1
         led.waits = now
+        led.drafts = ()
+        self.kept_bytes -= session.kept.trim(len(session.ids))
+        session.sent = min(session.sent, len(session.ids))
         is_kept = bool(session.kept.chunks) and session.kept.end == len(session.ids)
         if not is_kept or session.kept.chunks[-1].position > session.sent:
             led.fed = min(led.fed, self._start(session, len(session.ids) - 1))
