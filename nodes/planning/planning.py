@@ -21,6 +21,7 @@ from nodes.low_priority import in_low_priority_thread
 from nodes.planning.measuring import Measuring
 from nodes.planning.places import AutoPlaces
 from nodes.planning.quota import cores_left
+from nodes.planning.searching import Searching
 from nodes.versions.serving import Serving
 from nodes.versions.versions import Versions
 from shards.manifest import Manifest
@@ -31,7 +32,7 @@ from swarm.gossip import Event
 from swarm.models.plan_store import PlanStore, StoredPlan
 from swarm.periodic import BEAT, next_beat
 from swarm.plans.document import PlanInForce
-from swarm.plans.drafts import Draft, Partition, Planner, StageFacts, predicted, with_replicas
+from swarm.plans.drafts import Draft, Planner, StageFacts, predicted, with_replicas
 from swarm.plans.picture import auto_nodes, named_by_hand
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.plans.slots import AutoNode, Claim, empty, fill, to_hold
@@ -93,7 +94,7 @@ class Planning:
         self._tell = connection.events.tell
         self._versions = versions
         self._places = places
-        self._planner = planner or Partition()
+        self._planner = planner or Searching()
         self._plans = PlanStore(connection.mesh.link, connection.mesh.subjects)
         self._measuring = Measuring(versions.loader.artifacts, connection.config)
         self._tended: dict[str, _Tended] = {}
@@ -290,16 +291,17 @@ class Planning:
         filled: dict[str, int],
     ) -> None:
         model, now, plan = self._config.model_name, time.monotonic(), tended.stored.plan
-        made_of = (tuple(nodes), frozenset(named))
-        if made_of != tended.drafted_of and now >= tended.draft_after:
+        broken = tended.stored.refused or lacks(plan, len(tended.stages), filled, named)
+        made_of = (tuple(nodes), frozenset(named), not broken)
+        if made_of != tended.drafted_of and (broken or now >= tended.draft_after):
             tended.drafted_of = made_of
             key = f"{model}/{version}"
             tended.draft = await in_low_priority_thread(
-                partial(self._planner.draft, key, tended.stages, nodes, named)
+                partial(self._planner.draft, key, tended.stages, nodes, named, not broken)
             )
             tended.draft_after = now + (time.monotonic() - now) / DRAFTING_SHARE
-        best = None if tended.draft is None else with_replicas(tended.draft, plan)
-        broken = tended.stored.refused or lacks(plan, len(tended.stages), filled, named)
+        fresh = made_of == tended.drafted_of and tended.draft is not None
+        best = with_replicas(tended.draft, plan) if fresh and tended.draft else None
         self._say_what_lacks(version, tended, broken, best is not None)
         present = inf
         if plan is not None and not broken:

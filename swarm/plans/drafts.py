@@ -53,11 +53,13 @@ class Planner(Protocol):
         stages: Sequence[StageFacts],
         nodes: Sequence[AutoNode],
         named: Collection[int],
+        thorough: bool = True,
     ) -> Draft | None:
         """The best that these nodes can do; None where they cannot hold all stages.
 
         key: decides where nothing else does, so that all nodes draft alike. stages: from stage 1.
-        named: stages that nodes named by hand serve: in no slot."""
+        named: stages that nodes named by hand serve: in no slot. thorough: False where the
+        present plan cannot run, and a good draft now is better than the best one later."""
         ...
 
 
@@ -107,6 +109,7 @@ class Partition:
         stages: Sequence[StageFacts],
         nodes: Sequence[AutoNode],
         named: Collection[int],
+        thorough: bool = True,
     ) -> Draft | None:
         """See `Planner`."""
         wanted = [n for n in range(1, len(stages) + 1) if n not in named]
@@ -244,6 +247,7 @@ def with_replicas(draft: Draft, plan: PlanInForce | None) -> Draft:
         return draft
     before = {(slot.first, slot.last): slot.replicas for slot in plan.slots}
     slots = tuple(
-        replace(slot, replicas=before.get((slot.first, slot.last), 1)) for slot in draft.slots
+        replace(slot, replicas=max(slot.replicas, before.get((slot.first, slot.last), 1)))
+        for slot in draft.slots
     )
     return replace(draft, slots=slots)
