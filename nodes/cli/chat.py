@@ -47,12 +47,15 @@ class Talk:
         self._system = options.system
         self._options = GenerateOptions(
             max_tokens=options.max_tokens,
-            temperature=options.temperature,
-            top_p=options.top_p,
+            recommended=options.temperature < 0,
             seed=None if options.seed < 0 else options.seed,
             budget=duration(options.budget),
             fit=True,
         )
+        if options.temperature >= 0:
+            self._options["temperature"] = options.temperature
+        if options.temperature >= 0 or options.top_p < 1:
+            self._options["top_p"] = options.top_p
         self._interrupts = Interrupts()
         self._forget()
 

@@ -272,7 +272,9 @@ class ChatOptions:
 
     system: str = option("", "A system message, before all that is said.")
     max_tokens: int = option(256, "Tokens of each answer at most.", min=1)
-    temperature: float = option(0.0, "0 takes the likeliest token.", min=0.0)
+    temperature: float = option(
+        -1.0, "0 takes the likeliest token; -1: as the model's owner recommends, else 0.", min=-1.0
+    )
     top_p: float = seldom(1.0, "Of the likeliest tokens, those with this share.", min=0.0, max=1.0)
     seed: int = seldom(-1, "The same seed draws the same tokens; -1: a new one.")
     budget: str = seldom("2m", "Time for each answer.")

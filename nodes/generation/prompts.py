@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from shards.decoder.texts import Texts
 from shards.errors import ModelError
 from swarm.errors import InvalidArgument
-from swarm.generation.request import GenerateRequest
+from swarm.generation.request import GenerateRequest, Sampling
 
 
 def needs_texts(request: GenerateRequest) -> bool:
@@ -41,6 +42,19 @@ def with_ids(request: GenerateRequest, texts: Texts | None, title: str) -> Gener
     except ModelError as error:
         raise InvalidArgument(f"{title}: {error}") from None
     return replace(request, prompt=tuple(ids), text=None, messages=(), tools=())
+
+
+def with_sampling(request: GenerateRequest, texts: Texts | None) -> GenerateRequest:
+    """The request with what the model's owner recommends, where the request leaves that to it.
+    Raises `InvalidArgument`."""
+    if not request.recommended:
+        return request
+    known: Mapping[str, float] = {} if texts is None else texts.chat.sampling
+    fields = {name: known[name] for name in request.recommended if name in known}
+    if "top_k" in fields:
+        fields["top_k"] = int(fields["top_k"])
+    sampling = Sampling.read({**request.sampling.as_doc(), **fields})
+    return replace(request, sampling=sampling, recommended=())
 
 
 def _chat(request: GenerateRequest, texts: Texts, title: str) -> list[int]:

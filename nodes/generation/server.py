@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from nodes.generation.prompts import characters, with_ids
+from nodes.generation.prompts import characters, with_ids, with_sampling
 from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
 from shards.decoder.stage import DecoderStage
@@ -202,6 +202,7 @@ class GenerationServer:
     def _with_ids(self, request: GenerateRequest) -> GenerateRequest:
         """The request with ids as its prompt, and a seed. Raises `InvalidArgument`."""
         request = with_ids(request, self.texts, f"{self.info.model}@{self.info.version}")
+        request = with_sampling(request, self.texts)
         if not request.has_seed:
             sampling = replace(request.sampling, seed=secrets.randbits(32))
             request = replace(request, sampling=sampling, has_seed=True)

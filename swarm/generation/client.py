@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from swarm.errors import Internal, InvalidArgument, SwarmError
 from swarm.generation.follow import Follower, GeneratedToken, Usage
-from swarm.generation.request import GenerateRequest
+from swarm.generation.request import RECOMMENDED, GenerateRequest
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
@@ -24,7 +24,9 @@ class GenerateOptions(TypedDict, total=False):
     top_p, top_k, repetition_penalty: as in `swarm.generation.request.Sampling`. seed: None for a
     new one, which `Generation.request` tells. stop: strings that end the answer, which is cut
     before them. stop_ids: token ids that do. logprobs: how many alternatives to tell with each
-    token, beside its own log probability; None for neither. budget: seconds for all (120)."""
+    token, beside its own log probability; None for neither. recommended: temperature, top_p, top_k
+    and repetition_penalty that are not named are those that the model's owner recommends (False).
+    budget: seconds for all (120)."""
 
     max_tokens: int
     fit: bool
@@ -37,6 +39,7 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_ids: Sequence[int]
     logprobs: int | None
+    recommended: bool
     budget: float
 
 
@@ -170,6 +173,8 @@ def generate(
         "seed": secrets.randbits(32) if seed is None else seed,
         "agent": agent,
     }
+    if given.pop("recommended", False):
+        doc["recommended"] = [name for name in RECOMMENDED if name not in given]
     unknown = given.keys() - GenerateOptions.__annotations__.keys()
     if unknown:
         raise InvalidArgument(f"unknown options: {', '.join(sorted(unknown))}")

@@ -64,6 +64,7 @@ class Sampling:
         )
 
 
+RECOMMENDED = ("temperature", "top_p", "top_k", "repetition_penalty")
 _SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "alternatives")
 
 
@@ -123,7 +124,9 @@ class GenerateRequest:
     ids; or `text`; or `messages` of a chat, with `tools` that its template may name. fit: take
     fewer than `max_tokens` where the context has no room for so many. made: tokens that the client
     has already, of an attempt before this one; `epoch` counts attempts, and `head` is the node that
-    took the last one. budget: seconds. has_seed: the client named a seed. The rest: `Opening`."""
+    took the last one. budget: seconds. has_seed: the client named a seed.
+    recommended: fields of the sampling that are taken as the model's owner recommends them, where
+    it does. The rest: `Opening`."""
 
     session: str = ""
     prompt: tuple[int, ...] = ()
@@ -142,6 +145,7 @@ class GenerateRequest:
     epoch: int = 0
     head: str = ""
     has_seed: bool = True
+    recommended: tuple[str, ...] = ()
     json: bool = field(default=False, compare=False)
 
     def as_doc(self) -> dict[str, Any]:
@@ -159,6 +163,7 @@ class GenerateRequest:
         else:
             doc["prompt"] = pack_ids(self.prompt)
         lists = {"stop": list(self.stops), "stop_ids": list(self.stop_ids)}
+        lists["recommended"] = list(self.recommended)
         doc |= {name: value for name, value in lists.items() if value}
         for name in ("session", "version", "agent", "epoch", "head"):
             if value := getattr(self, name):
@@ -204,6 +209,9 @@ class GenerateRequest:
             raise InvalidArgument("messages: a chat has one at least")
         if tools and not messages:
             raise InvalidArgument("tools: they go with messages of a chat")
+        recommended = strings(doc, "recommended")
+        if unknown := set(recommended) - set(RECOMMENDED):
+            raise InvalidArgument(f"recommended: {', '.join(sorted(unknown))} cannot be")
         prompt = ids_of(doc, "prompt")
         if given == ["prompt"] and not prompt:
             raise InvalidArgument("prompt: it needs one token id at least")
@@ -225,6 +233,7 @@ class GenerateRequest:
             epoch=integer(doc, "epoch", 0, 0, 1 << 31),
             head=name_of(doc, "head"),
             has_seed=doc.get("seed") is not None,
+            recommended=recommended,
             json=doc.get("json") is True,
         )
 

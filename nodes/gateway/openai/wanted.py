@@ -11,6 +11,7 @@ from swarm.generation.request import (
     MOST_ALTERNATIVES,
     MOST_BUDGET,
     MOST_TOKENS,
+    RECOMMENDED,
     GenerateRequest,
     integer,
     maps,
@@ -82,7 +83,8 @@ def wanted(doc: Mapping[str, Any], is_chat: bool) -> Wanted:
         seed=integer(doc, "seed", 0, -(1 << 63), (1 << 63) - 1),
         alternatives=alternatives,
     )
-    request = replace(request, sampling=sampling)
+    left_out = tuple(name for name in RECOMMENDED if is_chat and doc.get(name) is None)
+    request = replace(request, sampling=sampling, recommended=left_out)
     asked = [_chat(request, doc)] if is_chat else _texts(request, doc)
     if count * len(asked) > MOST_CHOICES:
         raise InvalidArgument(f"n: at most {MOST_CHOICES} answers to one request")
