@@ -105,7 +105,7 @@ def handed_over(local: LocalMesh, node: NodeProcess) -> int:
     return sum(stage["counters"]["handed_over"] for stage in stages)
 
 
-async def test_both_answer_gossip_and_hand_over_and_each_covers_for_the_others_death(
+async def test_both_answer_gossip_hand_over_follow_a_promotion_and_cover_for_each_other(
     previous: Path,
 ) -> None:
     result = split_digits()
@@ -136,6 +136,10 @@ async def test_both_answer_gossip_and_hand_over_and_each_covers_for_the_others_d
                 return all(each["peers"]["alive"] >= len(nodes) - 1 for each in known)
 
             await eventually(all_know_all, "they gossip")
+            # Both follow desired state to another version of the model.
+            second = split_digits(version="2")
+            await push(local, second.manifest.to_json(), second.files)
+            await eventually(lambda: load.results[-1].version == "2", "version 2 serves", READY)
             # A present fallback takes over from a previous shard, and from a present one.
             for role in ("shard-1", "shard-2"):
                 nodes[role].signal(signal.SIGKILL)
