@@ -223,6 +223,11 @@ class HeadCore(StageCore):
     def _check(self, request: GenerateRequest) -> None:
         """What can be known before the text is read. Raises `ResourceExhausted`, `Unavailable`."""
         prompt, most = len(request.prompt), 1 if request.fit else request.max_tokens
+        if not prompt and most > self.shape.context:
+            raise ResourceExhausted(
+                f"{most} tokens leave no room for a prompt in the context of "
+                f"{self.shape.context} tokens: ask for fewer"
+            )
         if prompt + most > self.shape.context:
             raise ResourceExhausted(
                 f"{prompt} tokens of prompt and {most} more do not fit into the context of "
