@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Set
 
 from nodes.connection.connection import Connection
@@ -13,6 +14,7 @@ from swarm.fleet.advertised import (
     AUDITS,
     MAX_LINK_WAIT_MS,
     Where,
+    busy_entries,
     load_entries,
     serves_entries,
     takes_entries,
@@ -26,6 +28,8 @@ from swarm.wire.tensors import known_codecs
 LOAD_EVERY = 3 * BEAT  # seconds
 # A load is gossiped again when one of its numbers moves by a quarter, and by more than this noise.
 NOISE_REQUESTS, NOISE_US = 2, 200
+NOISE_BUSY = 0.05  # of a utilisation
+BUSY_OVER = 2.0  # seconds
 REQUEST_COUNTS = 2  # the first numbers of a load count requests, the others are microseconds
 
 
@@ -48,6 +52,8 @@ class OwnEntry:
         self._takes: Where | None = None  # of a standby
         self._announced: Set[Where] = set()  # without the versions that still load
         self._gossiped_load: dict[Where, list[int]] = {}
+        self._busy = Utilisation()
+        self._gossiped_busy: dict[Where, float] = {}
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
         self._gossiped_link: dict[str, int] = {}  # by key, 0 for what need not be gossiped
         self._load_fits = False  # whether the gossip had room for all loads
@@ -93,6 +99,16 @@ class OwnEntry:
             numbers, gossiped = load_of(server, now), self._gossiped_load.get(where)
             loads[where] = numbers if gossiped is None or moved(gossiped, numbers) else gossiped
         self._write_link()
+        busy = self._busy.of({w: server.stats.busy for w, server in self._served().items()}, now)
+        known = self._gossiped_busy
+        busy = {
+            where: _steady(known.get(where, 0.0), share)
+            for where, share in busy.items()
+            if share >= NOISE_BUSY
+        }
+        if busy != known:
+            self._gossiped_busy = busy
+            self._load_fits = False
         if loads != self._gossiped_load:
             self._gossiped_load = loads
             if (free := free_bytes()) is not None:
@@ -126,6 +142,7 @@ class OwnEntry:
             where: load for where, load in self._gossiped_load.items() if where in self._announced
         }
         serves, loads = serves_entries(self._announced), load_entries(gossiped)
+        loads |= busy_entries({w: b for w, b in self._gossiped_busy.items() if w in gossiped})
         if self._takes is not None:
             serves |= takes_entries([self._takes])
         for key in self._keys - serves.keys() - loads.keys():
@@ -144,6 +161,33 @@ class OwnEntry:
         """Whether all of them had room."""
         written = [self._members.set(key, value) for key, value in entries.items()]
         return all(written)
+
+
+def _steady(told: float, share: float) -> float:
+    """A utilisation as it is told: as before where it has hardly moved."""
+    return told if abs(told - share) < NOISE_BUSY else share
+
+
+class Utilisation:
+    """The share of the last seconds in which each stage was computed."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, Mapping[Where, float]]] = deque()
+
+    def of(self, seconds: Mapping[Where, float], now: float) -> dict[Where, float]:
+        """seconds: of all runs of each stage since its start. 0..1; a stage that has just come
+        counts as idle."""
+        while len(self._seen) > 1 and self._seen[1][0] <= now - BUSY_OVER:
+            self._seen.popleft()
+        self._seen.append((now, dict(seconds)))
+        then, before = self._seen[0]
+        passed = now - then
+        if passed <= 0:
+            return dict.fromkeys(seconds, 0.0)
+        return {
+            where: min(1.0, max(0.0, spent - before[where]) / passed) if where in before else 0.0
+            for where, spent in seconds.items()
+        }
 
 
 def load_of(server: StageServer, now: float) -> list[int]:

@@ -41,6 +41,7 @@ class StageStats:
     compute: LatencyWindow = field(default_factory=LatencyWindow)
     # Requests by the size of the batch that they were computed in: up to 1, 2, 4 … 64, above.
     batch_sizes: list[int] = field(default_factory=lambda: [0] * BATCH_BUCKETS)
+    busy: float = 0.0  # seconds of all runs since the start
 
     def as_doc(self, now: float) -> dict[str, Any]:
         """`now`: `time.monotonic()`. `_ms`: milliseconds of the last ten seconds; `_s`: seconds

@@ -281,6 +281,7 @@ class StageServer:
         self._link.push()
         now = self._clock()
         self.stats.compute.add(seconds, now)
+        self.stats.busy += seconds / batch
         self.stats.queue.add(job.queue_us / 1e6, now)
         self.stats.batch_sizes[0 if batch == 1 else batch_bucket(batch)] += 1
 

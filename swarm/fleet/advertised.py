@@ -20,6 +20,7 @@ fills/T     [model, version, number, slot]   the slot of the plan in force that 
 pace/T      [model, version, [us, …]]        microseconds of each stage on it, from stage 1
 load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
+busy/T/C    [[stage, thousandths of the time in which it computes], …] of the same stages
 
 T is a hash of model and version, whose names may be longer than a key. Gossip refuses a value
 above 1 KB whole, so none grows with what a node serves: 253 stages of a version with the longest
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -104,6 +105,16 @@ def load_entries(loads: Mapping[Where, Sequence[int]]) -> dict[str, list[list[in
     return entries
 
 
+def busy_entries(busy: Mapping[Where, float]) -> dict[str, list[list[int]]]:
+    """The utilisations (0..1) of a node's stages, as the keys and values that it gossips."""
+    entries: dict[str, list[list[int]]] = {}
+    for where in sorted(busy):
+        model, version, stage = where
+        key = f"busy/{_tag(model, version)}/{stage // STAGES_PER_LOAD_KEY}"
+        entries.setdefault(key, []).append([stage, round(1e3 * min(1.0, max(0.0, busy[where])))])
+    return entries
+
+
 def learns_entry(
     model: str, version: str, base: bytes, epoch: int, run: int, sequence: int
 ) -> tuple[str, list[Any]]:
@@ -126,7 +137,7 @@ def pace_entry(model: str, version: str, pace_us: Sequence[int]) -> tuple[str, l
 def of_load(key: str) -> bool:
     """Whether a gossiped key says how busy a node is, and not what it serves or where."""
     busy = ("memory", "link_wait", "link_rate", "room")
-    return key in busy or key.startswith(("load/", "learns/", "pace/"))
+    return key in busy or key.startswith(("load/", "busy/", "learns/", "pace/"))
 
 
 # --- judged -------------------------------------------------------------------------------
@@ -200,12 +211,12 @@ def _pace(tag: str, value: object) -> bool:
     )
 
 
-def _load(rest: str, value: object) -> bool:
+def _load(rest: str, value: object, row_is_good: Callable[[object], bool]) -> bool:
     named = _LOAD_KEY.fullmatch(rest)
     return (
         named is not None
         and isinstance(value, list | tuple)
-        and all(_row(row) for row in value)
+        and all(row_is_good(row) for row in value)
         and _ascending([row[0] for row in value])
         and all(row[0] // STAGES_PER_LOAD_KEY == int(named[1]) for row in value)
     )
@@ -217,6 +228,15 @@ def _row(row: object) -> bool:
         and len(row) == 1 + LOAD_FIELDS
         and all(type(n) is int for n in row)
         and all(0 <= n <= most for n, most in zip(row[1:], _LARGEST_LOAD, strict=True))
+    )
+
+
+def _busy_row(row: object) -> bool:
+    return (
+        isinstance(row, list | tuple)
+        and len(row) == 2
+        and all(type(n) is int for n in row)
+        and 0 <= row[1] <= 1000
     )
 
 
@@ -261,7 +281,8 @@ _CHECKS: dict[str, Any] = {
 _KEYED: dict[str, Any] = {
     "serves": _serves,
     "takes": _serves,
-    "load": _load,
+    "load": lambda rest, value: _load(rest, value, _row),
+    "busy": lambda rest, value: _load(rest, value, _busy_row),
     "learns": _learns,
     "fills": _fills,
     "pace": _pace,
@@ -393,6 +414,15 @@ def stage_loads(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]
                 loads |= {row[0]: row[1:] for row in rows}
         found += [((model, version, stage), loads.get(stage, _IDLE_LOAD)) for stage in stages]
     return found[:MAX_CANDIDATES]
+
+
+def stage_busy(values: Mapping[str, object], where: Where) -> float:
+    """The share of the time in which a node computes a stage, 0..1; 0.0 where it does not tell."""
+    model, version, stage = where
+    rows = values.get(f"busy/{_tag(model, version)}/{stage // STAGES_PER_LOAD_KEY}")
+    if not isinstance(rows, list | tuple):
+        return 0.0
+    return next((row[1] / 1e3 for row in rows if row[0] == stage), 0.0)
 
 
 def takes_of(values: Mapping[str, object]) -> list[Where]:

@@ -1,14 +1,13 @@
 """Which standby takes which stage: every standby decides alike, without an election. Pure.
 
 A standby holds sessions of any stage of its model. A stage lacks nodes when no primary is ready, or
-when its primaries have more work than they can do. Each stage that lacks gets one standby: the one
+when more are wanted than it has (`swarm.fleet.scaling`). Each node that it lacks is a standby: one
 that has it already, else the first free one that holds it, by rendezvous hashing. Two standbys that
-take the same stage, because their pictures of the mesh differed for a moment, are told apart by the
+take the same place, because their pictures of the mesh differed for a moment, are told apart by the
 same hashing: the second gives it back as soon as it hears of the first.
 
 Hysteresis keeps stages from going to and fro: a stage that has lost its primaries lacks at once,
-and is given back when they have been ready for `STEADY_FOR` seconds; work must be too much for
-`BUSY_FOR` seconds, and little for `CALM_FOR`.
+and is given back when they have been ready for `STEADY_FOR` seconds.
 """
 
 from __future__ import annotations
@@ -16,28 +15,35 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from swarm.fleet.advertised import Where, serving, stage_loads, takes_of
+from swarm.fleet.advertised import Where, serving, stage_busy, stage_loads, takes_of
 from swarm.fleet.priorities import PRIMARY
+from swarm.fleet.scaling import Scaling, StageLoad
 from swarm.gossip import PeerView
 from swarm.routing.rendezvous import rendezvous
 
 ROLE = "standby"
 SETTLE = 2.0  # seconds of a new standby, until it has heard of all nodes
 STEADY_FOR = 2.0  # seconds
-BUSY_FOR, CALM_FOR = 2.0, 10.0  # seconds
-TOO_MUCH, LITTLE = 0.5, 0.1  # seconds of work that wait for each primary
 WAITING, IN_HAND, COMPUTE_US = 0, 1, 2  # numbers of a load, as gossiped
 
 
 @dataclass(frozen=True, slots=True)
 class StageState:
     """One stage as gossip tells it. primaries: ready ones, without standbys. work: seconds of work
-    that wait for each of them. covers: further nodes that serve it, behind the primaries."""
+    that wait for each node. covers: further nodes that serve it, behind the primaries. helpers:
+    standbys that have taken it. busy: the sum of the utilisations of all that serve it."""
 
     where: Where
     primaries: int
     work: float = 0.0
     covers: int = 0
+    helpers: int = 0
+    busy: float = 0.0
+
+    @property
+    def load(self) -> StageLoad:
+        nodes = self.primaries + self.helpers
+        return StageLoad(self.where, nodes, self.busy, self.work, self.covers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ class StandbyNode:
 def states_of(peers: Collection[PeerView], stages: Iterable[Where]) -> list[StageState]:
     """The present state of these stages. peers: the living nodes."""
     loads = {peer.node: dict(stage_loads(peer.values)) for peer in peers}
+    values = {peer.node: peer.values for peer in peers}
     standbys = {peer.node for peer in peers if peer.values.get("role") == ROLE}
     found = []
     for where in stages:
@@ -60,9 +67,11 @@ def states_of(peers: Collection[PeerView], stages: Iterable[Where]) -> list[Stag
         rows = [loads[peer.node][where] for peer in able if where in loads[peer.node]]
         messages = max([row[WAITING] for row in rows], default=0) + sum(r[IN_HAND] for r in rows)
         pace = max([row[COMPUTE_US] for row in rows], default=0) / 1e6
-        work = messages * pace / max(1, len(ready))
+        helpers = [p.node for p in able if p.priority == PRIMARY and p.node in standbys]
+        work = messages * pace / max(1, len(ready) + len(helpers))
+        busy = sum(stage_busy(values[node], where) for node in (*ready, *helpers))
         covers = len([peer for peer in able if peer.node not in standbys]) - len(ready)
-        found.append(StageState(where, len(ready), work, covers))
+        found.append(StageState(where, len(ready), work, covers, len(helpers), busy))
     return found
 
 
@@ -82,10 +91,9 @@ def standbys_of(peers: Iterable[PeerView]) -> list[StandbyNode]:
 
 @dataclass(slots=True)
 class _Watched:
-    """since: for how long the present state speaks for a change of `lacks`; None while it does
-    not. lost: whether the stage lacks for having lost its primaries."""
+    """lost: whether the stage lacks for having lost its primaries. since: for how long it has had
+    them again."""
 
-    lacks: bool = False
     lost: bool = False
     since: float | None = None
 
@@ -96,32 +104,33 @@ class Lacking:
     def __init__(self) -> None:
         self._first: float | None = None
         self._stages: dict[Where, _Watched] = {}
+        self._scaling = Scaling()
 
     def observe(self, states: Sequence[StageState], now: float) -> list[StageState]:
-        """Those of the stages that lack nodes, by need. now: seconds of any monotonic clock."""
+        """Those of the stages that lack nodes, by need; a stage stands there as often as it lacks
+        one. now: seconds of any monotonic clock."""
         self._first = now if self._first is None else self._first
         if now - self._first < SETTLE:
             return []
         self._stages = {s.where: self._stages.get(s.where, _Watched()) for s in states}
+        wanted = self._scaling.observe([state.load for state in states], now)
+        lacking: list[StageState] = []
         for state in states:
-            _watch(self._stages[state.where], state, now)
-        return sorted((s for s in states if self._stages[s.where].lacks), key=_by_need)
+            watched = self._stages[state.where]
+            _watch(watched, state, now)
+            least = 1 if watched.lost else 0
+            more = wanted[state.where] - state.primaries if state.primaries else 1
+            lacking += [state] * max(least, more)
+        return sorted(lacking, key=_by_need)
 
 
 def _watch(stage: _Watched, state: StageState, now: float) -> None:
     """Take the present state of a stage into its history."""
     if not state.primaries:
-        stage.lacks, stage.lost, stage.since = True, True, None
-        return
-    for_change = state.work <= LITTLE if stage.lacks else state.work > TOO_MUCH
-    if not for_change:
-        stage.since = None
-        return
-    stage.since = now if stage.since is None else stage.since
-    given_back_after = STEADY_FOR if stage.lost else CALM_FOR
-    lasts = given_back_after if stage.lacks else BUSY_FOR
-    if now - stage.since >= lasts:
-        stage.lacks, stage.lost, stage.since = not stage.lacks, False, None
+        stage.lost, stage.since = True, None
+    elif stage.lost:
+        stage.since = now if stage.since is None else stage.since
+        stage.lost = now - stage.since < STEADY_FOR
 
 
 def _by_need(state: StageState) -> tuple[object, ...]:
@@ -143,13 +152,11 @@ def assign(lacking: Sequence[StageState], standbys: Iterable[StandbyNode]) -> di
 
     for lost in (True, False):
         stages = [s.where for s in lacking if bool(s.primaries) is not lost]
-        kept = [w for w in stages if give(w, [n for n, s in free.items() if s.takes == w])]
+        left = [w for w in stages if not give(w, [n for n, s in free.items() if s.takes == w])]
         # A standby that helps a busy stage leaves it for one that has no node at all, if no other
         # standby is free.
         helped = {s.where for s in lacking if s.where not in stages}
-        for where in stages:
-            if where in kept:
-                continue
+        for where in left:
             able = [node for node, standby in free.items() if where in standby.holds]
             idle = [node for node in able if free[node].takes not in helped]
             give(where, idle or able)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.fleet.advertised import Where, load_entries, serves_entries, takes_entries
+from swarm.fleet.scaling import HIGH, HIGH_FOR, LITTLE, LOW_FOR, TOO_MUCH
 from swarm.fleet.warm_pool import (
-    BUSY_FOR,
-    CALM_FOR,
-    LITTLE,
     SETTLE,
     STEADY_FOR,
-    TOO_MUCH,
     Lacking,
     StageState,
     StandbyNode,
@@ -58,8 +55,10 @@ class Pool:
         for _ in range(round(seconds / STEP)):
             self.now += STEP
             for name in self.names:
-                lacking = self.lacking[name].observe(list(self.states.values()), self.now)
                 view = [StandbyNode(n, self.holds[n], self.heard(n, name)) for n in self.names]
+                helped = [standby.takes for standby in view]
+                seen = [replace(s, helpers=helped.count(w)) for w, s in self.states.items()]
+                lacking = self.lacking[name].observe(seen, self.now)
                 wanted = assign(lacking, view).get(name)
                 if wanted != self.takes[name]:
                     self.changes += 1
@@ -140,22 +139,33 @@ def test_a_primary_that_comes_and_goes_does_not_move_a_standby() -> None:
 def test_a_busy_stage_gets_a_standby_after_a_while_and_keeps_it_until_it_is_calm() -> None:
     standbys = pool(2)
     standbys.states[TWO] = ready(TWO, 2, TOO_MUCH + 0.1)
-    standbys.run(BUSY_FOR - 0.5)
+    standbys.run(HIGH_FOR - 0.5)
     assert standbys.taken() == []
-    standbys.run(1)
+    standbys.run(0.5 + 3 * STEP)
     assert standbys.taken() == [TWO]
     standbys.states[TWO] = ready(TWO, 2, (LITTLE + TOO_MUCH) / 2)
-    standbys.run(2 * CALM_FOR)
+    standbys.run(2 * LOW_FOR)
     assert standbys.taken() == [TWO]
     standbys.states[TWO] = ready(TWO, 2, 0.0)
-    standbys.run(CALM_FOR + 0.5)
+    standbys.run(LOW_FOR + 0.5)
     assert standbys.taken() == []
+
+
+def test_a_stage_whose_nodes_compute_most_of_the_time_gets_as_many_standbys_as_it_needs() -> None:
+    standbys = pool(3)
+    standbys.states[TWO] = replace(ready(TWO), busy=0.9)
+    standbys.run(HIGH_FOR + 8)
+    assert standbys.taken() == [TWO]  # 0.45 each
+    standbys.states[TWO] = replace(ready(TWO), busy=1.7)
+    standbys.run(30)
+    assert standbys.taken() == [TWO, TWO]
+    assert HIGH > 2.0 / 3
 
 
 def test_a_standby_leaves_a_busy_stage_for_one_without_nodes() -> None:
     standbys = pool(1)
     standbys.states[THREE] = ready(THREE, 1, TOO_MUCH * 2)
-    standbys.run(BUSY_FOR + 0.5)
+    standbys.run(HIGH_FOR + 0.5)
     assert standbys.taken() == [THREE]
     standbys.states[ONE] = ready(ONE, 0)
     standbys.run(0.5)
@@ -200,6 +210,6 @@ def test_the_state_of_a_stage_is_read_from_the_gossip() -> None:
     assert states_of(peers, STAGES) == [
         StageState(ONE, 1, 0.0, 1),
         StageState(TWO, 1, 1.0, 1),
-        StageState(THREE, 0, 0.0, 1),
+        StageState(THREE, 0, 0.0, 1, helpers=1),
     ]
     assert standbys_of(peers) == [StandbyNode("s1", frozenset(STAGES), THREE)]
