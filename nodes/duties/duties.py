@@ -11,6 +11,7 @@ from nodes.duties.judging import Judging
 from nodes.duties.lane_moves import LaneMoves
 from nodes.duties.standby import Standby
 from nodes.duties.takeover import Takeover
+from nodes.duties.wanting import Wanting
 from nodes.planning.places import AutoPlaces
 from nodes.versions.versions import Versions
 from swarm.fleet.advertised import Where
@@ -38,11 +39,13 @@ class Duties:
         self._judging = Judging(connection, versions)
         takeover = Takeover(connection, versions.all)
         events.append(takeover.on_event)
+        self._wanting = Wanting(connection, versions.all)
         self._parts: dict[str, Callable[[], Awaitable[None]]] = {
             "takeover": takeover.run,
             "rollouts": self._judging.run,
             "lane moves": LaneMoves(connection, versions.all).run,
             "weights": versions.loader.follower.run,
+            "wanted nodes": self._wanting.run,
         }
         if config.role == WARM:
             standby = Standby(connection, versions.all, take)
@@ -76,7 +79,7 @@ class Duties:
 
     def status(self) -> dict[str, Any]:
         """Fields of a status document."""
-        document = self._judging.status()
+        document = self._judging.status() | self._wanting.status()
         if self._planning is not None:
             document |= self._planning.status()
         return document if self._learning is None else document | self._learning.status()

@@ -257,6 +257,17 @@ GENERATION = form(
     },
     ("stage", "model", "version"),
 )
+WANTED = form(
+    {
+        "model": name,
+        "version": name,
+        "stage": number(0, 4096),
+        "nodes": COUNT,
+        "busy": COUNT,
+        "replicas": COUNT,
+    },
+    ("model", "version", "stage", "replicas"),
+)
 STATUS_FIELDS: dict[str, Reader] = {
     "v": number(),
     "node": name,
@@ -299,6 +310,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "placement": table(form({"ways": table(COUNT), "probes": COUNT, "why": text})),
     "cameras": rows(CAMERA),
     "generation": rows(GENERATION),
+    "wanted": rows(WANTED, MOST_STAGES),
     "learning": anything,
     "audit": anything,
     "every_s": COUNT,

@@ -143,4 +143,4 @@ def test_a_stage_that_is_scaled_names_no_number_that_would_undo_it(helm: Path) -
     for each in scaled:
         target = deployments[each["spec"]["scaleTargetRef"]["name"]]
         assert "replicas" not in target["spec"]
-        assert "swarm_hop_queue_seconds_bucket" in json.dumps(each)
+        assert "max(swarm_wanted_replicas{" in json.dumps(each)

@@ -175,6 +175,10 @@ class Families:
             self._camera(at, camera)
         for stage in rows(status.get("generation"))[:MOST_STAGES]:
             self._generation(at, stage)
+        for row in rows(status.get("wanted"))[:MOST_STAGES]:
+            where = (*at, *(_text(row.get(name)) for name in ("model", "version", "stage")))
+            about = "Nodes that the stage should have, as this node sees the mesh."
+            self.gauge("swarm_wanted_replicas", about, STAGE, where, row.get("replicas"))
         for slo in rows(status.get("slo"))[:MOST_SLOS]:
             self._slo(at, slo)
 

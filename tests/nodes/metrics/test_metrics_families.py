@@ -59,6 +59,7 @@ MORE = {
             "back": {"by_code": {"200": 1}},
         }
     },
+    "wanted": [{"model": "digits", "version": "1", "stage": 2, "nodes": 1, "replicas": 3}],
     "generation": [
         {"stage": 1, "model": "words", "version": "1", "slots": 8, "sessions": 2, "kv_bytes": 4096}
         | {"kept_bytes": 0, "counters": {"tokens": 70, "opened": 3, "invented": 1}}
@@ -136,6 +137,8 @@ def test_a_status_becomes_metrics_in_base_units() -> None:
     assert found["swarm_camera_age_seconds_sum"] == [(camera, 12.5)]
     assert found["swarm_camera_decode_seconds"] == [(camera, 0.002)]
     assert (camera | {"outcome": "dropped"}, 4.0) in found["swarm_camera_frames_total"]
+    second = node | {"model": "digits", "version": "1", "stage": "2"}
+    assert found["swarm_wanted_replicas"] == [(second, 3.0)]
     stage = node | {"model": "words", "version": "1", "stage": "1"}
     assert found["swarm_generation_sessions_held"] == [(stage, 2.0)]
     assert found["swarm_generation_kv_bytes"] == [(stage, 4096.0)]
