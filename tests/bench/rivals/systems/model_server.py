@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -80,29 +79,28 @@ def ray(port: str, file: str) -> None:
 
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        cluster = RayCluster(Path(folder))
-        try:
-            cluster.start(2, RAY_SERVE_THROUGHPUT_OPTIMIZED="1")
-            from ray import serve
-            from starlette.responses import Response
+    cluster = RayCluster(Path.cwd())  # a folder of who started it, and removes it
+    try:
+        cluster.start(2, RAY_SERVE_THROUGHPUT_OPTIMIZED="1")
+        from ray import serve
+        from starlette.responses import Response
 
-            class Model:
-                def __init__(self, file: str) -> None:
-                    self.session = Session(file)
+        class Model:
+            def __init__(self, file: str) -> None:
+                self.session = Session(file)
 
-                async def __call__(self, request: Any) -> Any:
-                    return Response(self.session.run(await request.body()))
+            async def __call__(self, request: Any) -> Any:
+                return Response(self.session.run(await request.body()))
 
-            serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
-            made = serve.deployment(
-                Model, max_ongoing_requests=MOST_AT_A_TIME, ray_actor_options={"num_cpus": 1}
-            )
-            serve.run(made.bind(file), name="rival", route_prefix="/")
-            ended.wait()
-            serve.shutdown()
-        finally:
-            cluster.stop()
+        serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
+        made = serve.deployment(
+            Model, max_ongoing_requests=MOST_AT_A_TIME, ray_actor_options={"num_cpus": 1}
+        )
+        serve.run(made.bind(file), name="rival", route_prefix="/")
+        ended.wait()
+        serve.shutdown()
+    finally:
+        cluster.stop()
 
 
 if __name__ == "__mp_main__" or (__name__ == "__main__" and sys.argv[1] == "mosec"):
