@@ -16,7 +16,7 @@ from nodes.gateway_settings import GatewayOptions
 from nodes.generation_settings import GenerationOptions
 from nodes.join_settings import JoinOptions
 from nodes.learning.options import LearnOptions, learning
-from nodes.placing.ways import CORE, MODES
+from nodes.placing.ways import CORE, OFF, checked_mode
 from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
 from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
@@ -68,11 +68,10 @@ class EdgeOptions:
         one_of=("drop-oldest", "block"),
     )
     placement: str = capture(
-        "off",
+        OFF,
         "Which stages this edge computes itself, anew for each request. auto: by the fastest way "
         "that may be taken, as link, queues and devices are at present. edge: all of them. split: "
-        "some. core: none. off: stage 0 alone, if the model has one.",
-        one_of=("off", *MODES),
+        "some; split@K: those before stage K. core: none. off: stage 0, if the model has one.",
     )
     allow_picture: bool = capture(
         False, "With --placement: the model's input may leave this device as it is, too."
@@ -95,6 +94,7 @@ class EdgeOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        checked_mode(self.placement)
         if self.placement == CORE and not self.allow_picture:
             raise InvalidArgument(
                 "--placement core sends the model's input: it needs --allow-picture"
@@ -103,7 +103,7 @@ class EdgeOptions:
     @property
     def places(self) -> bool:
         """Whether each request is placed."""
-        return self.placement != "off"
+        return self.placement != OFF
 
 
 @dataclass(frozen=True)

@@ -98,10 +98,10 @@ class _Time:
 class Placement:
     """The ways of one model version of `last` stages at one edge.
 
-    mode: `AUTO`, or the kind of ways to be taken. local: seconds of each stage here, as far as they
-    are known beforehand. `choose` for each request, `ran` for each stage that was run here, `ended`
-    for each request and each probe. taken: requests by way. probes: since the start. why: of the
-    last choice.
+    mode: `AUTO`, or the kind or the name of the ways to be taken. local: seconds of each stage
+    here, as far as they are known beforehand. `choose` for each request, `ran` for each stage that
+    was run here, `ended` for each request and each probe. taken: requests by way. probes: since the
+    start. why: of the last choice.
     """
 
     def __init__(
@@ -115,7 +115,9 @@ class Placement:
     ) -> None:
         self._config = config
         self._last = last
-        self.ways = tuple(way for way in ways if privacy.allows(way) and mode in (AUTO, way.kind))
+        self.ways = tuple(
+            way for way in ways if privacy.allows(way) and mode in (AUTO, way.kind, way.name)
+        )
         self.taken = {way.name: 0 for way in self.ways}
         self.probes = 0
         self.why = ""

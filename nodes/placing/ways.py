@@ -7,16 +7,37 @@ core       nothing is computed here: the model's input enters the mesh at stage 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from swarm.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from swarm.model import ModelInfo
 
-EDGE, CORE, SPLIT, AUTO = "edge", "core", "split", "auto"
-MODES = (AUTO, EDGE, SPLIT, CORE)
+EDGE, CORE, SPLIT, AUTO, OFF = "edge", "core", "split", "auto", "off"
+_MODE = re.compile(r"off|auto|edge|core|split(@[1-9][0-9]{0,3})?")
 NOWHERE = 0  # the entry of a request that does not enter the mesh
+
+
+def checked_mode(mode: str) -> str:
+    """The setting `--placement`. Raises `InvalidArgument`."""
+    if _MODE.fullmatch(mode) is None:
+        text = "it is off, auto, edge, core, split or split@K, K a stage"
+        raise InvalidArgument(f"--placement {mode!r}: {text}")
+    return mode
+
+
+def stages_held(mode: str, stages: Sequence[int]) -> Sequence[int]:
+    """The stages of 1 to n that an edge loads for a mode, as far as it has room for them."""
+    kind, _, cut = mode.partition("@")
+    if kind in (OFF, CORE):
+        return ()
+    if kind == SPLIT:
+        return [stage for stage in stages[:-1] if not cut or stage < int(cut)]
+    return stages
 
 
 @dataclass(frozen=True, slots=True)

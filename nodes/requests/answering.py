@@ -96,7 +96,7 @@ class InferAnswerer:
     ) -> None:
         self._mesh = mesh
         self._node = node
-        self._lookup = lookup
+        self.lookup = lookup
         self._budget = budget
         self._pinned = pinned
         self.on_answered: list[Callable[[str, Request, Result], None]] = []
@@ -161,7 +161,7 @@ class InferAnswerer:
 
     async def _loaded(self, model: str, request: Request, deadline: float) -> Loaded:
         version = request.version or self._pinned or await self._desired(model, request, deadline)
-        return await self._lookup(model, version)
+        return await self.lookup(model, version)
 
     async def _ask_under_rollout(self, question: _Question) -> Result:
         """Ask, and observe. What the version under rollout fails, the one that serves is asked."""
@@ -187,7 +187,7 @@ class InferAnswerer:
             return result
         try:
             async with asyncio.timeout_at(question.deadline):
-                loaded = await self._lookup(info.model, base)
+                loaded = await self.lookup(info.model, base)
             loaded.info.check(request.inputs)
         except (SwarmError, TimeoutError):
             return result

@@ -14,8 +14,8 @@ from typing import TypeVar
 from nodes.config import NodeConfig
 from nodes.connection.events import Tell
 from nodes.low_priority import in_low_priority_thread
-from nodes.placing.ways import AUTO, SPLIT
 from nodes.placing.ways import EDGE as EVERYTHING
+from nodes.placing.ways import stages_held
 from nodes.stage.selftest import Known, learned
 from nodes.versions.artifacts import NodeArtifacts
 from shards.decoder.load import load_decoder_stage
@@ -188,14 +188,10 @@ async def load(
         """Of an edge that places its requests, the stages that it may compute itself: as many, from
         the first one on, as it has room for."""
         options = config.edge
-        numbers = [each.stage for each in info.stages]
-        if not edge or options.placement not in (AUTO, EVERYTHING, SPLIT):
-            return {}
-        if options.placement == SPLIT:
-            del numbers[-1]
+        numbers = stages_held(options.placement, [each.stage for each in info.stages])
         held: dict[int, StageRuntime] = {}
         size = 0
-        for number in numbers:
+        for number in numbers if edge else ():
             size += manifest.shard(number).bytes
             try:
                 if 0 < options.placement_memory < size:

@@ -585,6 +585,29 @@ def guard(
     raise typer.Exit(GUARD.run(plan, json_, output=output))
 
 
+def plan(
+    model: Annotated[str, typer.Option(help="mobilenet, resnet50.")] = "mobilenet",
+    links_: Annotated[
+        str, typer.Option("--links", help="Mbit/s/ms/percent lost, as 20/10/0,5/50/0.")
+    ] = "",
+    rounds: Annotated[int, typer.Option(min=2, help="Requests of each way, in turn.")] = 9,
+    codec: Annotated[str, typer.Option(help="none, or auto, which loses nothing.")] = "auto",
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """Where to compute: every cut on nine links, and an edge's choice beside the best (root)."""
+    from bench.fleets.links import shapes_of
+    from bench.placing.plan import LINKS, MODELS, PLAN, PlacePlan
+    from swarm.errors import InvalidArgument
+
+    (name,) = _known(model, tuple(MODELS))
+    try:
+        shapes = shapes_of(links_) if links_ else LINKS
+    except InvalidArgument as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(PLAN.run(PlacePlan(name, rounds, shapes, codec), json_, output=output))
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -641,6 +664,7 @@ COMMANDS = (
     regression,
     weights,
     links,
+    plan,
     rollout,
     gate,
     crops,

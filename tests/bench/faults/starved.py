@@ -18,9 +18,10 @@ QUOTA_PERIOD = (
 
 
 @asynccontextmanager
-async def starved(pid: int, share: float) -> AsyncIterator[str]:
-    """Inside the context the process gets `share` (0 to 1) of a core. Yields the method's name."""
-    group = _quota(pid, share)
+async def starved(pid: int, share: float, seconds: float = QUOTA_PERIOD) -> AsyncIterator[str]:
+    """Inside the context the process gets `share` (0 to 1) of a core, `seconds` at a time. Yields
+    the method's name."""
+    group = _quota(pid, share, seconds)
     if group is not None:
         try:
             yield "cgroup quota"
@@ -37,9 +38,9 @@ async def starved(pid: int, share: float) -> AsyncIterator[str]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _quota(pid: int, share: float) -> Path | None:
+def _quota(pid: int, share: float, seconds: float) -> Path | None:
     """A new group with the process in it, or None where cgroups cannot be made."""
-    period, quota = int(QUOTA_PERIOD * 1e6), int(QUOTA_PERIOD * share * 1e6)
+    period, quota = int(seconds * 1e6), int(seconds * share * 1e6)
     name = f"swarm-bench-{os.getpid()}-{pid}"
     first = Path("/sys/fs/cgroup/cpu")
     root = first if first.is_dir() else Path("/sys/fs/cgroup")

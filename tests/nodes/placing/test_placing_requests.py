@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from world import KB, Conditions, World, model, world
 
 from nodes.placing.choice import Facts, Placement
-from nodes.placing.ways import CORE, EDGE, NOWHERE, SPLIT, Privacy, ways_of
+from nodes.placing.ways import (
+    CORE,
+    EDGE,
+    NOWHERE,
+    SPLIT,
+    Privacy,
+    checked_mode,
+    stages_held,
+    ways_of,
+)
+from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo
 
 EVERYTHING = Privacy(picture=True)
@@ -130,7 +140,12 @@ def test_a_small_gain_is_no_reason_to_change() -> None:
 
 
 def test_a_mode_takes_ways_of_its_kind_alone() -> None:
-    for mode, names in ((EDGE, {EDGE}), (SPLIT, {"split@2", "split@3"}), (CORE, {CORE})):
+    for mode, names in (
+        (EDGE, {EDGE}),
+        (SPLIT, {"split@2", "split@3"}),
+        (CORE, {CORE}),
+        ("split@3", {"split@3"}),
+    ):
         placement = Placement(ways_of(SMALL_CUT, {1, 2, 3}), 3, {}, mode)
         assert {way.name for way in placement.ways} == names
     assert Placement(ways_of(SMALL_CUT, {1}), 3, {}, EDGE).choose(Facts(1.0), 0.0) is None
@@ -192,6 +207,15 @@ def test_a_way_far_beyond_the_budget_is_not_tried() -> None:
         choice = placement.choose(facts, float(second))
         assert choice is not None
         assert choice.probe is None  # 0.14 s at least
+
+
+def test_a_mode_holds_the_stages_that_its_ways_need() -> None:
+    assert list(stages_held("auto", [1, 2, 3])) == [1, 2, 3]
+    assert list(stages_held("split", [1, 2, 3])) == [1, 2]
+    assert list(stages_held("split@2", [1, 2, 3])) == [1]
+    assert list(stages_held("core", [1, 2, 3])) == list(stages_held("off", [1, 2, 3])) == []
+    with pytest.raises(InvalidArgument, match="--placement 'split@0'"):
+        checked_mode("split@0")
 
 
 def test_probes_are_copies_of_few_requests() -> None:
