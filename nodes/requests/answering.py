@@ -279,7 +279,7 @@ class InferAnswerer:
         here, where all stages are at hand. Raises `Unavailable` where no way may be taken."""
         loaded, loop = question.loaded, asyncio.get_running_loop()
         placement = placer.of(loaded)
-        facts = placer.facts(loaded.info, question.deadline - loop.time(), self._local_work)
+        facts = placer.facts(loaded, question.deadline - loop.time(), self._local_work)
         choice = placement.choose(facts, time.monotonic())
         if choice is None:
             raise Unavailable(placer.why_none(loaded))

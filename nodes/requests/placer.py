@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.config import EdgeOptions
@@ -16,6 +18,17 @@ from swarm.model import ModelInfo
 from swarm.routing import Candidate
 
 LOOK_EVERY = 0.25  # seconds: gossip is little fresher, and a fleet may be large
+MOST_VERSIONS = 8  # that are remembered; the longest unused one goes
+
+
+@dataclass
+class _Kept:
+    """One version's. remote: seconds of each stage in the mesh, as of `looked_at`."""
+
+    loaded: Loaded
+    placement: Placement
+    remote: Mapping[int, float] = field(default_factory=dict)
+    looked_at: float = -math.inf
 
 
 class Placer:
@@ -29,26 +42,28 @@ class Placer:
         self._privacy = Privacy(options.allow_picture, options.placement_from)
         self._mesh = mesh
         self._candidates = candidates
-        self._placements: dict[tuple[str, str], tuple[Loaded, Placement]] = {}
-        self._remote: dict[tuple[str, str], tuple[float, Mapping[int, float]]] = {}
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
     def of(self, loaded: Loaded) -> Placement:
         """The placement of a version's requests."""
+        return self._of(loaded).placement
+
+    def _of(self, loaded: Loaded) -> _Kept:
         key = loaded.info.model, loaded.info.version
-        known = self._placements.get(key)
-        if known is not None and known[0] is loaded:
-            return known[1]
+        known = self._kept.get(key)
+        if known is not None and known.loaded is loaded:
+            self._kept.move_to_end(key)
+            return known
         runtimes = dict(loaded.local)
         if loaded.edge is not None:
             runtimes[EDGE] = loaded.edge
         ways = ways_of(loaded.info, runtimes)
         local = {stage: runtime.compute_ms / 1e3 for stage, runtime in runtimes.items()}
         placement = Placement(ways, loaded.info.last, local, self._mode, self._privacy)
-        # Versions of one model come and go: those that are not asked for any more are forgotten.
-        self._placements = {
-            each: kept for each, kept in self._placements.items() if each[0] != key[0]
-        } | {key: (loaded, placement)}
-        return placement
+        kept = self._kept[key] = _Kept(loaded, placement)
+        if len(self._kept) > MOST_VERSIONS:
+            self._kept.popitem(last=False)
+        return kept
 
     def why_none(self, loaded: Loaded) -> str:
         """Why no way may be taken."""
@@ -62,8 +77,11 @@ class Placer:
         text += f"--allow-picture is {picture}, and features may leave "
         return text + f"from stage {self._privacy.from_stage} on"
 
-    def facts(self, info: ModelInfo, budget: float, local_wait: float) -> Facts:
+    def facts(self, loaded: Loaded, budget: float, local_wait: float) -> Facts:
         """As of now. budget, local_wait: seconds."""
+        info, kept, now = loaded.info, self._of(loaded), time.monotonic()
+        if now - kept.looked_at >= LOOK_EVERY:
+            kept.looked_at, kept.remote = now, self._stages(info)
         link = self._mesh.routes_for(info).link
         speed = link.send_rate
         rate = speed.rate if math.isfinite(speed.rate) else 0.0
@@ -74,15 +92,11 @@ class Placer:
             rate,
             speed.backlog,
             local_wait,
-            self._stages(info, time.monotonic()),
+            kept.remote,
         )
 
-    def _stages(self, info: ModelInfo, now: float) -> Mapping[int, float]:
+    def _stages(self, info: ModelInfo) -> Mapping[int, float]:
         """Seconds of each stage in the mesh with its queue, of those that some node serves."""
-        key = info.model, info.version
-        seen = self._remote.get(key)
-        if seen is not None and now - seen[0] < LOOK_EVERY:
-            return seen[1]
         measured = {stage.stage: stage.compute_ms / 1e3 for stage in info.stages}
         serving = self._mesh.routes.placement.serving
         times = {stage: run for stage, run in measured.items() if serving(info, stage)}
@@ -94,17 +108,15 @@ class Placer:
                 run = node.compute_ewma_s or measured[node.stage]
                 waits = (node.load + node.in_flight) * run
                 best[node.stage] = min(best.get(node.stage, math.inf), waits + run)
-        times |= best
-        self._remote = {key: (now, times)}
-        return times
+        return times | best
 
     def status(self) -> dict[str, Any]:
         """Of each version: requests by way, the last reason, and how many were tried otherwise."""
         return {
             f"{model}@{version}": {
-                "ways": dict(placement.taken),
-                "probes": placement.probes,
-                "why": placement.why,
+                "ways": dict(kept.placement.taken),
+                "probes": kept.placement.probes,
+                "why": kept.placement.why,
             }
-            for (model, version), (_, placement) in self._placements.items()
+            for (model, version), kept in self._kept.items()
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,3 +167,14 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         EdgeOptions(placement="core")
     with pytest.raises(InvalidArgument, match="--role edge"):
         NodeConfig("shard-1", "m", edge=EdgeOptions(placement="auto"))
+
+
+def test_two_versions_of_a_rollout_keep_what_was_learned_of_each() -> None:
+    edge = Edge(3, placement="auto", allow_picture=True)
+    placer = Placer(EdgeOptions(placement="auto"), edge.mesh, lambda: ())  # type: ignore[arg-type]
+    other = replace(edge.loaded, info=replace(INFO, version="2"))
+    first, second = placer.of(edge.loaded), placer.of(other)
+    assert first is not second
+    assert placer.of(edge.loaded) is first
+    assert placer.of(other) is second
+    assert set(placer.status()) == {"m@1", "m@2"}
