@@ -6,6 +6,7 @@ It says when it is ready, settles on a command, and measures on the next one.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,14 +23,25 @@ from swarm.errors import Status
 from swarm.wire.messages import Request
 
 BUDGET = 20.0  # seconds
+# Seconds before each request: a quota that one request has used up is no matter of the next one's.
+PAUSE = 0.03
 
 
-async def main(url: str, mesh: str, model: str, shape: list[int], auto_alone: int) -> None:
+async def main(
+    url: str, mesh: str, trust: str, model: str, shape: list[int], auto_alone: int
+) -> None:
     options = EdgeOptions(placement=AUTO, allow_picture=True)
     config = NodeConfig(
-        "edge", model, nats=url, mesh=mesh, edge=options, shm=False, budget=BUDGET,
-        allow_unsigned=True, no_cache=True,
-    )  # fmt: skip
+        "edge",
+        model,
+        nats=url,
+        mesh=mesh,
+        edge=options,
+        shm=False,
+        budget=BUDGET,
+        trust=trust,
+        no_cache=True,
+    )
     stop = asyncio.Event()
     node = Node(config)
     life = asyncio.create_task(node.run(stop))
@@ -58,6 +70,7 @@ async def ask(
     answerer: InferAnswerer, model: str, inputs: Mapping[str, np.ndarray]
 ) -> tuple[float, str]:
     """Milliseconds, and the way that was taken. Raises `AssertionError` for a failure."""
+    await asyncio.sleep(PAUSE)
     began = time.perf_counter()
     result = await answerer.answer(model, Request(dict(inputs)))
     assert result.status is Status.OK, result.message
@@ -67,13 +80,13 @@ async def ask(
 async def by_turns(
     answerers: Mapping[str, InferAnswerer], model: str, inputs: Any, rounds: int
 ) -> dict[str, Any]:
-    """Milliseconds of each way's requests, one by one in turn, and the ways of `AUTO`."""
+    """Milliseconds of each way's requests, one by one in turns, and the ways of `AUTO`."""
     took: dict[str, list[float]] = {name: [] for name in answerers}
     chosen: list[str] = []
-    names = list(answerers)
-    for number in range(rounds):
-        at = number % len(names)
-        for name in (*names[at:], *names[:at]):
+    names, order = list(answerers), random.Random(5)
+    for _ in range(rounds):
+        order.shuffle(names)  # nobody always follows the same one
+        for name in names:
             milliseconds, way = await ask(answerers[name], model, inputs)
             took[name].append(milliseconds)
             if name == AUTO:
