@@ -22,6 +22,7 @@ from swarm.requests.request import Ask
 from swarm.routing import Candidate
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
+from swarm.wire.oip import as_doc
 
 NAMES = ("x", "y", "z", "out")
 SPECS = [Spec(name, "FP32", (-1, 4)) for name in NAMES]
@@ -178,3 +179,12 @@ def test_two_versions_of_a_rollout_keep_what_was_learned_of_each() -> None:
     assert placer.of(edge.loaded) is first
     assert placer.of(other) is second
     assert set(placer.status()) == {"m@1", "m@2"}
+
+
+async def test_a_client_that_asks_the_edge_is_told_the_way_and_why() -> None:
+    result = await Edge(3, placement="edge").answer()
+    read = Result.decode(b"".join(map(bytes, result.parts())))
+    assert (read.way, read.why) == ("edge", "the only way that may be taken")
+    assert as_doc(result)["parameters"]["way"] == "edge"
+    forged = Result.decode(b"".join(map(bytes, replace(result, way=7).parts())))  # type: ignore[arg-type]
+    assert forged.way == ""

@@ -127,9 +127,9 @@ def rivals(model: SplitResult) -> dict[str, str]:
 
 
 LEGEND = """\
-link: Mbit/s / round trip in ms. @K: split before stage K; * the best. /best: the edge's own requests
-as times of the best way's. choice: the same of the fixed ways that it chose. equal, exo: of the way
-that the rule takes."""
+link: Mbit/s / round trip in ms. @K: split before stage K; * the best. /best: the edge's own
+requests as times of the best way's. choice: the same of the fixed ways that it chose. equal, exo:
+of the way that the rule takes."""
 
 
 def show(document: dict[str, Any]) -> None:
