@@ -590,7 +590,7 @@ def plan(
     links_: Annotated[
         str, typer.Option("--links", help="Mbit/s/ms/percent lost, as 20/10/0,5/50/0.")
     ] = "",
-    rounds: Annotated[int, typer.Option(min=2, help="Requests of each way, in turns.")] = 16,
+    rounds: Annotated[int, typer.Option(min=2, help="Requests of each way, in turns.")] = 9,
     codec: Annotated[str, typer.Option(help="none, or auto, which loses nothing.")] = "auto",
     json_: Json = False,
     output: Output = "",
