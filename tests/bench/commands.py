@@ -597,7 +597,7 @@ def plan(
 ) -> None:
     """Where to compute: every cut on nine links, and an edge's choice beside the best (root)."""
     from bench.fleets.links import shapes_of
-    from bench.placing.plan import LINKS, MODELS, PLAN, PlacePlan
+    from bench.fleets.placing import LINKS, MODELS, PLAN, PlacePlan
     from swarm.errors import InvalidArgument
 
     (name,) = _known(model, tuple(MODELS))

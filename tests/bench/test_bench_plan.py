@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.placing.plan import misses, rivals
+from bench.fleets.placing import misses, rivals
 from shards.split.split import split
 from shards.zoo.builders import mlp
 
@@ -18,6 +18,6 @@ def test_a_rule_without_a_link_takes_the_cut_that_is_nearest_to_its_share() -> N
 
 def test_a_choice_more_than_a_tenth_above_the_best_way_is_a_miss() -> None:
     cell = {"mbit": 5, "round_trip_ms": 2, "best": "edge", "choice": 1.0}
-    said = misses({"cells": [cell | {"ratio": 1.09}, cell | {"ratio": 1.5}]})
+    said = misses({"failed": [], "cells": [cell | {"ratio": 1.09}, cell | {"ratio": 1.5}]})
     assert len(said) == 1
     assert "1.50 times as long as edge" in said[0]

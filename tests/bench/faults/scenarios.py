@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from support import cut_link
 from support.faulty_mesh import REQUEST_BUDGET, Layout, Rig
+from support.starved import starved
 
-from bench.faults.starved import starved
 from nodes.config import MOVED, REPLICATED
 
 WINDOW_TAIL = 1.2  # seconds of a window after the last act of a scenario

@@ -28,10 +28,10 @@ from support.auto_meshes import (
     until_settled,
 )
 from support.meshes import mesh_of, whole
+from support.starved import starved
 
 import swarm
 from bench.faults.chaos import Asked, Workload, ask, is_lost, kind
-from bench.faults.starved import starved
 from bench.paced import paced
 from bench.report.figure import percentile
 from bench.report.frame import Benchmark
