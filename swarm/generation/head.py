@@ -398,9 +398,11 @@ class HeadCore(StageCore):
             self.first_token.add(now - led.began, now)
         else:
             self.between_tokens.add(now - led.last_token, now)
-        if led.waits is not None and not led.probes:
+        if led.waits is not None and led.waits < now and not led.probes:
             self._round.add(now - led.waits)
-        led.last_token, led.waits, led.probes = now, None, 0
+        # Behind a draft that was right the next token is awaited already: its step may be lost.
+        all_fed = bool(self._limits.drafts) and led.fed >= len(session.ids)
+        led.last_token, led.waits, led.probes = now, now if all_fed else None, 0
 
     # --- what goes wrong ----------------------------------------------------------------
 
