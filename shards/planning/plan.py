@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+import numpy as np
+
 from shards.errors import PlanError
 from shards.planning.predict import Prediction, Range, memory_of, predict
 from shards.planning.problem import Device, Objective, Problem
@@ -16,6 +18,7 @@ from shards.planning.search import (
     CLOSE,
     Found,
     Tables,
+    is_disproved,
     least_period,
     periods,
     shortest,
@@ -99,6 +102,16 @@ def _fastest(problem: Problem, tables: Tables, needed: float) -> tuple[tuple[Ran
         if found.bound == inf:  # it is proven that there is none
             proven = max(proven, float(steps[min(middle + 1, len(steps) - 1)]))
         low = middle + 1
+    # Between the proven bound and the plan lie periods of which no search said anything. Short ones
+    # are disproved soonest, so the bound is raised by a bisection of its own.
+    low, high = (int(np.searchsorted(steps, each)) for each in (proven, best_period))
+    while low < high:
+        middle = (low + high) // 2
+        if is_disproved(tables, float(steps[middle]), problem.latency_ms, MOST_TO_PROVE):
+            low = middle + 1
+            proven = float(steps[low]) if low < len(steps) else best_period
+        else:
+            high = middle
     short = shortest(tables, best_period, latency=problem.latency_ms)
     gap = 0.0 if best_period == inf else _gap(best_period, min(proven, best_period))
     return short.ranges or best, gap

@@ -135,6 +135,12 @@ def shortest(
     return found
 
 
+def is_disproved(tables: Tables, period: float, latency: float, most_expanded: int) -> bool:
+    """Whether so many states prove that no way has such a period within the latency."""
+    found = _search(tables, period, None, latency, 1.0, most_expanded)
+    return found.ranges is None and found.bound == inf
+
+
 def some(tables: Tables, period: float, latency: float = inf) -> tuple[Range, ...] | None:
     """A way, where a quick look finds one: range by range as far as a device comes, and of what is
     reached so the ways that leave most to the devices that are not used."""

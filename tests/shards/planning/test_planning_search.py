@@ -15,6 +15,7 @@ from shards.errors import PlanError
 from shards.planning.plan import make_plan
 from shards.planning.predict import Prediction, Range, predict
 from shards.planning.problem import Codec, Device, Link, Objective, Problem, Segment
+from shards.planning.search import is_disproved, tables_of
 
 MS = st.sampled_from([0.5, 1.0, 2.0, 3.5, 8.0])
 SIZES = st.sampled_from([0, 1_000, 50_000, 400_000])
@@ -124,6 +125,21 @@ def test_each_other_plan_has_a_reason_and_is_no_better(problem: Problem) -> None
         if allowed(problem, other.prediction):
             best = value(problem, plan.prediction)
             assert value(problem, other.prediction) >= best * (1 - 1e-9)
+
+
+@given(problems())
+@settings(max_examples=60)
+def test_a_period_is_disproved_where_no_way_has_it_and_only_there(problem: Problem) -> None:
+    problem = replace(problem, objective=Objective.THROUGHPUT, rate=0.0)
+    predictions = (predict(problem, way) for way in every_way(problem))
+    able = [value(problem, found) for found in predictions if allowed(problem, found)]
+    tables = tables_of(problem)
+    best = min(able, default=inf)
+    if best < inf:
+        assert not is_disproved(tables, best, problem.latency_ms, 10_000)
+        assert is_disproved(tables, best * 0.99, problem.latency_ms, 10_000)
+    else:
+        assert is_disproved(tables, inf, problem.latency_ms, 10_000)
 
 
 def test_bounds_that_nothing_meets_are_named() -> None:
