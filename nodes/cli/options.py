@@ -233,6 +233,12 @@ class UpOptions(Splitting):
     auto_memory: int = seldom(
         0, "Megabytes that each node of --auto gives to stages; 0: what is free.", min=0
     )
+    autoscale: int = seldom(
+        0,
+        "Further nodes that may come and go with the load, for the stages that lack them.",
+        min=0,
+        max=64,
+    )
     threads: int = seldom(1, "Threads with which each stage computes.", min=1)
     servers: int = option(1, "Embedded servers to start; several are one cluster.", min=1, max=5)
     secure: bool = option(

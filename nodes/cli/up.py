@@ -12,6 +12,7 @@ from nodes.console import err, guarded, out, print_json, unless
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from nodes.progress import progress
+from nodes.up.autoscale import Autoscale
 from nodes.up.embedded_server import MAX_PAYLOAD
 from nodes.up.gateway import UpGateway, start_gateway
 from nodes.up.how_to_ask import how_to_ask
@@ -90,10 +91,19 @@ async def _serve(
         if gateway is not None and not await unless(stop, gateway.opened(local)):
             return 130
         _announce(local, manifest, target.json, gateway)
+        if options.autoscale:
+            scale = Autoscale(
+                local, name, manifest.version, options.replicas, options.autoscale, _say, more
+            )
+            local.own(scale.run(), "autoscale")
         await stop.wait()
         if not target.json:
             err.print("stopping: nodes drain …")
     return 0
+
+
+def _say(text: str) -> None:
+    err.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _own_signer() -> Identity | None:
