@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,19 +28,25 @@ class Move:
 
 
 def moves(
-    wanted: Mapping[int, tuple[int, str]], base: int, extra: Mapping[int, int], most: int
+    wanted: Mapping[int, tuple[int, str]],
+    base: int,
+    extra: Mapping[int, int],
+    most: int,
+    starting: Collection[int] = (),
 ) -> list[Move]:
     """What to start and what to end, one process a stage at the most. Pure.
 
     wanted: nodes of each stage, and why. base: nodes that each stage has in any case. extra:
-    further ones, those that start included. most: of these, all stages together."""
+    further ones, those that start included. most: of these, all stages together. starting: stages
+    of which one is not ready yet: what is wanted may fall for a moment until it helps, and ends
+    none."""
     found, free = [], most - sum(extra.values())
     for stage, (number, why) in sorted(wanted.items(), key=lambda row: -row[1][0]):
         has = base + extra.get(stage, 0)
         if number > has and free > 0:
             free -= 1
             found.append(Move(stage, 1, why))
-        elif number < has and extra.get(stage, 0):
+        elif number < has and extra.get(stage, 0) and stage not in starting:
             found.append(Move(stage, -1, why))
     return found
 
@@ -90,8 +96,14 @@ class Autoscale:
             ]
             extra = {stage: len(nodes) for stage, nodes in self._extra.items()}
             wanted = wanted_of(statuses, self._version)
-            for move in moves(wanted, self._base, extra, self._most):
+            starting = {
+                stage for stage, nodes in self._extra.items() if not all(map(self._serves, nodes))
+            }
+            for move in moves(wanted, self._base, extra, self._most, starting):
                 self._make(move)
+
+    def _serves(self, node: NodeProcess) -> bool:
+        return (self._local.status_of(node) or {}).get("state") == "ready"
 
     def _make(self, move: Move) -> None:
         nodes = self._extra.setdefault(move.stage, [])

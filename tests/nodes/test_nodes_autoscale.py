@@ -99,3 +99,9 @@ async def test_a_stage_under_load_gets_a_node_and_no_request_is_lost_when_it_goe
             for task in (*work, low):
                 task.cancel()
         assert [line.split(":")[1] for line in said][:2] == [" a node more (2)", " a node less (1)"]
+
+
+def test_a_wish_that_falls_while_a_process_starts_does_not_end_it() -> None:
+    wanted = {1: (1, "each of 1 computes 60% of the time")}
+    assert moves(wanted, 1, {1: 1}, 2, starting={1}) == []
+    assert [move.by for move in moves(wanted, 1, {1: 1}, 2)] == [-1]
