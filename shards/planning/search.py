@@ -16,6 +16,7 @@ import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -154,6 +155,16 @@ def some(tables: Tables, period: float, latency: float = inf) -> tuple[Range, ..
     onward[:, last] = tables.edges_fill[1] <= period * (1 + CLOSE)
     starts = tables.may_begin & (tables.edges_fill[0] <= period * (1 + CLOSE))
     none_used = (0,) * len(counts)
+
+    @cache
+    def moves(kind: int, at: int) -> list[tuple[int, int]]:
+        """Replicas, ascending, and an end that they come to; fewer would not come there."""
+        found: dict[int, int] = {}
+        for taken in range(1, counts[kind] + 1):
+            for end in np.flatnonzero((needed[kind, at] <= taken) & onward[kind])[-TRIED:]:
+                found.setdefault(int(end), taken)
+        return sorted((taken, end) for end, taken in found.items())
+
     level: dict[State, float] = {(0, -1, none_used): 0.0}
     parents: dict[State, State | None] = {}
     while level:
@@ -165,21 +176,21 @@ def some(tables: Tables, period: float, latency: float = inf) -> tuple[Range, ..
                 if not left or not (starts[kind] if before < 0 else passes[before, kind, at]):
                     continue
                 sent = tables.begins[kind] if before < 0 else tables.sends[before, kind, at]
-                for taken in range(1, left + 1):
-                    ends = np.flatnonzero((needed[kind, at] <= taken) & onward[kind])[-TRIED:]
-                    for end in map(int, ends):
-                        now = (*used[:kind], used[kind] + taken, *used[kind + 1 :])
-                        whole = cost + float(sent) + float(tables.times[kind, at, end])
-                        new: State = (end, kind, now)
-                        if whole > latency or whole >= reached.get(new, inf):
+                for taken, end in moves(kind, at):
+                    if taken > left:
+                        break
+                    now = (*used[:kind], used[kind] + taken, *used[kind + 1 :])
+                    whole = cost + float(sent) + float(tables.times[kind, at, end])
+                    new: State = (end, kind, now)
+                    if whole > latency or whole >= reached.get(new, inf):
+                        continue
+                    if end == last:
+                        if whole + float(tables.ends[kind]) > latency:
                             continue
-                        if end == last:
-                            if whole + float(tables.ends[kind]) > latency:
-                                continue
-                            parents[new] = state if before >= 0 else None
-                            return _ranges(tables, parents, new)
-                        reached[new] = whole
                         parents[new] = state if before >= 0 else None
+                        return _ranges(tables, parents, new)
+                    reached[new] = whole
+                    parents[new] = state if before >= 0 else None
         slack = {s: period * capacity.left(s[2]) - float(tables.work[s[0]]) for s in reached}
         best = sorted((s for s in reached if slack[s] >= -CLOSE), key=lambda s: -slack[s])[:WIDE]
         level = {state: reached[state] for state in best}
