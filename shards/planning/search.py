@@ -239,29 +239,31 @@ def _search(
     spent: dict[State, float] = {}
     capacity = _Capacity(tables, counts, most)
 
-    def grow(at: int, kind: int, used: tuple[int, ...], cost: float, before: State | None) -> None:
-        left = min(counts[kind] - used[kind], most - sum(used))
-        if left <= 0:
-            return
-        costs = cost + tables.times[kind, at]
-        least = costs + rest[:, kind]  # no way through these states is shorter
-        good = (needed[kind, at] <= left) & (least <= longest) & (least < inf)
-        for end in np.flatnonzero(good):
-            taken = int(needed[kind, at, end])
-            now = (*used[:kind], used[kind] + taken, *used[kind + 1 :])
-            state = (int(end), kind, now)
-            reached = float(costs[end])
+    numbers_of = np.array(counts)
+    remains = rest.T  # [kind, position]
+
+    def grow(
+        at: int, ways: np.ndarray, used: tuple[int, ...], cost: float, before: State | None
+    ) -> None:
+        """ways: milliseconds to each kind; infinite where there is none."""
+        left = np.minimum(numbers_of - np.array(used), most - sum(used))
+        costs = (cost + ways)[:, None] + tables.times[:, at]
+        least = costs + remains  # no way through these states is shorter
+        good = (needed[:, at] <= left[:, None]) & (least <= longest) & (least < inf)
+        for kind, end in np.argwhere(good).tolist():
+            now = (*used[:kind], used[kind] + int(needed[kind, at, end]), *used[kind + 1 :])
+            state = (end, kind, now)
+            reached = float(costs[kind, end])
             if reached >= spent.get(state, inf) * (1 - CLOSE):
                 continue
             if tables.work[end] > period * capacity.left(now) * (1 + 1e-6):
                 continue
             spent[state], parents[state] = reached, before
             worth = reached + greed * float(rest[end, kind])
-            heapq.heappush(heap, (worth, -int(end), next(numbers), state))
+            heapq.heappush(heap, (worth, -end, next(numbers), state))
 
-    for kind in range(len(counts)):
-        if tables.may_begin[kind] and tables.edges_fill[0, kind] <= period * (1 + CLOSE):
-            grow(0, kind, (0,) * len(counts), float(tables.begins[kind]), None)
+    begin = tables.may_begin & (tables.edges_fill[0] <= period * (1 + CLOSE))
+    grow(0, np.where(begin, tables.begins, inf), (0,) * len(counts), 0.0, None)
     done: dict[State, float] = {}
     while heap:
         *_, state = heapq.heappop(heap)
@@ -277,9 +279,8 @@ def _search(
             open_states = [s for *_, s in heap]
             bound = min((spent[s] + float(rest[s[0], s[1]]) for s in open_states), default=inf)
             return Found(None, inf, min(bound, cost + float(rest[at, kind])))
-        for onto in range(len(counts)):
-            if tables.fills[kind, onto, at] <= period * (1 + CLOSE):
-                grow(at, onto, used, cost + float(tables.sends[kind, onto, at]), state)
+        passes = tables.fills[kind, :, at] <= period * (1 + CLOSE)
+        grow(at, np.where(passes, tables.sends[kind, :, at], inf), used, cost, state)
     return Found(None, inf, inf)
 
 
