@@ -23,8 +23,8 @@ class Anatomy:
     answered: float = 0.0
     read: float = 0.0
     drawn: float = 0.0
-    crops: float = 0.0
     hops: Sequence[Hop] = field(default_factory=tuple)
+    crops: float = 0.0
 
     @property
     def whole_ms(self) -> float:

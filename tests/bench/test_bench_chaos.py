@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.faults.chaos import GRACE, Asked, failures, request_figures
+from bench.asked import GRACE, Asked
+from bench.faults.chaos import failures, request_figures
 from bench.faults.chaos_schedule import LONGEST_STOP, SHORTEST_STOP, Kind, schedule
 
 BUDGET = 5.0  # seconds

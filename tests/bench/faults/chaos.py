@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import re
 import signal
 import time
 from collections import Counter
@@ -17,9 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from support.meshes import close, digits, mesh_of, split_digits, whole
+from support.meshes import digits, mesh_of, split_digits, whole
 
 import swarm
+from bench.asked import GRACE, Asked, Tensors, Workload, ask, is_lost, kind
 from bench.faults.chaos_schedule import Fault, rule, schedule
 from bench.paced import paced
 from bench.report.figure import percentile
@@ -28,33 +28,14 @@ from bench.report.tables import facts
 from nodes.console import out
 from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir
-from shards.split.split import SplitResult, split
-from swarm.errors import InvalidArgument, Status
+from shards.split.split import split
+from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo
 from swarm.wire.tensors import DTYPES
 
 DIGITS = "digits"
 STAGES = 3
 DRAWN_INPUTS = 8  # for a model of whose inputs only names and shapes are known
-TOLERANCE = 1e-4  # of an output's largest value: shards and whole are optimised apart
-
-Tensors = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A split model; its inputs, which are asked in turn; the whole model's outputs for each."""
-
-    model: SplitResult
-    inputs: list[Tensors]
-    expected: list[Tensors]
-
-    def is_right(self, index: int, outputs: Tensors) -> bool:
-        """Whether these are the outputs of request `index`."""
-        expected = self.expected[index % len(self.expected)]
-        return outputs.keys() == expected.keys() and all(
-            close(outputs[name], value, TOLERANCE) for name, value in expected.items()
-        )
 
 
 def make_workload(model: str, seed: int) -> Workload:
@@ -95,22 +76,6 @@ def _drawn(info: ModelInfo, seed: int) -> list[dict[str, np.ndarray]]:
     ]
 
 
-GRACE = 1.0  # seconds past its budget after which a request without any outcome is lost
-
-
-@dataclass(slots=True)
-class Asked:
-    """One request. Times are seconds since the load began; done: 0.0 while there is no outcome.
-    status: by gRPC's name, empty without an outcome."""
-
-    sent: float
-    done: float = 0.0
-    status: str = ""
-    message: str = ""
-    attempt: int = 0
-    wrong: bool = False
-
-
 async def ask_steadily(
     mesh: swarm.Mesh, workload: Workload, rate: float, seconds: float, budget: float
 ) -> list[Asked]:
@@ -129,18 +94,6 @@ async def ask_steadily(
         for task in unanswered:
             task.cancel()
     return records
-
-
-async def ask(
-    mesh: swarm.Mesh, workload: Workload, index: int, budget: float, began: float, record: Asked
-) -> None:
-    inputs = workload.inputs[index % len(workload.inputs)]
-    result = await mesh.ask(workload.model.manifest.model, inputs, budget)
-    record.done = time.monotonic() - began
-    record.status, record.message = str(result.status), result.message
-    record.attempt = result.attempt
-    if result.status is Status.OK:
-        record.wrong = not workload.is_right(index, result.outputs)
 
 
 OK = "OK"
@@ -177,16 +130,6 @@ def request_figures(requests: Sequence[Asked], seconds: float, budget: float) ->
         },
         "longest_gap_ms": round(max(gaps) * 1e3, 1),
     }
-
-
-def is_lost(request: Asked, budget: float) -> bool:
-    """Whether a request ended without any outcome, or long after its budget."""
-    return not request.status or request.done - request.sent > budget + GRACE
-
-
-def kind(message: str) -> str:
-    """A message without its numbers, so that messages of one kind are counted together."""
-    return re.sub(r"\d+(\.\d+)?", "N", message)[:120]
 
 
 def failures(doc: Mapping[str, Any], at_least: float) -> list[str]:

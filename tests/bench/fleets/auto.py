@@ -31,7 +31,7 @@ from support.meshes import mesh_of, whole
 from support.starved import starved
 
 import swarm
-from bench.faults.chaos import Asked, Workload, ask, is_lost, kind
+from bench.asked import Asked, Workload, ask, is_lost, kind
 from bench.paced import paced
 from bench.report.figure import percentile
 from bench.report.frame import Benchmark
