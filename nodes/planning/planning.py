@@ -28,6 +28,8 @@ from shards.manifest import Manifest
 from shards.runtimes.memory import free_bytes, need_of
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import fills_entry, of_load, pace_entry
+from swarm.fleet.scaling import Scaling
+from swarm.fleet.warm_pool import states_of
 from swarm.gossip import Event
 from swarm.models.plan_store import PlanStore, StoredPlan
 from swarm.periodic import BEAT, next_beat
@@ -35,6 +37,7 @@ from swarm.plans.document import PlanInForce
 from swarm.plans.drafts import Draft, Planner, StageFacts, predicted, with_replicas
 from swarm.plans.picture import auto_nodes, named_by_hand
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
+from swarm.plans.replicating import change, slot_loads
 from swarm.plans.slots import AutoNode, Claim, empty, fill, to_hold
 from swarm.plans.slowing import Slowing, each_run
 
@@ -69,6 +72,7 @@ class _Tended:
     draft: Draft | None = None
     draft_after: float = -inf
     slowing: Slowing = field(default_factory=Slowing)
+    scaling: Scaling = field(default_factory=Scaling)
     told: list[int] = field(default_factory=list)  # the pace that is gossiped
     batches: dict[int, list[int]] = field(default_factory=dict)  # as last seen, by stage
     looked_at: float = -inf
@@ -183,6 +187,8 @@ class Planning:
             tended.lacking = ""  # others look
         else:
             await self._propose(info.version, tended, place, nodes, named, filled)
+            if place == 0 and plan is not None and not tended.lacking:
+                await self._replicate(info.version, tended, plan, filled, nodes)
 
     async def _begin(self, serving: Serving) -> _Tended:
         info = serving.info
@@ -317,6 +323,31 @@ class Planning:
         self._news.set()
         if made is not None:
             self._tell_of(made)
+
+    async def _replicate(
+        self,
+        version: str,
+        tended: _Tended,
+        plan: PlanInForce,
+        filled: dict[str, int],
+        nodes: Sequence[AutoNode],
+    ) -> None:
+        """Give a busy slot one of the nodes that fill none, or take one back."""
+        stages = [(plan.model, plan.version, stage.stage) for stage in tended.manifest.shards]
+        states = states_of(self._peers.alive(), [where for where in stages if where[2] > 0])
+        loads = slot_loads(plan, filled, states)
+        wanted = tended.scaling.observe(loads, time.monotonic())
+        found = change(plan, filled, nodes, loads, wanted)
+        if found is None:
+            return
+        by = self._peers.node
+        why = f"{found.replicas} nodes: {found.why}"[:REASON_LIMIT]
+        made = await self._plans.replicate(
+            plan.model, version, found.stage, found.replicas, by, why
+        )
+        tended.read_at = -inf
+        self._news.set()
+        self._tell_of(made)
 
     def _say_what_lacks(self, version: str, tended: _Tended, broken: str, helped: bool) -> None:
         """In the status, and once in the log where no plan helps."""
