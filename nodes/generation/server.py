@@ -341,8 +341,7 @@ class GenerationServer:
                     lack = self._without.pop(slot, None)
                     if lack is not None and step.position:
                         raise lack
-                wanted = 1 + (run.steps[0][1].drafts if self.decoder.last else 0)
-                results.append(self.decoder.run(rows, run.slot, positions, logits=wanted))
+                results.append(self.decoder.run(rows, run.slot, positions))
             except Exception as error:
                 results.append(error)
         return results

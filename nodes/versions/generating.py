@@ -36,7 +36,6 @@ class GenerationServing(Serving):
             shares=shares,
             quota=options.token_quota,
             reuse=options.prefix_reuse,
-            drafts=options.drafts,
         )
         self._membership = connection.membership
         self.generation = [

@@ -7,7 +7,7 @@ step as a probe, which each stage passes on, and which finds the node that is de
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,10 +27,8 @@ from swarm.generation.choice import Candidate, choose
 from swarm.generation.effects import Ended, Pass, Prepare, Tell
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
-from swarm.generation.speculation import Benefit, Lookup
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
 from swarm.generation.steps import (
-    MOST_DRAFTS,
     Alive,
     Failed,
     Gone,
@@ -51,8 +49,7 @@ LATE_FACTOR, SOONEST_LATE, LATEST_LATE = 4.0, 0.25, 2.0
 class Led:
     """What stage 1 knows of a session besides. fed: ids `[0, fed)` have been given to the layers.
     waits: since when all are fed, and the next one is awaited; None while it is not. status: with
-    which it ends. drafts: those that are on their way, and no token has come for. round: when it
-    began, with how many ids, and whether with drafts."""
+    which it ends."""
 
     request: GenerateRequest
     deadline: float
@@ -62,9 +59,6 @@ class Led:
     probes: int = 0
     last_token: float | None = None
     status: Status = Status.OK
-    lookup: Lookup = field(default_factory=Lookup)
-    drafts: tuple[int, ...] = ()
-    round: tuple[float, int, bool] | None = None
 
 
 class HeadCore(StageCore):
@@ -87,7 +81,6 @@ class HeadCore(StageCore):
         self.admission = Admission(shape.slots, limits.shares)
         self._prepares: list[Prepare] = []
         self._spending = Spending()
-        self.benefit = Benefit()
         self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
         self._words_to = words_to
         self._version = version
@@ -267,7 +260,6 @@ class HeadCore(StageCore):
         session.opening = self._opening(request, reply)
         session.ids[session.opening.prompt :] = _made(request)
         led.request, led.waits, led.probes = request, None, 0
-        led.drafts, led.round = (), None
         led.fed = min(led.fed, self._start(session, len(session.ids) - 1))
         session.held = min(session.held, len(session.ids))
         self.kept_bytes -= session.kept.cut(len(session.ids))
@@ -298,55 +290,17 @@ class HeadCore(StageCore):
                 continue
             end = chunk_end(led.fed, session.opening.prompt, self.shape.width)
             ids = tuple(session.ids[led.fed : end])
-            if self._limits.drafts and end == len(session.ids) > session.opening.prompt:
-                ids += self._draft(session, led)
             step = Step(session.key, session.epoch, led.fed, len(session.ids), ids)
             ready.append((session, step))
         return ready
 
     def _begun(self, session: Session, step: Step) -> None:
-        led = self.led[session.key]
-        led.fed = step.end - step.drafts
+        self.led[session.key].fed = step.end
         if step.asks:
-            led.waits = session.ran
-            led.drafts = step.ids[len(step.ids) - step.drafts :]
-            led.round = (session.ran, step.known, step.drafts > 0)
-
-    def _draft(self, session: Session, led: Led) -> tuple[int, ...]:
-        """What may follow a session's ids, where that pays and no other session is under way."""
-        if led.round is not None and led.last_token is not None:
-            began, known, drafted = led.round
-            if len(session.ids) > known:
-                led.round = None
-                self.benefit.ended(led.last_token - began, len(session.ids) - known, drafted)
-        unwanted = led.probes or self.last == 1 or not self.benefit.wants_drafts
-        if unwanted or len(self.sessions) > 1:
-            return ()
-        opening = session.opening
-        left = min(self.shape.context, opening.prompt + opening.most) - len(session.ids) - 1
-        return led.lookup.draft(session.ids, min(self._limits.drafts, MOST_DRAFTS, left))
-
-    def _settle(self, session: Session) -> None:
-        """Of hidden states that are kept, those of drafts that were wrong are of no use."""
-        if not session.kept.chunks or not (last := session.kept.chunks[-1]).ids:
-            return
-        truth = session.ids[last.position : last.end]
-        for position, (one, other) in enumerate(zip(truth, last.ids, strict=False), last.position):
-            if one != other:
-                self.kept_bytes -= session.kept.trim(position)
-                session.sent = min(session.sent, position)
-                return
-
-    def _pass_on(self, session: Session, step: Step, rows: np.ndarray) -> None:
-        super()._pass_on(session, step, rows)
-        self._settle(session)
-
-    def _known(self, session: Session) -> int:
-        return len(session.ids)
+            self.led[session.key].waits = session.ran
 
     def _lacks(self, session: Session, have: int, now: float) -> None:
         led = self.led[session.key]
-        led.drafts = ()
         led.fed = min(led.fed, self._start(session, have))
 
     # --- tokens -----------------------------------------------------------------------
@@ -377,14 +331,7 @@ class HeadCore(StageCore):
 
     def _token(self, session: Session, index: int, token: int, finish: str, now: float) -> None:
         if index == len(session.ids):
-            led = self.led[session.key]
-            if led.drafts and led.drafts[0] == token and led.fed == index:
-                led.drafts, led.fed = led.drafts[1:], index + 1
-                session.held = max(session.held, index + 1)
-            else:
-                led.drafts = ()
             session.ids.append(token)
-            self._settle(session)
             self._token_came(session, now)
         if finish and index == len(session.ids) - 1:
             self.close(session.key)
@@ -398,11 +345,9 @@ class HeadCore(StageCore):
             self.first_token.add(now - led.began, now)
         else:
             self.between_tokens.add(now - led.last_token, now)
-        if led.waits is not None and led.waits < now and not led.probes:
+        if led.waits is not None and not led.probes:
             self._round.add(now - led.waits)
-        # Behind a draft that was right the next token is awaited already: its step may be lost.
-        all_fed = bool(self._limits.drafts) and led.fed >= len(session.ids)
-        led.last_token, led.waits, led.probes = now, now if all_fed else None, 0
+        led.last_token, led.waits, led.probes = now, None, 0
 
     # --- what goes wrong ----------------------------------------------------------------
 
@@ -460,9 +405,6 @@ class HeadCore(StageCore):
         self.counts["probes"] += 1
         led.probes += 1
         led.waits = now
-        led.drafts = ()
-        self.kept_bytes -= session.kept.trim(len(session.ids))
-        session.sent = min(session.sent, len(session.ids))
         is_kept = bool(session.kept.chunks) and session.kept.end == len(session.ids)
         if not is_kept or session.kept.chunks[-1].position > session.sent:
             led.fed = min(led.fed, self._start(session, len(session.ids) - 1))

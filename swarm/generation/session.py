@@ -13,12 +13,10 @@ from swarm.generation.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Hidden states of the tokens `[position, end)`, as they were computed in one run. ids: where
-    some of them are drafts."""
+    """Hidden states of the tokens `[position, end)`, as they were computed in one run."""
 
     position: int
     rows: np.ndarray
-    ids: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -66,16 +64,6 @@ class Kept:
         self.nbytes -= freed
         return freed
 
-    def trim(self, end: int) -> int:
-        """Forget tokens from `end` on. The bytes that were freed."""
-        before = self.nbytes
-        while self.chunks and self.end > end:
-            last = self.chunks.pop()
-            self.nbytes -= last.rows.nbytes
-            if last.position < end:
-                self.put(Chunk(last.position, last.rows[: end - last.position]))
-        return before - self.nbytes
-
     def clear(self) -> int:
         """Forget all. The bytes that were freed."""
         freed, self.nbytes = self.nbytes, 0
@@ -97,8 +85,7 @@ class Session:
     wait for their run. touched: when it was last heard of. ran: when its last run
     began. reaches: the end of the step that is running. refused: nodes that had no slot for it.
     announce: the next stage has not heard the present opening yet. shared: tokens whose KV were
-    another session's. known: so many of the ids stage 1 has said to be no drafts. drafted: some
-    were drafts.
+    another session's.
     """
 
     key: str
@@ -120,8 +107,6 @@ class Session:
     closed: bool = False
     announce: bool = False
     shared: int = 0
-    known: int = 0
-    drafted: bool = False
     refused: set[str] = field(default_factory=set)
     resent: tuple[float, int, str] = (-1e9, -1, "")  # when, from where, to whom
     asked: tuple[float, int] = (-1e9, -1)  # when the stage before was told what lacks, from where
@@ -131,15 +116,6 @@ class Session:
         """Tokens that are held once all that is pending has run."""
         running = self.reaches if self.running else 0
         return max([self.held, running, *(step.end for step in self.pending)])
-
-    def agrees(self, step: Step) -> int:
-        """Where the ids of a step, as far as they are known here, end to be these."""
-        for position, (mine, its) in enumerate(
-            zip(self.ids[step.position : step.end], step.ids, strict=False), step.position
-        ):
-            if mine != its:
-                return position
-        return step.end
 
     def learn(self, position: int, ids: tuple[int, ...]) -> None:
         """Take in ids of a step."""

@@ -68,9 +68,6 @@ class Limits:
     shares: Shares = USUAL_SHARES
     """Of one agent, at stage 1."""
 
-    drafts: int = 0
-    """Ids that stage 1 guesses from a session's own text while no other session is under way."""
-
     reuse: bool = True
     """Whether a session that begins as another one takes a copy of its keys and values."""
 
@@ -160,35 +157,16 @@ class StageCore:
                 return
         session.touched, session.back = now, back
         if step.opening is not None:
-            if step.epoch > session.epoch:
-                session.known = 0  # its client has perhaps fewer than those before told it
             session.opening, session.epoch = step.opening, step.epoch
             session.route |= step.route
             session.announce = True
-        if step.drafts and step.known < session.known:
-            return  # they have been chosen meanwhile, or others
-        session.known = max(session.known, step.known)
         if step.position > session.reach:
             self._lacks(session, session.reach, now)
             return
-        session.drafted = session.drafted or step.drafts > 0
-        if session.drafted:
-            self._correct(session, session.agrees(step))
         session.learn(step.position, step.ids)
         if step.end <= session.reach and self._is_done(session, step, probe, now):
             return
         self._wait(session, step)
-
-    def _correct(self, session: Session, end: int) -> None:
-        """Ids from `end` on were drafts, and are others."""
-        if end >= len(session.ids):
-            return
-        del session.ids[end:]
-        session.held, session.sent = min(session.held, end), min(session.sent, end)
-        self.kept_bytes -= session.kept.trim(end)
-        for step in [each for each in session.pending if each.end > end]:
-            session.pending.remove(step)
-            self.pending_bytes -= step.nbytes
 
     def _may_begin(self, step: Step) -> bool:
         """Whether the KV before a session's first step are here, or there are none."""
@@ -211,7 +189,7 @@ class StageCore:
     def _is_done(self, session: Session, step: Step, probe: bool, now: float) -> bool:
         """Whether a repeated step needs no run."""
         if self._tail is not None:
-            return not step.asks or self._tail.repeat(session, step.known, self._out)
+            return not step.asks or self._tail.repeat(session, step.end, self._out)
         if step.asks and session.kept.end == step.end and step.position <= session.sent:
             self._forward(session, session.kept.chunks[-1], step.known, now, probe)
             return True
@@ -254,14 +232,10 @@ class StageCore:
             if session.closed:
                 self._leaving.discard(session.slot)
                 continue
-            if min(step.end, step.known) > len(session.ids):
+            if step.end > len(session.ids):
                 continue  # the client asked again, and has fewer
-            if session.drafted and (agreed := session.agrees(step)) < step.end:
-                session.held = max(session.held, agreed if agreed > step.position else 0)
-                continue  # of its drafts one was wrong
             # At position 0 a slot begins anew: what lies behind is computed again, in order.
-            end = step.end if self.stage > 1 else step.end - step.drafts
-            session.held = end if step.position == 0 else max(session.held, end)
+            session.held = step.end if step.position == 0 else max(session.held, step.end)
             if self._tail is None:
                 self._pass_on(session, step, rows[at].copy() if len(run.steps) > 1 else rows[at])
             elif step.asks:
@@ -281,21 +255,13 @@ class StageCore:
         self.close(session.key)
 
     def _ask_tail(self, session: Session, step: Step, logits: np.ndarray, now: float) -> None:
-        """logits: [vocabulary], or with drafts [drafts + 1, vocabulary]."""
         assert self._tail is not None
-        for index, row in enumerate(np.atleast_2d(logits), step.end - step.drafts):
-            self.counts["tokens"] += 1
-            if self._tail.choose(session, index, row, self._out):
-                self.close(session.key)
-                return
-            if index == step.end or session.ids[index] != step.ids[index - step.position]:
-                break
-            self.counts["accepted"] += 1
-        if step.drafts:
-            session.held = min(session.held, len(session.ids) - 1)
+        self.counts["tokens"] += 1
+        if self._tail.choose(session, step.end, logits, self._out):
+            self.close(session.key)
 
     def _pass_on(self, session: Session, step: Step, rows: np.ndarray) -> None:
-        chunk = Chunk(step.position, rows, step.ids if step.drafts else ())
+        chunk = Chunk(step.position, rows)
         self.kept_bytes += session.kept.put(chunk)
         while self.kept_bytes > self._limits.kept_bytes and (freed := session.kept.drop_first()):
             self.kept_bytes -= freed
@@ -324,7 +290,7 @@ class StageCore:
             session.epoch,
             chunk.position,
             known,
-            chunk.ids or tuple(session.ids[chunk.position : chunk.end]),
+            tuple(session.ids[chunk.position : chunk.end]),
             chunk.rows,
             session.opening if opens else None,
             session.route if opens else {},
@@ -368,14 +334,9 @@ class StageCore:
             self._lacks(session, have, now)
             return
         # Of a prompt whose chunks are still coming no chunk but the last one asks for a token.
-        known = self._known(session)
+        known = max(len(session.ids), session.opening.prompt)
         for chunk in session.kept.since(have):
-            if chunk.position < known:  # a newer attempt knows fewer, and computes the rest again
-                self._forward(session, chunk, known, now)
-
-    def _known(self, session: Session) -> int:
-        """How many ids of a session are no drafts."""
-        return max(session.known, session.opening.prompt)
+            self._forward(session, chunk, known, now)
 
     def _lacks(self, session: Session, have: int, now: float) -> None:
         """Tokens from `have` on are needed from the stage before."""

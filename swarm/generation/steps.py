@@ -27,7 +27,6 @@ from swarm.wire.maps import pack, unpack_map
 
 MOST_MESSAGE = 64 << 20  # bytes
 MOST_STEPS = 4096  # of one message
-MOST_DRAFTS = 16  # ids of one step
 CHUNK_BYTES, LEAST_CHUNK, MOST_CHUNK = 256 << 10, 16, 64
 
 
@@ -56,7 +55,6 @@ class Step:
     """Tokens `[position, position + len(ids))` of a session on their way to the next stage.
 
     known: how many ids its first stage knew: a step that reaches them asks for the next token.
-    Ids beyond are drafts, of which those count that the last stage would have chosen.
     rows: [len(ids), width], float32; None at stage 1. opening: in the step at position 0, and
     where it has changed. route: nodes of later stages that hold the session, by stage. prefix: all
     ids before `position`, in the first step of a session that begins with another one's KV."""
@@ -78,12 +76,7 @@ class Step:
     @property
     def asks(self) -> bool:
         """Whether the next token is wanted behind it."""
-        return self.end >= self.known
-
-    @property
-    def drafts(self) -> int:
-        """Ids that nobody has chosen yet."""
-        return max(0, self.end - self.known)
+        return self.end == self.known
 
     @property
     def nbytes(self) -> int:
@@ -219,7 +212,7 @@ def _read_step(doc: dict[str, Any]) -> Step:
     )
     if step.prefix and len(step.prefix) != step.position:
         raise DecodeError(f"{len(step.prefix)} ids before a step from {step.position}")
-    if not ids or step.drafts > MOST_DRAFTS or step.position >= step.known:
+    if not ids or step.end > step.known:
         raise DecodeError(f"a step from {step.position} to {step.end} of {step.known} known ids")
     return step
 

@@ -45,13 +45,11 @@ class Tail:
         return bool(finish)
 
     def repeat(self, session: Session, index: int, out: Outbox) -> bool:
-        """Tell the id at `index` and those behind it again; whether it was chosen before."""
+        """Tell the id at `index` again; whether it was chosen before."""
         told = self._told.get(session.key)
         if told is None or index not in told.tokens:
             return False
-        while index in told.tokens:
-            self._tell(session, told.tokens[index], out)
-            index += 1
+        self._tell(session, told.tokens[index], out)
         return True
 
     def forget(self, key: str) -> None:

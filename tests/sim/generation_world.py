@@ -23,7 +23,6 @@ from swarm.generation.head import HeadCore
 from swarm.generation.prefixes import Copy
 from swarm.generation.request import GenerateRequest
 from swarm.generation.sampling import choose
-from swarm.generation.speculation import Benefit
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
 from swarm.generation.steps import Forward, decode_words, encode_words
 from swarm.generation.turns import Run
@@ -32,14 +31,6 @@ from swarm.wire.maps import pack
 WIDTH, VOCABULARY, CONTEXT = 8, 41, 400
 TICK = 0.1  # seconds
 SEEN_DEAD, SEEN_HUNG = 0.2, 1.0  # seconds until gossip knows it
-
-
-class Always(Benefit):
-    """Drafts in each round, whether they pay or not."""
-
-    @property
-    def wants_drafts(self) -> bool:
-        return True
 
 
 class NumpyDecoder:
@@ -57,9 +48,7 @@ class NumpyDecoder:
         self._sums[target, : tokens + 1] = self._sums[source, : tokens + 1]
         self._sums[target, tokens + 1 :] = np.nan
 
-    def run(
-        self, rows: np.ndarray, slot: int, positions: np.ndarray, logits: int = 1
-    ) -> np.ndarray:
+    def run(self, rows: np.ndarray, slot: int, positions: np.ndarray) -> np.ndarray:
         hidden = self._embeddings[rows] if self.first else rows.astype(np.float64)
         out = np.empty(hidden.shape, np.float32)
         for at in range(hidden.shape[0]):
@@ -68,10 +57,7 @@ class NumpyDecoder:
                 position = int(positions[at]) + row
                 sums[position + 1] = 0.8 * sums[position] + hidden[at, row]
                 out[at, row] = np.tanh(sums[position + 1] @ self._map)
-        if not self.last:
-            return out
-        chosen = out[:, -logits:] if logits > 1 else out[:, -1]
-        return 3.0 * (chosen.astype(np.float64) @ self._head)
+        return 3.0 * (out[:, -1].astype(np.float64) @ self._head) if self.last else out
 
 
 def whole(request: GenerateRequest, last: int) -> list[int]:
@@ -113,8 +99,7 @@ class Client:
 
 
 class World:
-    """last: stages. always: drafts in each round, of as many ids as limits say. One agent may have
-    all slots. Times are seconds from 0."""
+    """last: stages. One agent may have all slots. Times are seconds from 0."""
 
     def __init__(
         self,
@@ -125,9 +110,7 @@ class World:
         slots: int = 4,
         limits: Limits = USUAL,
         latency: tuple[float, float] = (0.0002, 0.002),
-        always: bool = False,
     ) -> None:
-        self._always = always
         self.last, self.now, self.loss = last, 0.0, loss
         self.rng = Random(seed)
         self.nodes: dict[str, Node] = {}
@@ -169,9 +152,7 @@ class World:
             core: StageCore
             if stage == 1:
                 to = f"{name}/1"
-                core = head = HeadCore(self.last, name, shape, self._peers, to, limits=self._limits)
-                if self._always:
-                    head.benefit = Always()
+                core = HeadCore(self.last, name, shape, self._peers, to, limits=self._limits)
             else:
                 core = StageCore(stage, self.last, name, shape, self._peers, self._limits)
             node.cores[stage] = (core, NumpyDecoder(stage, self.last, self._slots))
@@ -276,9 +257,7 @@ class World:
                 else:
                     rows = np.stack([step.rows for _, step in run.steps if step.rows is not None])
                 positions = np.array([step.position for _, step in run.steps])
-                wanted = 1 + (run.steps[0][1].drafts if decoder.last else 0)
-                rows = decoder.run(rows, run.slot, positions, wanted)
-                core.computed(run, rows, self.now)
+                core.computed(run, decoder.run(rows, run.slot, positions), self.now)
             node.busy.discard(core.stage)
             self._after(node, core)
 
