@@ -117,7 +117,17 @@ def _measured(model: str, silent: bool) -> Measured:
             if not error.possible:
                 raise
             result = split(model, name="planned", stages=error.possible)
-    return replace(_of_manifest(result.manifest), name=Path(model).stem)
+        whole = split(model, name="planned", stages=1).manifest.shards[-1].compute_ms
+    measured = _of_manifest(result.manifest)
+    return replace(measured, name=Path(model).stem, segments=scaled(measured.segments, whole))
+
+
+def scaled(segments: tuple[Segment, ...], whole_ms: float) -> tuple[Segment, ...]:
+    """With times that add up to the whole model's: a segment alone takes longer than as a part, for
+    a runtime fuses and caches across segments. whole_ms: 0.0 where nothing was measured."""
+    alone = sum(segment.ms for segment in segments)
+    factor = min(1.0, whole_ms / alone) if whole_ms else 1.0
+    return tuple(replace(segment, ms=segment.ms * factor) for segment in segments)
 
 
 def _of_manifest(manifest: Manifest) -> Measured:
