@@ -27,6 +27,7 @@ from nodes.perception.gate.measures import gray
 from shards.zoo import digits_model
 
 RATE = 30.0
+NOISES = 7  # pictures of noise, in turn: neither a card's frames nor two cards share them all
 SIDES = np.array([WIDTH, HEIGHT, WIDTH, HEIGHT])
 ALIKE = (0.8, 0.9, 0.95, 0.98)
 USUAL = 0.95
@@ -56,9 +57,10 @@ class Shown:
 
 def frames_of(plan: CropsPlan) -> Iterator[Shown]:
     random = np.random.default_rng(plan.seed)
+    noises = random.normal(0, plan.noise, (NOISES, HEIGHT, WIDTH, 3)).astype(np.float32)
     for number in range(plan.cards * TURN):
         shown, image = card(number), draw(number)
-        noisy = np.clip(image + random.normal(0, plan.noise, image.shape), 0, 255).astype(np.uint8)
+        noisy = np.clip(image + noises[number % NOISES], 0, 255).astype(np.uint8)
         box = shown.box + random.normal(0, plan.tremble, 4) / SIDES
         yield Shown(number // TURN // 2, shown.digit, noisy, box)
 
