@@ -19,7 +19,7 @@ from nodes.up.how_to_ask import how_to_ask
 from nodes.up.mesh import LocalMesh, check_embedded, local_mesh
 from nodes.up.splitting import split_into
 from shards.manifest import Manifest, read_dir
-from swarm.errors import BadKey
+from swarm.errors import BadKey, InvalidArgument
 from swarm.scratch import Scratch
 from swarm.security.identity import Identity
 from swarm.security.trusted_keys import own_key
@@ -35,6 +35,8 @@ def run_up(options: UpOptions, target: Target) -> int:
     set_up_logging(LogForm())
 
     async def main() -> int:
+        if options.auto and options.autoscale:
+            raise InvalidArgument("--autoscale is for shards; nodes of --auto share by themselves")
         check_embedded(target.nats, options.secure, options.servers)
         stop = stop_on_signals()
         with Scratch("up") as directory:

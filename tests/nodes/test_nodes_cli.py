@@ -168,6 +168,12 @@ def test_settings_keep_their_units(started: list[NodeConfig]) -> None:
     assert (started[0].max_wait, started[0].budget) == (0.0025, 0.25)
 
 
+def test_two_ways_to_add_nodes_are_not_mixed() -> None:
+    told = CliRunner().invoke(app, ["up", "--model", "toy", "--auto", "2", "--autoscale", "1"])
+    assert told.exit_code == 1
+    assert "share by themselves" in told.stderr
+
+
 def test_a_number_may_carry_its_unit(started: list[NodeConfig]) -> None:
     node(["--max-wait", "2.5ms", "--budget", "0.25s"])
     assert (started[0].max_wait, started[0].budget) == (0.0025, 0.25)
