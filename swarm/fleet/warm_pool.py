@@ -30,8 +30,9 @@ WAITING, IN_HAND, COMPUTE_US = 0, 1, 2  # numbers of a load, as gossiped
 @dataclass(frozen=True, slots=True)
 class StageState:
     """One stage as gossip tells it. primaries: ready ones, without standbys. work: seconds of work
-    that wait for each node. covers: further nodes that serve it, behind the primaries. helpers:
-    standbys that have taken it. busy: the sum of the utilisations of all that serve it."""
+    that wait for each node. covers: further nodes that serve it, behind the primaries, without
+    standbys. helpers: standbys that have taken it; spare: those that have not. busy: the sum of the
+    utilisations of all that serve it."""
 
     where: Where
     primaries: int
@@ -39,11 +40,14 @@ class StageState:
     covers: int = 0
     helpers: int = 0
     busy: float = 0.0
+    spare: int = 0
 
     @property
     def load(self) -> StageLoad:
+        """A standby that gives the stage back stands behind it again."""
         nodes = self.primaries + self.helpers
-        return StageLoad(self.where, nodes, self.busy, self.work, self.covers)
+        covers = self.covers + self.helpers + self.spare
+        return StageLoad(self.where, nodes, self.busy, self.work, covers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,9 @@ def states_of(peers: Collection[PeerView], stages: Iterable[Where]) -> list[Stag
         helpers = [p.node for p in able if p.priority == PRIMARY and p.node in standbys]
         work = messages * pace / max(1, len(ready) + len(helpers))
         busy = sum(stage_busy(values[node], where) for node in (*ready, *helpers))
-        covers = len([peer for peer in able if peer.node not in standbys]) - len(ready)
-        found.append(StageState(where, len(ready), work, covers, len(helpers), busy))
+        spare = len([peer for peer in able if peer.node in standbys]) - len(helpers)
+        covers = len(able) - len(ready) - len(helpers) - spare
+        found.append(StageState(where, len(ready), work, covers, len(helpers), busy, spare))
     return found
 
 

@@ -36,7 +36,7 @@ def slot_loads(
         if own and nodes:
             where: Where = (plan.model, plan.version, slot.first)
             busy = min(float(nodes), sum(state.busy for state in own))
-            work, covers = max(s.work for s in own), min(s.covers for s in own)
+            work, covers = max(s.work for s in own), min(s.load.covers for s in own)
             found.append(StageLoad(where, nodes, busy, work, covers))
     return found
 
@@ -49,14 +49,21 @@ def change(
     wanted: Mapping[Where, int],
 ) -> Change | None:
     """The one slot that gets a node, or gives one back; None where all is well. loads: see
-    `slot_loads`; wanted: what `Scaling` makes of them."""
+    `slot_loads`; wanted: what `Scaling` makes of them. A slot with a node that still loads its
+    stages gets no other one: nobody knows yet how much that node helps."""
     if plan.frozen:
         return None
+    loading = {
+        filled[node.node]
+        for node in nodes
+        if node.node in filled and not node.serves.issuperset(plan.slots[filled[node.node]].stages)
+    }
     by_first = {load.where[2]: load for load in loads}
     free = [node for node in nodes if node.node not in filled]
-    for slot in sorted(plan.slots, key=lambda s: -_share(by_first.get(s.first))):
+    order = sorted(enumerate(plan.slots), key=lambda s: -_share(by_first.get(s[1].first)))
+    for number, slot in order:
         load = by_first.get(slot.first)
-        if load is None:
+        if load is None or number in loading:
             continue
         want, share = wanted.get(load.where, load.nodes), f"{_share(load):.0%} of the time"
         if want > load.nodes >= slot.replicas and any(n.room >= slot.need for n in free):

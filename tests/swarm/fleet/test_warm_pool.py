@@ -162,6 +162,16 @@ def test_a_stage_whose_nodes_compute_most_of_the_time_gets_as_many_standbys_as_i
     assert HIGH > 2.0 / 3
 
 
+def test_a_standby_comes_back_from_a_calm_stage_that_nobody_else_covers() -> None:
+    standbys = pool(1)
+    standbys.states[TWO] = replace(ready(TWO, covers=0), busy=0.9)
+    standbys.run(HIGH_FOR + 8)
+    assert standbys.taken() == [TWO]
+    standbys.states[TWO] = ready(TWO, covers=0)
+    standbys.run(LOW_FOR + 10)
+    assert standbys.taken() == []
+
+
 def test_a_standby_leaves_a_busy_stage_for_one_without_nodes() -> None:
     standbys = pool(1)
     standbys.states[THREE] = ready(THREE, 1, TOO_MUCH * 2)
@@ -208,8 +218,8 @@ def test_the_state_of_a_stage_is_read_from_the_gossip() -> None:
         peer("s2", "standby", STAGES, 1, draining=True),
     ]
     assert states_of(peers, STAGES) == [
-        StageState(ONE, 1, 0.0, 1),
-        StageState(TWO, 1, 1.0, 1),
+        StageState(ONE, 1, 0.0, 1, spare=1),
+        StageState(TWO, 1, 1.0, 1, spare=1),
         StageState(THREE, 0, 0.0, 1, helpers=1),
     ]
     assert standbys_of(peers) == [StandbyNode("s1", frozenset(STAGES), THREE)]

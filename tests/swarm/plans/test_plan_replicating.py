@@ -11,23 +11,29 @@ from swarm.fleet.scaling import Scaling
 from swarm.fleet.warm_pool import StageState
 from swarm.plans.document import PlanInForce, Slot
 from swarm.plans.replicating import Change, change, slot_loads
-from swarm.plans.slots import AutoNode, fill
+from swarm.plans.slots import AutoNode, Claim, fill
 
 SLOTS = (Slot(1, 2, "a", 1000, 50), Slot(3, 3, "b", 1000, 50))
 PLAN = PlanInForce("m", "1", 1, SLOTS, "a", "first")
-NODES = tuple(AutoNode(name, room=100, pace_us=(500, 500, 1000)) for name in "abc")
+ALL = frozenset((1, 2, 3))
+NODES = tuple(AutoNode(name, room=100, pace_us=(500, 500, 1000), serves=ALL) for name in "abc")
 
 
 def states(*busy: float) -> list[StageState]:
     return [StageState(("m", "1", n), 1, busy=b, covers=1) for n, b in enumerate(busy, 1)]
 
 
-def after(plan: PlanInForce, busy: list[StageState], seconds: float = 5.0) -> Change | None:
-    scaling, filled = Scaling(), fill(plan, NODES)
+def after(
+    plan: PlanInForce,
+    busy: list[StageState],
+    seconds: float = 5.0,
+    nodes: tuple[AutoNode, ...] = NODES,
+) -> Change | None:
+    scaling, filled = Scaling(), fill(plan, nodes)
     for tick in range(round(seconds / 0.3)):
         loads = slot_loads(plan, filled, busy)
         wanted = scaling.observe(loads, tick * 0.3)
-    return change(plan, filled, NODES, loads, wanted)
+    return change(plan, filled, nodes, loads, wanted)
 
 
 def test_a_node_is_as_busy_as_all_of_its_stages_together() -> None:
@@ -52,6 +58,18 @@ def test_a_slot_that_has_been_calm_gives_its_second_node_back() -> None:
     assert after(both, states(0.1, 0.1, 0.1), seconds=130) == Change(
         1, 1, "the nodes of stages 1-2 compute only 10% of the time"
     )
+
+
+def test_while_a_further_node_loads_no_third_one_is_taken() -> None:
+    """The work that piled up waits until it serves."""
+    both = replace(PLAN, slots=(replace(SLOTS[0], replicas=2), SLOTS[1]))
+    piled = [replace(states(0.9)[0], work=3.0), *states(0.9, 0.1, 0.1)[1:]]
+    helper = replace(NODES[2], claim=Claim(1, 0))
+    free = replace(NODES[0], node="d")
+    loading = (*NODES[:2], replace(helper, serves=frozenset([1])), free)
+    assert after(both, piled, nodes=loading) is None
+    found = after(both, piled, nodes=(*NODES[:2], helper, free))
+    assert found is not None and found.replicas == 3
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3))
