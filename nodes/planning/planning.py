@@ -114,9 +114,11 @@ class Planning:
             self._news.set()
 
     async def run(self) -> None:
-        """Look at the mesh regularly, and at once where a node, a plan or a claim changed."""
-        self._began = time.monotonic()
-        self._mesh.follow_config(self._config_changed)
+        """Look at the mesh regularly, and at once where a node, a plan or a claim changed. After a
+        defect it may be called again, and goes on with what it knew."""
+        if not self._began:
+            self._mesh.follow_config(self._config_changed)
+            self._began = time.monotonic()
         try:
             while True:
                 await asyncio.sleep(LOOK_PAUSE)
@@ -130,9 +132,10 @@ class Planning:
                         await self._news.wait()
                 except TimeoutError:
                     continue
-        finally:
+        except asyncio.CancelledError:
             for tended in self._tended.values():
                 tended.measured.cancel()
+            raise
 
     def _config_changed(self) -> None:
         self._changed.set()
@@ -238,10 +241,13 @@ class Planning:
         log.warning("stage %d is not served here: %s", stage, error)
         self._tell("rejected", {"version": version, "detail": str(error)[:REASON_LIMIT]})
         tended = self._tended.get(version)
-        if tended is None or tended.stored.plan is None or tended.slot is None:
+        plan = None if tended is None else tended.stored.plan
+        if tended is None or plan is None or tended.slot is None:
             return
+        if tended.slot >= len(plan.slots):
+            return  # another plan has just come: the next look takes a slot of it
         # Others see that it has no room, and give the slot to another node.
-        tended.no_room_for = max(0, tended.stored.plan.slots[tended.slot].need - ROOM_STEP)
+        tended.no_room_for = max(0, plan.slots[tended.slot].need - ROOM_STEP)
         tended.no_room_until = time.monotonic() + NO_ROOM_FOR
         self._news.set()
 

@@ -69,7 +69,8 @@ def test_while_a_further_node_loads_no_third_one_is_taken() -> None:
     loading = (*NODES[:2], replace(helper, serves=frozenset([1])), free)
     assert after(both, piled, nodes=loading) is None
     found = after(both, piled, nodes=(*NODES[:2], helper, free))
-    assert found is not None and found.replicas == 3
+    assert found is not None
+    assert found.replicas == 3
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3))
