@@ -94,9 +94,7 @@ async def _serve(
             return 130
         _announce(local, manifest, target.json, gateway)
         if options.autoscale:
-            scale = Autoscale(
-                local, name, manifest.version, options.replicas, options.autoscale, _say, more
-            )
+            scale = Autoscale(local, name, options.replicas, options.autoscale, _say, more)
             local.own(scale.run(), "autoscale")
         await stop.wait()
         if not target.json:

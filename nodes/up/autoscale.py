@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.up.mesh import LocalMesh
+from nodes.up.mesh import BROKEN_FROM, LocalMesh
 from nodes.up.supervisor import NodeProcess
 
 LOOK_EVERY = 1.0  # seconds
+TRY_AGAIN_AFTER = 60.0  # seconds, for a stage whose further process did not become ready
+FIELDS = ("stage", "replicas", "nodes", "busy")  # of a row of `wanted`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +54,21 @@ def moves(
     return found
 
 
-def wanted_of(statuses: Iterable[Mapping[str, Any]], version: str) -> dict[int, tuple[int, str]]:
-    """The nodes that each stage of a version should have, as the nodes tell; the most counts."""
+def wanted_of(statuses: Iterable[Mapping[str, Any]], model: str) -> dict[int, tuple[int, str]]:
+    """The nodes that each stage of a model should have, as the nodes tell; the most counts. A
+    process serves its stage of all versions, so another version may be promoted meanwhile."""
     found: dict[int, tuple[int, str]] = {}
     for status in statuses:
-        for row in status.get("wanted", []):
-            stage, number = row["stage"], row["replicas"]
-            if row["version"] == version and number > found.get(stage, (0, ""))[0]:
-                nodes = max(1, row["nodes"])
-                why = f"each of {nodes} computes {row['busy'] / nodes:.0%} of the time"
-                found[stage] = number, why
+        rows = status.get("wanted", [])
+        for row in rows if isinstance(rows, list) else []:
+            if not isinstance(row, Mapping) or row.get("model") != model:
+                continue
+            stage, number, told, busy = (row.get(name) for name in FIELDS)
+            if not (type(stage) is type(number) is type(told) is int):
+                continue  # a status is whatever a member of the mesh writes
+            if isinstance(busy, int | float) and number > found.get(stage, (0, ""))[0]:
+                nodes = max(1, told)
+                found[stage] = number, f"each of {nodes} computes {busy / nodes:.0%} of the time"
     return found
 
 
@@ -71,36 +79,38 @@ class Autoscale:
         self,
         local: LocalMesh,
         model: str,
-        version: str,
         base: int,
         most: int,
         tell: Callable[[str], None],
         arguments: Iterable[str] = (),
     ) -> None:
         self._local = local
-        self._model, self._version = model, version
+        self._model = model
         self._base, self._most = base, most
         self._tell = tell
         self._arguments = list(arguments)
         self._extra: dict[int, list[NodeProcess]] = {}
         self._leaving: list[NodeProcess] = []
+        self._broken: dict[int, float] = {}  # stages, and when they are tried again
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             self._forget_the_ended()
+            self._end_the_broken(time.monotonic())
             statuses = [
                 status
                 for node in self._local.supervisor.nodes
                 if node.alive and (status := self._local.status_of(node)) is not None
             ]
             extra = {stage: len(nodes) for stage, nodes in self._extra.items()}
-            wanted = wanted_of(statuses, self._version)
+            wanted = wanted_of(statuses, self._model)
             starting = {
                 stage for stage, nodes in self._extra.items() if not all(map(self._serves, nodes))
             }
             for move in moves(wanted, self._base, extra, self._most, starting):
-                self._make(move)
+                if move.by < 0 or move.stage not in self._broken:
+                    self._make(move)
 
     def _serves(self, node: NodeProcess) -> bool:
         return (self._local.status_of(node) or {}).get("state") == "ready"
@@ -110,14 +120,31 @@ class Autoscale:
         if move.by > 0:
             nodes.append(self._local.start(f"shard-{move.stage}", self._model, *self._arguments))
         else:
-            leaving = nodes.pop()
-            leaving.wanted = False
-            leaving.signal(signal.SIGTERM)
-            self._leaving.append(leaving)
+            self._end(nodes.pop())
         word = "a node more" if move.by > 0 else "a node less"
         self._tell(f"stage {move.stage}: {word} ({self._base + len(nodes)}): {move.why}")
+
+    def _end(self, node: NodeProcess) -> None:
+        node.wanted = False
+        node.signal(signal.SIGTERM)
+        self._leaving.append(node)
+
+    def _end_the_broken(self, now: float) -> None:
+        """One that keeps dying before it is ready would keep its place from other stages."""
+        self._broken = {stage: until for stage, until in self._broken.items() if now < until}
+        for stage, nodes in self._extra.items():
+            for node in [each for each in nodes if _is_broken(each)]:
+                nodes.remove(node)
+                self._end(node)
+                self._broken[stage] = now + TRY_AGAIN_AFTER
+                log = f"see {node.log_path}" if node.log_path else "it has no log"
+                self._tell(f"stage {stage}: a further node does not become ready: {log}")
 
     def _forget_the_ended(self) -> None:
         for node in [each for each in self._leaving if not each.alive]:
             self._leaving.remove(node)
             self._local.supervisor.nodes.remove(node)
+
+
+def _is_broken(node: NodeProcess) -> bool:
+    return not (node.alive or node.was_ready) and node.past.failures >= BROKEN_FROM

@@ -162,9 +162,10 @@ class LocalMesh:
             doc = json.loads(bytes(message.data))
             if doc["node"] != speaker(message.subject, message.headers):
                 raise ValueError("a member speaks for another")
+            pid, state = doc["pid"], doc["state"]
             self.statuses[doc["node"]] = doc
-            if doc["state"] == "ready":
-                self._note_ready(doc["pid"])
+            if state == "ready":
+                self._note_ready(pid)
         except (ValueError, KeyError, TypeError, RecursionError):
             log.warning("a malformed status arrived on %s", message.subject)
         self.changed.set()

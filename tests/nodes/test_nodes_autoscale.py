@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from support.meshes import mesh_of, split_digits
 from support.waiting import eventually
 
 from nodes.up.autoscale import Autoscale, Move, moves, wanted_of
-from nodes.up.mesh import push
+from nodes.up.mesh import BROKEN_FROM, LocalMesh, push
+from nodes.up.restarts import Past
+from nodes.up.supervisor import NodeProcess, Supervisor
 from shards.zoo import digits_heldout
+from swarm.link import LinkMessage
 
 NUMBERS = st.dictionaries(st.integers(1, 5), st.integers(0, 9))
 
@@ -38,16 +42,62 @@ def test_no_stage_has_fewer_than_its_own_and_all_together_no_more_than_allowed(
     assert not lacks or sum(extra.values()) == most
 
 
-def test_the_most_that_any_node_tells_counts_and_other_versions_do_not() -> None:
-    def told(version: str, stage: int, replicas: int) -> dict[str, Any]:
-        row = {"model": "m", "version": version, "stage": stage, "nodes": 1, "busy": 0.9}
-        return {"wanted": [row | {"replicas": replicas}]}
+def told(version: str, stage: int, replicas: int, model: str = "m") -> dict[str, Any]:
+    row = {"model": model, "version": version, "stage": stage, "nodes": 1, "busy": 0.9}
+    return {"wanted": [row | {"replicas": replicas}]}
 
-    statuses = [told("1", 1, 1), told("1", 1, 2), told("2", 1, 9), {}]
-    assert wanted_of(statuses, "1") == {1: (2, "each of 1 computes 90% of the time")}
-    assert moves(wanted_of(statuses, "1"), 1, {}, 3) == [
+
+def test_the_most_that_any_node_tells_counts_and_other_models_do_not() -> None:
+    statuses = [told("1", 1, 1), told("1", 1, 2), told("1", 1, 9, "other"), {}]
+    assert wanted_of(statuses, "m") == {1: (2, "each of 1 computes 90% of the time")}
+    assert moves(wanted_of(statuses, "m"), 1, {}, 3) == [
         Move(1, 1, "each of 1 computes 90% of the time")
     ]
+
+
+def test_a_version_that_was_promoted_meanwhile_counts() -> None:
+    assert wanted_of([told("2", 1, 3)], "m") == {1: (3, "each of 1 computes 90% of the time")}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [None, 7, [None], [{}], [{"model": "m"}], [told("1", 1, 2)["wanted"][0] | {"stage": [1]}]],
+)
+def test_a_malformed_status_asks_for_nothing(wanted: object) -> None:
+    assert wanted_of([{"wanted": wanted}], "m") == {}
+
+
+async def test_a_process_that_does_not_become_ready_gives_its_place_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nodes.up.autoscale.LOOK_EVERY", 0.0)
+    serves = NodeProcess("shard-1", [])
+    monkeypatch.setattr(NodeProcess, "alive", property(lambda self: self is serves))
+    supervisor = Supervisor([serves])
+    said: list[str] = []
+
+    def start(role: str, model: str, *extra: str) -> NodeProcess:
+        supervisor.nodes.append(NodeProcess(role, [], past=Past(failures=BROKEN_FROM)))
+        return supervisor.nodes[-1]
+
+    def status_of(node: NodeProcess) -> dict[str, Any] | None:
+        return told("1", 1, 2) if node is serves else None
+
+    local: Any = SimpleNamespace(supervisor=supervisor, start=start, status_of=status_of)
+    task = asyncio.create_task(Autoscale(local, "m", 1, 1, said.append).run())
+    await eventually(lambda: len(said) == 2, "it is given up")
+    await eventually(lambda: supervisor.nodes == [serves], "it is forgotten")
+    await asyncio.sleep(0.05)
+    task.cancel()
+    assert [line.partition(":")[0] for line in said] == ["stage 1"] * 2, "no other one starts soon"
+    assert "does not become ready" in said[1]
+
+
+def test_a_status_that_names_no_process_is_not_kept() -> None:
+    local = LocalMesh("", "m", None, Supervisor(), None, [], None)  # type: ignore[arg-type]
+    data = b'{"node": "n", "state": "starting"}'
+    local.take_status(LinkMessage("swarm.m.status.n", "", None, data))
+    assert local.status_of(NodeProcess("shard-1", [])) is None
 
 
 @pytest.mark.integration
@@ -61,7 +111,7 @@ async def test_a_stage_under_load_gets_a_node_and_no_request_is_lost_when_it_goe
             local.start(f"shard-{stage}", "digits")
         await local.ready()
         said: list[str] = []
-        scale = Autoscale(local, "digits", "1", 1, 2, said.append)
+        scale = Autoscale(local, "digits", 1, 2, said.append)
         images, _ = digits_heldout()
         done: list[int] = []
 
