@@ -86,7 +86,7 @@ def demo(options: DemoOptions) -> int:
 
     Exits with 1 if an answer was lost or wrong, or a protection of --secure did not hold. With
     --learn: exits with 1 if a target is missed; with --camera: if a frame was lost, wrong or old;
-    with --chat: if a token differs from the undisturbed text's.
+    with --chat, a language model's story: if a token differs from the undisturbed text's.
     """
     if options.learn + options.secure + options.camera + options.chat > 1:
         raise typer.BadParameter("--learn, --secure, --camera and --chat are stories: give one")

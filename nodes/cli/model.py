@@ -102,7 +102,7 @@ def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
                 model,
                 name=options.name or model_name(file),
                 version=options.version,
-                stages=None if cuts else options.stages,
+                stages=options.stages if cuts is None else None,
                 cuts=cuts,
                 edge_layers=options.edge_layers or None,
                 edge_cut=options.edge_cut or None,

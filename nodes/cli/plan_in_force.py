@@ -27,7 +27,9 @@ def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> int:
         else:
             stored = await store.read(name, version)
             if stored.plan is None:
-                why = stored.refused or "start nodes with --role auto, which make one"
+                why = (
+                    stored.refused or "nodes of role auto make one, some seconds after their start"
+                )
                 raise NotFound(f"{name}@{version} has no plan in force: {why}")
             plan = stored.plan
         if target.json:

@@ -41,12 +41,12 @@ def run_plan_ahead(model: str, options: PlanOptions, as_json: bool) -> int:
     """Returns the exit code. Exit 1 where no plan can run."""
 
     async def main() -> int:
-        fleet = read_fleet(_text_of(options.devices))
+        objective, fleet = _objective(options.objective), read_fleet(_text_of(options.devices))
         measured = _measured(model, as_json)
         problem = Problem(
             measured.segments,
             fleet.devices,
-            _objective(options.objective),
+            objective,
             fleet.links,
             fleet.link,
             fleet.codecs,
@@ -59,14 +59,14 @@ def run_plan_ahead(model: str, options: PlanOptions, as_json: bool) -> int:
         )
         plan = make_plan(problem)
         document = document_of(measured, problem, plan)
-        if options.plot:
-            _plot(document, options.plot)
         if options.output:
             _write(document, options.output)
         if as_json:
             print_json(document)
         else:
-            _show(document)
+            _show(document, model, options.output)
+        if options.plot:
+            _plot(document, options.plot)
         return 0
 
     return guarded(main, as_json)
@@ -216,7 +216,7 @@ def steps_of(document: Mapping[str, Any]) -> list[tuple[str, str, float, float]]
     return steps
 
 
-def _show(document: Mapping[str, Any]) -> None:
+def _show(document: Mapping[str, Any], model: str, written: str) -> None:
     exact = "the best there is" if document["exact"] else f"within {document['gap']:.1%} of a bound"
     title = (
         f"{document['model']}: {document['latency_ms']:.1f} ms a request, "
@@ -240,11 +240,10 @@ def _show(document: Mapping[str, Any]) -> None:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     for other in document["others"]:
         out.print(f"not {other['plan']}: {other['why']}", markup=False, highlight=False)
-    err.print(
-        "next: swarm model plan … -o plan.json; swarm model split FILE --plan plan.json -o FOLDER",
-        markup=False,
-        soft_wrap=True,
-    )
+    make = "" if written else "swarm model plan … -o plan.json; "
+    file = "FILE" if Path(model).is_dir() else model
+    split = f"swarm model split {file} --plan {written or 'plan.json'} -o FOLDER"
+    err.print(f"next: {make}{split}", markup=False, highlight=False, soft_wrap=True)
 
 
 def lanes(document: Mapping[str, Any]) -> list[str]:

@@ -32,6 +32,7 @@ class NodeView:
 
     node: str
     role: str
+    stages: str  # of its slots in plans
     state: str
     detail: str
     model: str
@@ -58,6 +59,7 @@ def node_view(status: dict[str, Any], state: str = "", rate: float | None = None
     return NodeView(
         node=text(status.get("node")),
         role=text(status.get("role")),
+        stages=",".join(filter(None, map(_slot, rows(status.get("plans")))))[:LONGEST_FIELD],
         state=state or text(status.get("state")),
         detail=_with_slots(status, text(status.get("detail"))),
         model=f"{model}@{version}" if model else "",
@@ -77,15 +79,21 @@ def _with_slots(status: dict[str, Any], detail: str) -> str:
     """With the stages of its slots in front, where it is a node of role auto."""
     told = []
     for plan in rows(status.get("plans")):
-        slot = plan.get("slot")
-        if isinstance(slot, list) and len(slot) == 2:
-            first, last = (count_text(amount(stage)) for stage in slot)
-            told.append(f"stages {first}-{last} of plan {count_text(amount(plan.get('plan')))}")
+        if stages := _slot(plan):
+            told.append(f"stages {stages} of plan {count_text(amount(plan.get('plan')))}")
         elif plan.get("lacking"):
             told.append(text(plan["lacking"]))
         else:
             told.append("no slot" if plan.get("measured") is True else "measures its pace")
     return "; ".join([*told, detail])[:LONGEST_FIELD] if told else detail
+
+
+def _slot(plan: dict[str, Any]) -> str:
+    """The first and the last stage of a node's slot in a plan; '' without one."""
+    slot = plan.get("slot")
+    if not isinstance(slot, list) or len(slot) != 2:
+        return ""
+    return "-".join(count_text(amount(stage)) for stage in slot)
 
 
 def served(status: dict[str, Any]) -> float | None:
@@ -185,6 +193,14 @@ COLUMNS = (
     Column("role", 0, 8, 10, lambda v: v.role or ABSURD, right=False),
     Column("node", 0, 6, 16, lambda v: v.node, right=False),
     Column("state", 0, 8, 8, lambda v: v.state or ABSURD, right=False),
+    Column(
+        "stages",
+        1,
+        6,
+        12,
+        lambda v: v.stages or UNMEASURED,
+        says=lambda views: any(v.stages for v in views),
+    ),
     Column("rate\n1/s", 1, 6, 6, lambda v: figure_text(v.rate)),
     Column("compute ms\np50/p99", 2, 11, 13, lambda v: _pair_text(v.compute)),
     Column("waiting", 3, 7, 7, lambda v: count_text(v.waiting)),

@@ -102,7 +102,7 @@ class PlanStore:
         for _ in range(ATTEMPTS):
             seen = await self.read(model, version)
             if seen.plan is None:
-                why = seen.refused or "start nodes with --role auto, which make one"
+                why = seen.refused or "nodes of role auto make one, some seconds after their start"
                 raise NotFound(f"{model}@{version} has no plan in force: {why}")
             plan = changed(seen.plan)
             if await self._write(plan, seen.revision):

@@ -54,6 +54,16 @@ def test_a_plan_for_devices_without_room_for_the_whole_is_split_by_it(files: Pat
     assert [s.name for s in manifest.shards[0].sends] == document["cuts"][0]
 
 
+def test_a_plan_of_one_stage_is_split_by_it(files: Path) -> None:
+    model, devices, plan = f"{files}/digits.onnx", files / "devices.toml", f"{files}/plan.json"
+    devices.write_text(DEVICES.replace("{small}", "1 GB"))
+    made = swarm("model", "plan", model, "--devices", str(devices), "-o", plan)
+    assert f"next: swarm model split {model} --plan {plan} -o FOLDER" in made.stderr
+    done = swarm("model", "split", model, "--plan", plan, "-o", f"{files}/made")
+    assert done.exit_code == 0, done.stderr
+    assert len(read_dir(f"{files}/made")[0].shards) == 1
+
+
 def test_what_is_no_plan_and_what_cannot_be_planned_is_said(files: Path) -> None:
     model, devices = f"{files}/digits.onnx", files / "devices.toml"
     wrong = swarm("model", "split", model, "--plan", str(devices), "-o", f"{files}/made")

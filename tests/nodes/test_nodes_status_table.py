@@ -207,3 +207,10 @@ def test_a_document_survives_the_way_over_the_wire() -> None:
 )
 def test_a_node_of_role_auto_says_which_stages_are_its_own(plan: dict[str, Any], said: str) -> None:
     assert node_view({"detail": "serving", "plans": [plan]}).detail == said
+
+
+def test_the_stages_of_slots_stand_in_a_table_of_80_columns() -> None:
+    slots = [{"slot": [1, 1], "plan": 2}, {"slot": [3, 12], "plan": 1}]
+    table = status_table([node_view({"node": "auto-a", "role": "auto", "plans": slots})], 80)
+    at = [column.header for column in table.columns].index("stages")
+    assert [str(cell) for cell in table.columns[at].cells] == ["1-1,3-12"]
