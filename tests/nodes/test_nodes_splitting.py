@@ -42,11 +42,14 @@ async def test_the_shards_lie_in_the_folder_and_no_process_is_left(
     assert children() <= before
 
 
-async def test_the_error_of_the_split_is_raised_here(tmp_path: Path) -> None:
+async def test_the_error_of_the_split_is_raised_here_and_not_printed_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "no-model.onnx"
     file.write_bytes(b"no model at all")
     with pytest.raises(InvalidArgument, match="not an ONNX model"):
         await split_into(tmp_path / "split", str(file), [])
+    assert capfd.readouterr().err == ""
     assert not (tmp_path / "split").exists()
 
 
