@@ -183,6 +183,8 @@ class StageServer:
     @property
     def queued(self) -> int:
         """Requests in hand on this node."""
+        # The message of one that waits for room in the next lane may be another node's by now.
+        self._continued.difference_update([each for each in self._continued if each.ended])
         return self.source.in_hand + len(self._continued)
 
     @property

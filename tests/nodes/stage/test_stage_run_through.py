@@ -11,7 +11,7 @@ from stage_bench import POISON, SPEC, Bench, FakeModel
 from support.waiting import eventually
 
 from nodes.stage.server import StageServer
-from swarm.errors import Status
+from swarm.errors import ResourceExhausted, Status
 from swarm.fleet.priorities import FALLBACK
 from swarm.model import ModelInfo, Stage
 
@@ -131,6 +131,24 @@ async def test_a_stage_that_hangs_gives_its_requests_back_to_the_lane_they_came_
     later = one.send()
     await eventually(lambda: one.publisher.stored)
     assert await one.all_ended(later) == ["ack"], "others may serve it meanwhile"
+
+
+async def test_a_request_that_another_node_has_by_now_is_in_hand_at_no_stage(
+    bench: MakeBench,
+) -> None:
+    """It waited for room in the next lane meanwhile."""
+    node = Node()
+    one, two = [
+        await bench(FakeModel(ON_LOOP), stage=n, info=LONG, beside=node.beside) for n in (1, 2)
+    ]
+    node.stages = {1: one.server, 2: two.server}
+    two.publisher.refusals = [ResourceExhausted("full")] * 1000
+    sent = one.send()
+    await eventually(lambda: two.counters.blocked)
+    assert two.server.queued == 1
+    one.server.source.hand_back()
+    assert await one.all_ended(sent) == ["nak"]
+    await eventually(lambda: two.server.queued == 0)
 
 
 async def test_a_request_that_fails_at_a_later_stage_names_that_stage(pair: Pair) -> None:
