@@ -124,7 +124,8 @@ class Lacking:
             watched = self._stages[state.where]
             _watch(watched, state, now)
             least = 1 if watched.lost else 0
-            more = wanted[state.where] - state.primaries if state.primaries else 1
+            served = state.primaries or state.helpers
+            more = wanted[state.where] - state.primaries if served else 1
             lacking += [state] * max(least, more)
         return sorted(lacking, key=_by_need)
 
@@ -155,12 +156,16 @@ def assign(lacking: Sequence[StageState], standbys: Iterable[StandbyNode]) -> di
             return True
         return False
 
-    for lost in (True, False):
-        stages = [s.where for s in lacking if bool(s.primaries) is not lost]
+    lost: list[Where] = []
+    busy: list[Where] = []
+    for state in lacking:
+        needs_one = not state.primaries and state.where not in lost
+        (lost if needs_one else busy).append(state.where)
+    for stages, others in ((lost, busy), (busy, lost)):
         left = [w for w in stages if not give(w, [n for n, s in free.items() if s.takes == w])]
         # A standby that helps a busy stage leaves it for one that has no node at all, if no other
         # standby is free.
-        helped = {s.where for s in lacking if s.where not in stages}
+        helped = set(others)
         for where in left:
             able = [node for node, standby in free.items() if where in standby.holds]
             idle = [node for node in able if free[node].takes not in helped]

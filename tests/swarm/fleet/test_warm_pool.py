@@ -172,6 +172,21 @@ def test_a_standby_comes_back_from_a_calm_stage_that_nobody_else_covers() -> Non
     assert standbys.taken() == []
 
 
+def test_a_busy_stage_that_has_lost_all_its_primaries_gets_more_than_one_standby() -> None:
+    standbys = pool(3)
+    standbys.states[TWO] = replace(ready(TWO, 0), busy=0.95)
+    standbys.run(HIGH_FOR + 8)
+    assert standbys.taken() == [TWO, TWO]
+    standbys.states[TWO] = replace(ready(TWO, 1), busy=0.95)
+    standbys.run(STEADY_FOR + 1)
+    changes = standbys.changes
+    standbys.run(20)
+    assert standbys.changes == changes, "they go to and fro"
+    standbys.states[TWO] = ready(TWO, 1)
+    standbys.run(3 * LOW_FOR)
+    assert standbys.taken() == []
+
+
 def test_a_standby_leaves_a_busy_stage_for_one_without_nodes() -> None:
     standbys = pool(1)
     standbys.states[THREE] = ready(THREE, 1, TOO_MUCH * 2)
@@ -180,6 +195,16 @@ def test_a_standby_leaves_a_busy_stage_for_one_without_nodes() -> None:
     standbys.states[ONE] = ready(ONE, 0)
     standbys.run(0.5)
     assert standbys.taken() == [ONE]
+
+
+def test_the_second_standby_of_a_lost_stage_leaves_it_for_one_without_nodes() -> None:
+    standbys = pool(2)
+    standbys.states[TWO] = replace(ready(TWO, 0), busy=0.95)
+    standbys.run(HIGH_FOR + 8)
+    assert standbys.taken() == [TWO, TWO]
+    standbys.states[ONE] = ready(ONE, 0)
+    standbys.run(1)
+    assert standbys.taken() == [ONE, TWO]
 
 
 def test_a_stage_that_nobody_covers_comes_before_one_with_a_fallback() -> None:
