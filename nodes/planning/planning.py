@@ -348,10 +348,10 @@ class Planning:
             return
         by = self._peers.node
         why = f"{found.replicas} nodes: {found.why}"[:REASON_LIMIT]
-        made = await self._plans.replicate(
-            plan.model, version, found.stage, found.replicas, by, why
-        )
         tended.read_at = -inf
+        made = await self._plans.replicate(
+            plan.model, version, found.stage, found.replicas, by, why, plan.number
+        )
         self._news.set()
         self._tell_of(made)
 

@@ -79,12 +79,22 @@ class PlanStore:
         )
 
     async def replicate(
-        self, model: str, version: str, stage: int, replicas: int, by: str, reason: str
+        self,
+        model: str,
+        version: str,
+        stage: int,
+        replicas: int,
+        by: str,
+        reason: str,
+        of: int | None = None,
     ) -> PlanInForce:
-        """Let so many nodes fill the slot of a stage. Raises `NotFound` where no slot has it,
-        `BadPlan` for a number out of range, `Unavailable`."""
+        """Let so many nodes fill the slot of a stage. of: the number of the plan that was looked
+        at; another one, or a frozen one, stays as it is. Raises `NotFound` where no slot has the
+        stage, `BadPlan` for a number out of range, `Unavailable`."""
 
         def changed(plan: PlanInForce) -> PlanInForce:
+            if of is not None and (plan.number != of or plan.frozen):
+                raise Unavailable(f"the plan of {model}@{version} was changed or frozen meanwhile")
             number = plan.of_stage(stage)
             if number is None:
                 raise NotFound(f"{model}@{version}: no slot of its plan has stage {stage}")

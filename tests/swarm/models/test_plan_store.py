@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from swarm.errors import NotFound, SubjectError
+from swarm.errors import NotFound, SubjectError, Unavailable
 from swarm.link import Link, jetstream
 from swarm.models.plan_store import PlanStore
 from swarm.models.registry import Registry
@@ -58,6 +58,22 @@ async def test_a_plan_is_frozen_and_its_replicas_change_without_another_number(
         await plans.replicate("m", "1", 1, 0, "b", "")
     with pytest.raises(SubjectError):
         await plans.read("m.x", "1")
+
+
+async def test_replicas_for_a_plan_that_was_changed_or_frozen_meanwhile_are_not_stored(
+    plans: PlanStore,
+) -> None:
+    await plans.propose("m", "1", DRAFT, "a", "first", await plans.read("m", "1"))
+    assert (await plans.replicate("m", "1", 4, 2, "b", "busy", of=1)).slots[1].replicas == 2
+    await plans.propose("m", "1", DRAFT, "a", "second", await plans.read("m", "1"))
+    with pytest.raises(Unavailable):
+        await plans.replicate("m", "1", 4, 3, "b", "busy", of=1)
+    await plans.freeze("m", "1", True, "a person")
+    with pytest.raises(Unavailable):
+        await plans.replicate("m", "1", 4, 3, "b", "busy", of=2)
+    stored = (await plans.read("m", "1")).plan
+    assert stored is not None
+    assert [slot.replicas for slot in stored.slots] == [1, 1]
 
 
 @pytest.mark.parametrize("spoilt", [b"no plan", b'{"v": 1, "number": 41}', b"{}"])
