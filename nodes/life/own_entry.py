@@ -99,7 +99,7 @@ class OwnEntry:
             numbers, gossiped = load_of(server, now), self._gossiped_load.get(where)
             loads[where] = numbers if gossiped is None or moved(gossiped, numbers) else gossiped
         self._write_link()
-        busy = self._busy.of({w: server.stats.busy for w, server in self._served().items()}, now)
+        busy = self._busy.of({w: spent(server, now) for w, server in self._served().items()}, now)
         known = self._gossiped_busy
         busy = {
             where: _steady(known.get(where, 0.0), share)
@@ -188,6 +188,13 @@ class Utilisation:
             where: min(1.0, max(0.0, spent - before[where]) / passed) if where in before else 0.0
             for where, spent in seconds.items()
         }
+
+
+def spent(server: StageServer, now: float) -> float:
+    """Seconds of all runs of a stage since its start, with the one under way: a run may be longer
+    than what a utilisation looks back at."""
+    since = server.running_since
+    return server.stats.busy + (max(0.0, now - since) if since else 0.0)
 
 
 def load_of(server: StageServer, now: float) -> list[int]:

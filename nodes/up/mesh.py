@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -110,7 +111,7 @@ class LocalMesh:
     def status_of(self, node: NodeProcess) -> dict[str, Any] | None:
         """The last status document of a node's present process, or None before the first."""
         for status in self.statuses.values():
-            if status["pid"] == node.pid:
+            if status["pid"] == node.pid and _is_of_here(status):
                 return status
         return None
 
@@ -164,7 +165,7 @@ class LocalMesh:
                 raise ValueError("a member speaks for another")
             pid, state = doc["pid"], doc["state"]
             self.statuses[doc["node"]] = doc
-            if state == "ready":
+            if state == "ready" and _is_of_here(doc):
                 self._note_ready(pid)
         except (ValueError, KeyError, TypeError, RecursionError):
             log.warning("a malformed status arrived on %s", message.subject)
@@ -174,6 +175,12 @@ class LocalMesh:
         for node in self.supervisor.nodes:
             if node.pid == pid:
                 node.was_ready = True
+
+
+def _is_of_here(status: Mapping[str, Any]) -> bool:
+    """Whether a node runs on this host: on another one, another process has the same id."""
+    here = socket.gethostname()
+    return bool(status.get("host", here) == here)
 
 
 def check_embedded(url: str, secure: bool, servers: int) -> None:

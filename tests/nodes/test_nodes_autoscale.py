@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,6 +100,16 @@ def test_a_status_that_names_no_process_is_not_kept() -> None:
     data = b'{"node": "n", "state": "starting"}'
     local.take_status(LinkMessage("swarm.m.status.n", "", None, data))
     assert local.status_of(NodeProcess("shard-1", [])) is None
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_process_of_another_host_with_the_same_id_is_another_one(is_here: bool) -> None:
+    node = NodeProcess("shard-1", [])
+    local = LocalMesh("", "m", None, Supervisor([node]), None, [], None)  # type: ignore[arg-type]
+    host = socket.gethostname() if is_here else "elsewhere"
+    status = {"node": "n", "state": "ready", "pid": node.pid, "host": host}
+    local.take_status(LinkMessage("swarm.m.status.n", "", None, json.dumps(status).encode()))
+    assert (node.was_ready, local.status_of(node) is not None) == (is_here, is_here)
 
 
 @pytest.mark.integration

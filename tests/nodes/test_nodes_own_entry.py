@@ -12,7 +12,7 @@ import pytest
 
 from nodes.config import NodeConfig
 from nodes.connection.router import Router
-from nodes.life.own_entry import OwnEntry
+from nodes.life.own_entry import OwnEntry, Utilisation, spent
 from nodes.stage.counters import StageStats
 from shards.runtimes import memory
 from swarm.fleet.advertised import candidates, identity_of, serving
@@ -42,6 +42,7 @@ def serve(served: ModelInfo) -> Any:
             info=served,
             stage=s.stage,
             stats=StageStats(),
+            running_since=0.0,
             waiting=s.stage,
             queued=1,
             source=SimpleNamespace(link_wait=0.0, link_rate=0.0),
@@ -311,3 +312,13 @@ def test_a_node_whose_system_does_not_tell_its_free_memory_tells_none(
     node.tell()
     [candidate] = candidates(node.heard())
     assert candidate.memory_free_bytes is None
+
+
+def test_a_node_that_computes_all_the_time_is_busy_however_long_its_runs_are() -> None:
+    server, seen = SimpleNamespace(stats=StageStats(), running_since=0.0), Utilisation()
+    shares = []
+    for tick in range(1, 200):
+        now = tick / 10
+        server.stats.busy, server.running_since = now // 5 * 5, now // 5 * 5 or 1e-9
+        shares.append(seen.of({("m", "1", 1): spent(server, now)}, now)["m", "1", 1])  # type: ignore[arg-type]
+    assert min(shares[1:]) == pytest.approx(1.0)
