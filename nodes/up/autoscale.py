@@ -118,7 +118,13 @@ class Autoscale:
     def _make(self, move: Move) -> None:
         nodes = self._extra.setdefault(move.stage, [])
         if move.by > 0:
-            nodes.append(self._local.start(f"shard-{move.stage}", self._model, *self._arguments))
+            role = f"shard-{move.stage}"
+            try:
+                nodes.append(self._local.start(role, self._model, *self._arguments))
+            except OSError as error:
+                self._broken[move.stage] = time.monotonic() + TRY_AGAIN_AFTER
+                self._tell(f"stage {move.stage}: a further node cannot be started: {error}")
+                return
         else:
             self._end(nodes.pop())
         word = "a node more" if move.by > 0 else "a node less"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nodes.event_loop import SUPERVISOR
 from nodes.low_priority import MISSED
-from nodes.up.restarts import Past, after_death, is_missed
+from nodes.up.restarts import LONGEST_PAUSE, Past, after_death, is_missed
 
 log = logging.getLogger("swarm.up")
 
@@ -113,9 +113,9 @@ class Supervisor:
     clock: Callable[[], float] = time.monotonic
 
     def add(self, node: NodeProcess) -> NodeProcess:
-        """Start a node and watch it."""
-        self.nodes.append(node)
+        """Start a node and watch it. Raises `OSError`."""
         node.start()
+        self.nodes.append(node)
         return node
 
     async def run(self) -> None:
@@ -132,7 +132,11 @@ class Supervisor:
                     log.warning(text, node.role, code, node.died(now))
                 if now >= node.restart_at:
                     node.missed = self._is_missed(node)
-                    node.restart()
+                    try:
+                        node.restart()
+                    except OSError as error:  # no memory, no room: the other nodes go on
+                        log.warning("%s cannot be started: %s", node.role, error)
+                        node.restart_at = now + LONGEST_PAUSE
             living = [node.pid for node in self.nodes if node.alive]
             all_alive = len(living) == len(self.nodes)
             await one_ends(living, CHECK_EVERY if all_alive else POLL_EVERY)

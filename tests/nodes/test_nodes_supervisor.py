@@ -104,6 +104,25 @@ async def test_a_node_that_had_been_ready_starts_in_the_same_look_that_finds_it_
 
 
 @pytest.mark.simulated
+async def test_a_node_that_cannot_be_started_for_a_while_is_tried_again_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supervisor = Supervisor(clock=now)
+    refused, other = supervisor.add(node(1.0, True)), supervisor.add(node(1.0, True))
+
+    def start() -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(refused, "start", start)
+    await watch(supervisor, 3 * LONGEST_PAUSE)
+    assert len(refused.starts) == 1  # type: ignore[attr-defined]
+    assert len(other.starts) > 5  # type: ignore[attr-defined]
+    monkeypatch.undo()
+    await watch(supervisor, LONGEST_PAUSE + 1.0)
+    assert len(refused.starts) > 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.simulated
 async def test_a_node_that_lives_is_left_alone_and_one_not_wanted_stays_dead() -> None:
     supervisor = Supervisor(clock=now)
     living, dismissed = node(1e9), node(1.0)
