@@ -38,6 +38,7 @@ def line_of(text: str) -> str:
     return lines[0]
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_a_command_with_the_wrong_files_says_so_in_one_line_and_exits_with_2(
     secured: LocalMesh, run: Commands
 ) -> None:

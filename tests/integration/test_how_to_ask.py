@@ -68,6 +68,7 @@ def pasted(command: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 def test_every_line_that_up_prints_can_be_pasted(run: Commands, tmp_path: Path) -> None:
     """With token ids and a free batch axis, which are harder to make up than images."""
     file = tmp_path / "words.onnx"

@@ -48,6 +48,7 @@ async def served_accuracy(mesh: swarm.Mesh, count: int = 100) -> float:
     return float(np.mean(np.array(digits) == labels[:count]))
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_three_learners_with_different_classes_teach_the_whole_pipeline(
     tmp_path: Path,
 ) -> None:

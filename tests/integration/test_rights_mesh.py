@@ -96,6 +96,7 @@ async def test_a_mesh_serves_takes_over_and_changes_versions_without_a_violation
     assert violations(local) == []
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 def test_up_secure_prints_how_to_ask_and_refuses_everybody_else(tmp_path: Path) -> None:
     model = tmp_path / "digits.onnx"
     model.write_bytes(digits_model())

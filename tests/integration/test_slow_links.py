@@ -126,6 +126,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_what_waits_for_its_turn_on_a_slow_link_is_not_sent_again() -> None:
     """Twelve requests at once take the link 6 s: more than the share of their budgets after which
     an answer is missing, and more than a PubAck may take."""

@@ -30,6 +30,7 @@ def test_both_views_fused_are_better_than_each_alone() -> None:
 
 @pytest.mark.integration
 @pytest.mark.processes
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_moments_of_two_edges_are_fused_and_go_on_with_one_when_the_other_is_killed(
     tmp_path: Path,
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_box_that_leaves_the_picture_is_cut_at_its_edge_and_a_tiny_one_is_left
 
 @pytest.mark.integration
 @pytest.mark.processes
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_objects_of_a_still_picture_are_asked_about_once_and_a_new_one_is(
     tmp_path: Path,
 ) -> None:

@@ -102,6 +102,7 @@ async def test_strange_pictures_are_held_back_from_the_first_one_on(
     assert len(spy.of("features")) == len(passed)
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_a_person_is_asked_for_a_picture_that_is_strange_and_what_was_learned_is_kept(
     watched: LocalMesh, tmp_path: Path
 ) -> None:
