@@ -12,6 +12,7 @@ from rich.table import Table
 from nodes.cli.live_samples import PREFIX, live_samples
 from nodes.cli.model import read_model
 from nodes.cli.model_options import QuantizeOptions
+from nodes.cli.new_path import new_path
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import connect
 from nodes.console import duration, err, guarded, out, print_json
@@ -35,7 +36,7 @@ def run_quantize(file: str, request: QuantizeOptions, target: Target) -> int:
         # The work blocks the event loop, whose own answer to Ctrl-C is to cancel at the next wait.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         options = _options(request)
-        output = _output(request.output)
+        output = new_path(request.output, "file")
         with phases(silent=target.json) as tell:
             result = quantizing.quantize(
                 read_model(file),
@@ -67,7 +68,7 @@ async def _calibration(request: QuantizeOptions, target: Target, folder: Path) -
     if request.samples < 1:
         raise InvalidArgument(f"--samples {request.samples}: at least one")
     _options(request)
-    _output(request.output)
+    new_path(request.output, "file")
     model = request.calibrate.removeprefix(PREFIX)
     async with connect(target) as client:
         arrays = await live_samples(client, model, request.samples, duration(request.wait))
@@ -99,16 +100,6 @@ def _options(request: QuantizeOptions) -> quantizing.QuantizeOptions:
         bits=request.bits,
         max_drop=request.max_drop,
     )
-
-
-def _output(path: str) -> Path:
-    """The file to write, which is not there yet. Raises `InvalidArgument`."""
-    output = Path(path)
-    if output.exists():
-        raise InvalidArgument(f"{output} exists: remove it, or name another file by -o")
-    if not output.parent.is_dir():
-        raise InvalidArgument(f"{output.parent}: no such folder to write to")
-    return output
 
 
 def _write(output: Path, data: bytes) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from nodes.cli.model import TOY
 from nodes.cli.model_options import QuantizeOptions
+from nodes.cli.new_path import new_path
 from nodes.cli.options import Target
 from nodes.console import err, guarded, out, print_json
 from nodes.event_loop import end_with_supervisor
@@ -35,7 +36,7 @@ def run_quantize_language(folder: str, request: QuantizeOptions, target: Target)
         end_with_supervisor()
         # The work blocks the event loop, whose own answer to Ctrl-C is to cancel at the next wait.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        mode, output, text = _mode(request), _output(request.output), _text(request.text)
+        mode, output, text = _mode(request), new_path(request.output, "folder"), _text(request.text)
         with Scratch("toy") as scratch:
             return work(_source(folder, scratch), mode, output, text)
 
@@ -99,16 +100,6 @@ def _text(path: str) -> str:
             return file.read(MOST_CHARACTERS)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"--text {path}: {error}") from None
-
-
-def _output(path: str) -> Path:
-    """The folder to write, which is not there yet. Raises `InvalidArgument`."""
-    output = Path(path)
-    if output.exists():
-        raise InvalidArgument(f"{output} exists: remove it, or name another folder by -o")
-    if not output.parent.is_dir():
-        raise InvalidArgument(f"{output.parent}: no such folder to write to")
-    return output
 
 
 def _show(report: LanguageReport, characters: int) -> None:

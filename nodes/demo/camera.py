@@ -18,9 +18,8 @@ import sys
 import time
 from collections.abc import AsyncIterator
 
-from nodes.console import out, print_json
 from nodes.demo.camera_record import CameraRecord, broken, summarise
-from nodes.demo.frame import LOCAL_BANDWIDTH, PIPELINE, Frame, kill, run_story
+from nodes.demo.frame import LOCAL_BANDWIDTH, PIPELINE, Frame, kill, report, run_story
 from nodes.up.embedded_cluster import free_ports
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from swarm.errors import InvalidArgument, Unavailable
@@ -131,15 +130,6 @@ async def _takeover(frame: Frame, local: LocalMesh, record: CameraRecord) -> Non
 
 def _report(record: CameraRecord, sent: int, as_json: bool) -> int:
     doc = summarise(record, sent, BUDGET + TAKEOVER)
-    failed = broken(doc)
-    if as_json:
-        print_json(doc | {"broken": failed})
-        return 1 if failed else 0
-    for key, value in doc.items():
-        out.print(f"  {key.replace('_', ' '):<28}{json.dumps(value)}", highlight=False)
-    for sentence in failed:
-        out.print(f"[bold red]broken:[/] {sentence}")
-    if not failed:
-        out.print("[bold green]no frame was lost, none was too old, each answer was true[/]")
-    out.print("next: swarm-node --role edge --model NAME --source rtsp://CAMERA --nats URL")
-    return 1 if failed else 0
+    kept = "no frame was lost, none was too old, each answer was true"
+    then = "swarm-node --role edge --model NAME --source rtsp://CAMERA --nats URL"
+    return report(doc, broken(doc), kept, then, as_json=as_json)

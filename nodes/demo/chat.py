@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nodes.console import out, print_json
-from nodes.demo.frame import LOCAL_BANDWIDTH, PIPELINE, Frame, kill, run_story
+from nodes.console import out
+from nodes.demo.frame import LOCAL_BANDWIDTH, PIPELINE, Frame, kill, report, run_story
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
 from shards.split.split import SplitResult, split
@@ -192,14 +192,6 @@ def summarise(
 
 def _report(right: Answer, got: Answer, killed: _Kill, took: bool, as_json: bool) -> int:
     doc, broken = summarise(right, got, killed_at=killed.at, after=killed.after, took=took)
-    if as_json:
-        print_json(doc | {"text": got.text, "broken": broken})
-        return 1 if broken else 0
-    for key, value in doc.items():
-        out.print(f"  {key.replace('_', ' '):<28}{value}", highlight=False)
-    for sentence in broken:
-        out.print(f"[bold red]broken:[/] {sentence}")
-    if not broken:
-        out.print("[bold green]the text is the undisturbed one, token for token[/]")
-    out.print("next: swarm up --model toy, and beside it: swarm chat toy --nats URL")
-    return 1 if broken else 0
+    kept = "the text is the undisturbed one, token for token"
+    then = "swarm up --model toy, and beside it: swarm chat toy --nats URL"
+    return report(doc, broken, kept, then, as_json=as_json, more={"text": got.text})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.console import err, guarded, out, unless
+from nodes.console import err, guarded, out, print_json, unless
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from nodes.up.dashboard_process import dashboard_of
@@ -57,6 +58,33 @@ def kill(node: NodeProcess) -> None:
     """SIGKILL; the supervisor leaves the restart to the story."""
     node.wanted = False
     node.signal(signal.SIGKILL)
+
+
+def report(
+    doc: Mapping[str, Any],
+    broken: Sequence[str],
+    kept: str,
+    then: str,
+    *,
+    as_json: bool,
+    more: Mapping[str, Any] | None = None,
+) -> int:
+    """Print how a demo ended; returns its exit code: 1 where a promise was broken.
+
+    doc: the figures. broken: a sentence for each broken promise; `kept` stands in their place.
+    then: what to type next. more: for programs alone.
+    """
+    if as_json:
+        print_json({**doc, **(more or {}), "broken": list(broken)})
+        return 1 if broken else 0
+    for key, value in doc.items():
+        out.print(f"  {key.replace('_', ' '):<28}{json.dumps(value)}", highlight=False)
+    for sentence in broken:
+        out.print(f"[bold red]broken:[/] {sentence}")
+    if not broken:
+        out.print(f"[bold green]{kept}[/]")
+    out.print(f"next: {then}")
+    return 1 if broken else 0
 
 
 def run_story(

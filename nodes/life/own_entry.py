@@ -99,7 +99,9 @@ class OwnEntry:
             numbers, gossiped = load_of(server, now), self._gossiped_load.get(where)
             loads[where] = numbers if gossiped is None or moved(gossiped, numbers) else gossiped
         self._write_link()
-        busy = self._busy.of({w: spent(server, now) for w, server in self._served().items()}, now)
+        busy = self._busy.observe(
+            {w: spent(server, now) for w, server in self._served().items()}, now
+        )
         known = self._gossiped_busy
         busy = {
             where: _steady(known.get(where, 0.0), share)
@@ -174,9 +176,9 @@ class Utilisation:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, Mapping[Where, float]]] = deque()
 
-    def of(self, seconds: Mapping[Where, float], now: float) -> dict[Where, float]:
-        """seconds: of all runs of each stage since its start. 0..1; a stage that has just come
-        counts as idle."""
+    def observe(self, seconds: Mapping[Where, float], now: float) -> dict[Where, float]:
+        """Take the present counts, and tell the shares, 0..1; a stage that has just come counts as
+        idle. seconds: of all runs of each stage since its start."""
         while len(self._seen) > 1 and self._seen[1][0] <= now - BUSY_OVER:
             self._seen.popleft()
         self._seen.append((now, dict(seconds)))

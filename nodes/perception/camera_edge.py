@@ -136,7 +136,7 @@ class CameraEdge:
         if not camera.crops:
             return None
         rule = CropRule(camera.crops_alike, camera.crops_oldest)
-        return Crops(self.node, camera.crops, rule, camera.crops_most, self._say)
+        return Crops(self.node, camera.crops, rule, camera.crops_most, self._say, self._in_pool)
 
     @contextlib.asynccontextmanager
     async def _shown(self) -> AsyncIterator[None]:

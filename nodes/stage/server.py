@@ -184,8 +184,7 @@ class StageServer:
     def queued(self) -> int:
         """Requests in hand on this node."""
         # The message of one that waits for room in the next lane may be another node's by now.
-        self._continued.difference_update([each for each in self._continued if each.ended])
-        return self.source.in_hand + len(self._continued)
+        return self.source.in_hand + sum(not each.ended for each in self._continued)
 
     @property
     def is_primary(self) -> bool:
@@ -232,6 +231,7 @@ class StageServer:
 
     def go_on(self, before: Delivery) -> None:
         """Take a request from the stage before, on this node, as `features` now has it."""
+        self._continued.difference_update([each for each in self._continued if each.ended])
         delivery = Continued(before, int(self._clock() * 1e9), self._continued.discard)
         self._continued.add(delivery)
         try:

@@ -113,7 +113,7 @@ def _devices(row: Mapping[str, Any]) -> list[Device]:
     speed, site = _number(row, "speed", 1.0), _typed(row, "site", str, "")
     memory = _memory(name, row.get("memory"))
     names = [name] if count == 1 else [f"{name}-{n}" for n in range(1, count + 1)]
-    return [Device(each, speed, memory, site, session=8 << 20) for each in names]
+    return [Device(each, speed, memory, site) for each in names]
 
 
 def _memory(name: str, value: object) -> float:

@@ -56,7 +56,7 @@ def make_plan(problem: Problem) -> Plan:
     tables = tables_of(problem)
     ranges, gap = _best(problem, tables)
     prediction = predict(problem, ranges)
-    others = tuple(_others(problem, ranges, prediction))
+    others = tuple(_others(problem, tables, ranges, prediction))
     return Plan(ranges, prediction, gap, others)
 
 
@@ -156,7 +156,9 @@ def _gap(value: float, bound: float) -> float:
 # --- those that are not chosen --------------------------------------------------------------
 
 
-def _others(problem: Problem, chosen: Sequence[Range], prediction: Prediction) -> Iterator[Other]:
+def _others(
+    problem: Problem, tables: Tables, chosen: Sequence[Range], prediction: Prediction
+) -> Iterator[Other]:
     for name, ranges in rivals(problem):
         if tuple(ranges) == tuple(chosen):
             continue
@@ -164,7 +166,7 @@ def _others(problem: Problem, chosen: Sequence[Range], prediction: Prediction) -
         yield Other(name, tuple(ranges), other, _why_not(problem, other, prediction))
     used = sum(len(each.devices) for each in chosen)
     if used > 1 and problem.objective is not Objective.DEVICES:
-        fewer = shortest(tables_of(problem), most_devices=used - 1, latency=problem.latency_ms)
+        fewer = shortest(tables, most_devices=used - 1, latency=problem.latency_ms)
         if fewer.ranges is not None:
             other = predict(problem, fewer.ranges)
             why = _why_not(problem, other, prediction)

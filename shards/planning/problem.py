@@ -15,7 +15,7 @@ from math import inf
 from shards.errors import PlanError
 
 HOP_MS = 0.5  # of a message between two nodes, both sides together, beside the bytes on their way
-SESSION_BYTES = 24 << 20  # of a loaded stage, beside its weights and activations
+SESSION_BYTES = 8 << 20  # of a loaded stage without weights, as `shards.runtimes.memory` has it
 
 
 @dataclass(frozen=True, slots=True)

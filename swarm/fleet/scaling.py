@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from swarm.fleet.advertised import Where
+from swarm.flow.lasting import holds_since
 
 HIGH, LOW = 0.7, 0.3  # utilisation
 HIGH_FOR, LOW_FOR = 2.0, 120.0  # seconds
@@ -103,8 +104,8 @@ def _look(stage: _Stage, load: StageLoad, now: float) -> None:
     # With a node less, what is behind the primaries has to be there if the last one dies.
     may_go = nodes > 2 or load.covers > 0
     is_low = stage.busy.level < LOW * nodes and load.work <= LITTLE and nodes > 1 and may_go
-    stage.high_since = _since(stage.high_since, is_high, now)
-    stage.low_since = _since(stage.low_since, is_low, now)
+    stage.high_since = holds_since(stage.high_since, is_high, now)
+    stage.low_since = holds_since(stage.low_since, is_low, now)
     if stage.high_since is not None and now - stage.high_since >= HIGH_FOR:
         needed = ceil(load.busy / HIGH)
         stage.wanted = min(MOST_REPLICAS, max(nodes + 1, needed))
@@ -112,9 +113,3 @@ def _look(stage: _Stage, load: StageLoad, now: float) -> None:
         stage.wanted = min(stage.wanted, nodes - 1)
     else:
         stage.wanted = max(1, min(stage.wanted, nodes))
-
-
-def _since(since: float | None, holds: bool, now: float) -> float | None:
-    if not holds:
-        return None
-    return now if since is None else since

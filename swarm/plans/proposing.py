@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
+from swarm.flow.lasting import holds_since
 from swarm.plans.document import PlanInForce, Slot
 from swarm.plans.drafts import Draft
 from swarm.routing.rendezvous import rendezvous
@@ -64,8 +65,8 @@ class Proposing:
             self._number, self._moved = number, now
             self._better_since = self._broken_since = None
         best = seen.best
-        self._broken_since = _since(self._broken_since, bool(seen.broken), now)
-        self._better_since = _since(self._better_since, _is_better(seen), now)
+        self._broken_since = holds_since(self._broken_since, bool(seen.broken), now)
+        self._better_since = holds_since(self._better_since, _is_better(seen), now)
         if best is None or place >= PROPOSERS or now - self._first < SETTLE:
             return ""
         if seen.plan is not None and (seen.plan.frozen or _is_same(best, seen.plan)):
@@ -80,12 +81,6 @@ class Proposing:
         if now - self._moved < MOVE_EVERY:
             return ""
         return f"{1 - best.period / seen.present:.0%} shorter from one request to the next"
-
-
-def _since(since: float | None, holds: bool, now: float) -> float | None:
-    if not holds:
-        return None
-    return now if since is None else since
 
 
 def _is_better(seen: Situation) -> bool:

@@ -320,5 +320,5 @@ def test_a_node_that_computes_all_the_time_is_busy_however_long_its_runs_are() -
     for tick in range(1, 200):
         now = tick / 10
         server.stats.busy, server.running_since = now // 5 * 5, now // 5 * 5 or 1e-9
-        shares.append(seen.of({("m", "1", 1): spent(server, now)}, now)["m", "1", 1])  # type: ignore[arg-type]
+        shares.append(seen.observe({("m", "1", 1): spent(server, now)}, now)["m", "1", 1])  # type: ignore[arg-type]
     assert min(shares[1:]) == pytest.approx(1.0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -32,16 +32,24 @@ LEAST = 4  # pixels of an object's side; a smaller one is left out
 
 class Crops:
     """Of one camera. most: objects of a frame that are looked at, those with the best scores. say:
-    hears of a fault. counts: objects since the start, `asked` of the mesh, `kept` or `failed`."""
+    hears of a fault. in_pool: runs work on pixels in a thread, since the node's loop has other
+    messages. counts: objects since the start, `asked` of the mesh, `kept` or `failed`."""
 
     def __init__(
-        self, node: Node, model: str, rule: CropRule, most: int, say: Callable[[str], None]
+        self,
+        node: Node,
+        model: str,
+        rule: CropRule,
+        most: int,
+        say: Callable[[str], None],
+        in_pool: Callable[[Callable[[], Any]], Awaitable[Any]],
     ) -> None:
         self.counts: Counter[str] = Counter(asked=0, kept=0, failed=0)
         self._node = node
         self._name, _, self._pinned = model.partition("@")
         self._most = most
         self._say = say
+        self._in_pool = in_pool
         self._tasks = Tasks(node.mesh)
         self._cache = CropCache(rule)
 
@@ -69,16 +77,16 @@ class Crops:
     async def _look(
         self, task: PictureTask, version: str, image: np.ndarray, box: np.ndarray, track: int
     ) -> dict[str, Any] | None:
-        crop, now = cut(image, box), time.monotonic()
-        if crop is None:
-            return None
-        known = self._cache.answer(track, box, partial(reduced, image), version, now)
+        now = time.monotonic()
+        known, crop = await self._in_pool(partial(self._seen, image, box, track, version, now))
         if known is not None:
             self.counts["kept"] += 1
             return {"id": track, **known.found, "age_ms": round((now - known.at) * 1e3, 3)}
+        if crop is None:
+            return None
         budget = self._node.config.budget
         try:
-            inputs = task.prepare(crop)
+            inputs = await self._in_pool(partial(task.prepare, crop))
             result = await self._node.mesh.infer(self._name, inputs, budget, version=version)
             answer = told(task.read(result.outputs, crop.shape), result.outputs)
         except (SwarmError, ShardsError, ValueError) as error:
@@ -88,6 +96,15 @@ class Crops:
         self.counts["asked"] += 1
         self._cache.keep(track, Known(box, gray(crop, SIZE), version, answer, now))
         return {"id": track, **answer}
+
+    def _seen(
+        self, image: np.ndarray, box: np.ndarray, track: int, version: str, now: float
+    ) -> tuple[Known | None, np.ndarray | None]:
+        """What stands for an object, and its pixels; neither for a box of hardly any."""
+        crop = cut(image, box)
+        if crop is None:
+            return None, None
+        return self._cache.answer(track, box, partial(reduced, image), version, now), crop
 
 
 def reduced(image: np.ndarray, box: np.ndarray) -> np.ndarray | None:
