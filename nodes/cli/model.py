@@ -91,6 +91,7 @@ def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
 
     async def main() -> int:
         end_with_supervisor()
+        from shards.split.balance import LINK_BYTES_PER_MS, ONE_HOST_BYTES_PER_MS
         from shards.split.split import split
 
         wish = wish_of(options)
@@ -107,6 +108,7 @@ def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
                 edge_layers=options.edge_layers or None,
                 edge_cut=options.edge_cut or None,
                 lighter=read_model(options.lighter).read_bytes() if options.lighter else None,
+                bandwidth=ONE_HOST_BYTES_PER_MS if options.one_host else LINK_BYTES_PER_MS,
                 task=wish,
                 language=language,
             )

@@ -26,6 +26,10 @@ class SplitOptions(Splitting):
         "", "Name of the tensor after which the edge's layers end; instead of --edge-layers."
     )
     plan: str = seldom("", "A plan's file (`swarm model plan -o`): its cuts; instead of --stages.")
+    one_host: bool = seldom(
+        False,
+        "All nodes are on one host: the bytes of a cut count as at 8 Gbit/s, not as at 1 Gbit/s.",
+    )
     lighter: str = option(
         "",
         "A lighter ONNX file with the same inputs and outputs; the edge answers with it when "

@@ -19,9 +19,10 @@ import time
 from collections.abc import AsyncIterator
 
 from nodes.demo.camera_record import CameraRecord, broken, summarise
-from nodes.demo.frame import LOCAL_BANDWIDTH, PIPELINE, Frame, kill, report, run_story
+from nodes.demo.frame import PIPELINE, Frame, kill, report, run_story
 from nodes.up.embedded_cluster import free_ports
 from nodes.up.mesh import LocalMesh, local_mesh, push
+from shards.split.balance import ONE_HOST_BYTES_PER_MS
 from swarm.errors import InvalidArgument, Unavailable
 from swarm.link import LinkMessage
 
@@ -40,7 +41,7 @@ def run_camera_demo(seconds: float, rate: float, *, as_json: bool, dashboard: bo
         from nodes.demo.camera_model import NAME, split_camera_model
 
         frame.tell("making a detector of cards, and splitting it into three shards …")
-        result = await asyncio.to_thread(split_camera_model, 3, LOCAL_BANDWIDTH)
+        result = await asyncio.to_thread(split_camera_model, 3, ONE_HOST_BYTES_PER_MS)
         camera, view = (int(port) for port in free_ports(2))
         url = f"udp://127.0.0.1:{camera}"
         async with local_mesh() as local:

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from nodes.console import out
-from nodes.demo.frame import LOCAL_BANDWIDTH, PIPELINE, Frame, kill, report, run_story
+from nodes.demo.frame import PIPELINE, Frame, kill, report, run_story
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
+from shards.split.balance import ONE_HOST_BYTES_PER_MS
 from shards.split.split import SplitResult, split
 from swarm.errors import InvalidArgument, Unavailable
 from swarm.generation.client import GenerateOptions
@@ -94,7 +95,7 @@ def _split(folder: Path) -> SplitResult:
 
     write_toy(folder)
     model, language = read_folder(folder)
-    return split(model, name=NAME, stages=3, bandwidth=LOCAL_BANDWIDTH, language=language)
+    return split(model, name=NAME, stages=3, bandwidth=ONE_HOST_BYTES_PER_MS, language=language)
 
 
 @dataclass

@@ -23,7 +23,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from nodes.console import err, out, print_json
-from nodes.demo.frame import LOCAL_BANDWIDTH, MODEL, PIPELINE, Frame, kill, run_story
+from nodes.demo.frame import MODEL, PIPELINE, Frame, kill, run_story
 from nodes.demo.record import DemoRecord, summarise
 from nodes.demo.secure import SecureStory, all_protected
 from nodes.progress import progress
@@ -31,6 +31,7 @@ from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
 from nodes.watch.status_table import node_view, status_table
 from shards.runtimes.ort import OrtRuntime
+from shards.split.balance import ONE_HOST_BYTES_PER_MS
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_lite_model, digits_model
 from swarm.scratch import Scratch
@@ -55,7 +56,7 @@ def run_demo(seconds: float, rate: float, *, secure: bool, as_json: bool, dashbo
                 name=MODEL,
                 stages=3,
                 lighter=digits_lite_model(),
-                bandwidth=LOCAL_BANDWIDTH,
+                bandwidth=ONE_HOST_BYTES_PER_MS,
             )
         how = "with TLS, users and encrypted files" if secure else "open on loopback"
         frame.tell(f"starting a NATS server, {how}, and five node processes …")

@@ -20,7 +20,6 @@ from nodes.up.supervisor import NodeProcess
 
 MODEL = "digits"
 PIPELINE = ("shard-1", "shard-2", "shard-3", "fallback")
-LOCAL_BANDWIDTH = 1e6  # bytes a millisecond: loopback, so that compute decides the cuts
 
 
 @dataclass

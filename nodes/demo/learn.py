@@ -25,7 +25,7 @@ from rich.text import Text
 import swarm
 from nodes.console import out, print_json
 from nodes.demo.attacker import FLIP, NOISE, attack
-from nodes.demo.frame import LOCAL_BANDWIDTH, MODEL, PIPELINE, Frame, kill, run_story
+from nodes.demo.frame import MODEL, PIPELINE, Frame, kill, run_story
 from nodes.demo.learn_plot import picture, plot
 from nodes.demo.learn_record import LearnRecord, figures, missed
 from nodes.learning.frozen import FrozenModel
@@ -35,6 +35,7 @@ from nodes.learning.samples import Samples
 from nodes.learning.training import Training
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
+from shards.split.balance import ONE_HOST_BYTES_PER_MS
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_training
 from shards.zoo.fresh_head import digits_with_fresh_head
@@ -139,7 +140,7 @@ class LearnDemo:
     @staticmethod
     def _split() -> SplitResult:
         model = digits_with_fresh_head()
-        return split(model, name=MODEL, stages=3, bandwidth=LOCAL_BANDWIDTH)
+        return split(model, name=MODEL, stages=3, bandwidth=ONE_HOST_BYTES_PER_MS)
 
     def _compute_references(self) -> References:
         held, held_labels = digits_heldout()
