@@ -120,6 +120,7 @@ class StageSource:
         # Two groups may cover the stage before, and both pass a message on.
         self._seen_fast = RecentIds()
         self._gone_memory = RecentIds()  # messages that were handed back without their memory
+        self._told_gone = RecentIds()  # of these, the ones whose requester was told
         self._life = _Life()
         routes.link.on_down.append(self._receiver.clear)
         self._add_lane(ANY)
@@ -218,6 +219,10 @@ class StageSource:
             except ShmError as error:
                 if isinstance(delivery, LaneDelivery) and self._asked_again(delivery):
                     return
+                if features.message_id in self._told_gone:
+                    delivery.drop()  # a further copy of what was handed back
+                    return
+                self._told_gone.add(features.message_id, self._routes.clock())
                 # The copy is gone with its sender: only the requester can send it again.
                 self._turn_away(delivery, Status.UNAVAILABLE, str(error))
                 return
