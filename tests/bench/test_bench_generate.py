@@ -15,7 +15,9 @@ from bench.generation.prefixes import PREFIXES, PrefixPlan
 
 def test_a_missed_target_is_told_with_its_figure() -> None:
     def document(added: float, share: float) -> dict[str, Any]:
-        return {"figures": {"1/added_ms": {"value": added}, "16/share": {"value": share}}}
+        return {
+            "figures": {"1/shards/added_ms": {"value": added}, "16/shards/share": {"value": share}}
+        }
 
     assert GENERATE.misses is not None
     assert GENERATE.misses(document(0.9, 0.6)) == []
@@ -38,7 +40,7 @@ def test_a_prompt_is_of_the_models_tokens_and_its_own() -> None:
 def test_shards_answer_as_one_process_does_and_so_they_do_when_they_die() -> None:
     """Both benchmarks, once: a wrong text raises in the first, and counts in the second."""
     document = GENERATE.document(GeneratePlan((1, 4), tokens=40, rounds=1))
-    assert document["figures"]["4/share"]["value"] > 0
+    assert document["figures"]["4/shards/share"]["value"] > 0
     killed = KILLED.document(KillPlan(kills=1, sessions=4, tokens=150))
     assert (killed["texts"], killed["wrong"]) == (12, 0)
 

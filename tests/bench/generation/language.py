@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.generation.run import Run
 from shards.decoder.load import load_decoder_stage
 from shards.manifest import read_dir
 from shards.split.split import SplitResult, split
@@ -61,22 +62,23 @@ def sampling(number: int) -> Sampling:
     return Sampling(temperature=0.8, top_p=0.95, seed=number) if number % 2 else Sampling()
 
 
-class Floor:
-    """The process that holds the whole model: `start`, `answer`, `stop`."""
+class Engine:
+    """A process that holds the whole model: `start`, `answer`, `stop`. module: whose program it
+    is."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, module: str = __name__) -> None:
+        self._folder, self._module = folder, module
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         """Until it can answer."""
-        command = [sys.executable, "-m", "bench.generation.language", str(self._folder)]
+        command = [sys.executable, "-m", self._module, str(self._folder)]
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, limit=LONGEST
         )
         await self.answer(1, 2)
 
-    async def answer(self, sessions: int, tokens: int) -> dict[str, Any]:
+    async def answer(self, sessions: int, tokens: int) -> Run:
         """What so many sessions answer. Raises `RuntimeError` where the process has ended."""
         process = self._process
         assert process is not None
@@ -86,9 +88,10 @@ class Floor:
         async with asyncio.timeout(120.0):
             line = await process.stdout.readline()
         if not line:
-            raise RuntimeError("the floor's process has ended")
-        document: dict[str, Any] = json.loads(line)
-        return document
+            raise RuntimeError(f"the process of {self._module} has ended")
+        found = json.loads(line)
+        took = found["first"][-1] + sum(found["turns"])
+        return Run(found["ids"], found["first"], found["turns"], took)
 
     async def stop(self) -> None:
         """End it."""

@@ -17,7 +17,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from bench.rivals.contract import AsyncContender, Unavailable
 from bench.rivals.processes import Processes, announce
@@ -138,12 +138,18 @@ class NatsContender(AsyncContender):
             await self._nc.close()
 
 
-Attach = Callable[[Any, Stage, int], Awaitable[object]]
+T = TypeVar("T")
+Attach = Callable[[Any, T, int], Awaitable[object]]
 """Subscribes a stage (connection, stage, its number); returns the owner of the stage's tasks."""
 
 
-def serve(attach: Attach, arguments: list[str]) -> None:
+def serve(attach: Attach[Stage], arguments: list[str]) -> None:
     """A stage's process: ``<ready file> <workload> <number> <url>``; runs until it is ended."""
+    serve_stage(attach, Stage.load, arguments)
+
+
+def serve_stage(attach: Attach[T], load: Callable[[str, int], T], arguments: list[str]) -> None:
+    """The same for stages of another kind: ``load(folder, number)``."""
     import uvloop
 
     ready, directory, number, url = arguments
@@ -151,7 +157,7 @@ def serve(attach: Attach, arguments: list[str]) -> None:
     async def run() -> None:
         connection = await connect(url)
         # The owner of the stage's tasks lives as long as the stage.
-        _owner = await attach(connection, Stage.load(directory, int(number)), int(number))
+        _owner = await attach(connection, load(directory, int(number)), int(number))
         await connection.flush()
         announce(ready)
         await asyncio.Event().wait()
