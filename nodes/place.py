@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from dataclasses import dataclass
 
 from swarm.errors import InvalidArgument
 
 LOOPBACK = "127.0.0.1"
+BACKLOG = 128  # connections that wait to be taken, Linux' bound of old
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +41,19 @@ class Place:
     def at(self, port: int) -> str:
         """`HOST:PORT` with another port, as clients write it."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+    def listen(self, option: str, backlog: int = BACKLOG) -> socket.socket:
+        """A listening socket. option: the one that names this place. Raises `InvalidArgument`."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((self.host, self.port))
+            sock.listen(backlog)
+        except OSError as error:
+            sock.close()
+            raise InvalidArgument(
+                f"{option}: cannot listen at {self.at(self.port)} ({error.strerror or error}): "
+                "port 0 takes a free one"
+            ) from None
+        return sock

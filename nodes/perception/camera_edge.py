@@ -163,14 +163,13 @@ class CameraEdge:
 
     def _page(self, board: Board, where: str) -> asyncio.Task[None]:
         try:
-            from nodes.perception.view import Place, application, serve
+            from nodes.perception.view import application, own_place, serve
         except ModuleNotFoundError as error:
             text = f"--view: {error}: pip install 'swarm-mesh[perception]'"
             raise InvalidArgument(text) from None
-        place = Place.of(where)
-        sock = place.listen()
-        host = f"[{place.host}]" if ":" in place.host else place.host
-        log.info("cameras at http://%s:%d/", host, sock.getsockname()[1])
+        place = own_place(where)
+        sock = place.listen("--view")
+        log.info("cameras at http://%s/", place.at(sock.getsockname()[1]))
         return asyncio.create_task(serve(application(board, self._state), sock, board))
 
     def _state(self) -> dict[str, Any]:

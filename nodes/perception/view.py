@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from nodes.perception.board import MOST_WATCHERS, Board
+from nodes.place import LOOPBACK, Place
 from swarm.errors import InvalidArgument
 
 PAGE = Path(__file__).parent / "page"
@@ -42,43 +41,16 @@ BOUNDARY = "frame"
 NAMES = ["127.0.0.1", "localhost", "[::1]"]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the page is served: an address of this machine itself. port: 0 takes a free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, text: str) -> Place:
-        """PORT or ADDRESS:PORT. Raises `InvalidArgument`."""
-        host, _, port = text.rpartition(":")
-        host = host.strip("[]") or "127.0.0.1"
-        try:
-            number = int(port)
-            is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            raise InvalidArgument(f"--view {text!r}: it is PORT or ADDRESS:PORT") from None
-        if not is_loopback:
-            raise InvalidArgument(
-                f"--view {text}: whoever reaches {host} would see through the cameras. Serve it at "
-                f"127.0.0.1, and look from another machine by ssh -L {number}:127.0.0.1:{number} …"
-            )
-        return cls("127.0.0.1" if host == "localhost" else host, number)
-
-    def listen(self) -> socket.socket:
-        """Raises `InvalidArgument` where the port is taken."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((self.host, self.port))
-            sock.listen(32)
-        except OSError as error:
-            sock.close()
-            text = f"--view {self.host}:{self.port}: {error.strerror}: port 0 takes a free one"
-            raise InvalidArgument(text) from None
-        return sock
+def own_place(text: str) -> Place:
+    """Of `--view`: a place that only this machine reaches. Raises `InvalidArgument`."""
+    place = Place.of(text)
+    if not place.is_loopback:
+        raise InvalidArgument(
+            f"--view {text}: whoever reaches {place.host} would see through the cameras. Serve it "
+            f"at {LOOPBACK}, and look from another machine by "
+            f"ssh -L {place.port}:{LOOPBACK}:{place.port} …"
+        )
+    return place
 
 
 def application(board: Board, state: Callable[[], dict[str, Any]]) -> Starlette:

@@ -20,7 +20,7 @@ from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
 from nodes.gateway_settings import GatewayOptions
 from nodes.place import LOOPBACK, Place
-from swarm.errors import InvalidArgument, Unavailable
+from swarm.errors import Unavailable
 
 log = logging.getLogger("swarm.gateway")
 
@@ -71,7 +71,7 @@ class HttpServer:
     async def start(self) -> None:
         """See `Door`."""
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # one line a bad request else
-        sock = _listen(self._place)
+        sock = self._place.listen("--http", BACKLOG)
         self._port = sock.getsockname()[1]
         config = uvicorn.Config(
             _for_browsers(self._app, self._options),
@@ -153,20 +153,3 @@ def _for_browsers(app: Page, options: GatewayOptions) -> Page:
     anybody = not (options.callers or options.open)
     names = LOOPBACK_NAMES if anybody and (place is None or place.is_loopback) else ()
     return Browsers(app, options.origins, names)
-
-
-def _listen(place: Place) -> socket.socket:
-    """A listening socket. Raises `InvalidArgument`."""
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((place.host, place.port))
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise InvalidArgument(
-            f"--http: cannot listen at {place.at(place.port)} ({error.strerror or error}): port 0 "
-            "takes a free one"
-        ) from None
-    return sock

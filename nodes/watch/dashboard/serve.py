@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.applications import Starlette
 
+from nodes.place import Place as Address
 from swarm.errors import InvalidArgument
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -50,10 +50,7 @@ class Place:
 
     @property
     def is_loopback(self) -> bool:
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return self._address.is_loopback
 
     @property
     def names(self) -> Sequence[str]:
@@ -70,23 +67,16 @@ class Place:
                 )
             except (OSError, ssl.SSLError) as error:
                 raise InvalidArgument(f"--https-cert, --https-key: {error}") from None
-        try:
-            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((self.host, self.port))
-            sock.listen(128)
-        except OSError as error:
-            raise InvalidArgument(
-                f"cannot serve at {self.host}:{self.port} ({error.strerror}): "
-                "--port 0 takes a free port"
-            ) from None
-        return sock
+        return self._address.listen("--port")
 
     def url(self, sock: socket.socket) -> str:
         """The address to open."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http{'s' if self.certificate else ''}://{host}:{sock.getsockname()[1]}/"
+        address = self._address.at(sock.getsockname()[1])
+        return f"http{'s' if self.certificate else ''}://{address}/"
+
+    @property
+    def _address(self) -> Address:
+        return Address(self.host, self.port)
 
 
 class _Server(uvicorn.Server):

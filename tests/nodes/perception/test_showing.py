@@ -17,7 +17,8 @@ from nodes.perception.drawing import caption_of, drawn
 from nodes.perception.film import Film, path_of
 from nodes.perception.shows import Shows
 from nodes.perception.turns import Turns
-from nodes.perception.view import Place
+from nodes.perception.view import own_place
+from nodes.place import Place
 from shards.task.results import Classes, Detections, Embedding, Segments
 from swarm.errors import InvalidArgument
 from swarm.wire.hops import Hop
@@ -181,20 +182,20 @@ async def test_a_window_without_a_display_is_refused_with_another_way(
             Shows(None, "", True, ["gate"])
 
 
-@pytest.mark.parametrize("text", ["0.0.0.0:8090", "10.0.0.7:8090", "[::]:8090"])
+@pytest.mark.parametrize("text", ["0.0.0.0:8090", "10.0.0.7:8090", "[::]:8090", "example.org:8090"])
 def test_strangers_do_not_see_through_the_cameras(text: str) -> None:
     with pytest.raises(InvalidArgument, match="ssh -L 8090"):
-        Place.of(text)
+        own_place(text)
 
 
 def test_a_place_is_a_port_or_an_address_of_this_machine() -> None:
-    assert Place.of("8090") == Place("127.0.0.1", 8090)
-    assert Place.of("localhost:1") == Place("127.0.0.1", 1)
-    assert Place.of("[::1]:2") == Place("::1", 2)
-    for wrong in ("", "x", "127.0.0.1:", "example.org:80"):
+    assert own_place("8090") == Place("127.0.0.1", 8090)
+    assert own_place("localhost:1") == Place("localhost", 1)
+    assert own_place("[::1]:2") == Place("::1", 2)
+    for wrong in ("", "x", "127.0.0.1:"):
         with pytest.raises(InvalidArgument, match="PORT"):
-            Place.of(wrong)
-    first = Place.of("0").listen()
+            own_place(wrong)
+    first = own_place("0").listen("--view")
     with pytest.raises(InvalidArgument, match="port 0 takes a free one"):
-        Place.of(str(first.getsockname()[1])).listen()
+        own_place(str(first.getsockname()[1])).listen("--view")
     first.close()
