@@ -133,12 +133,16 @@ def _row(record: dict[str, Any]) -> list[str]:
     if record.get("weights"):
         what += f" weights {record['weights']}"
     outcome = str(record.get("status", ""))
+    if "plan" in record:
+        outcome = f"plan {record['plan']}: {record.get('why', '')}"
     if record.get("degraded"):
         outcome += ", degraded"
     if "latency_us" in record:
         outcome += f" {record['latency_us'] / 1e3:.1f} ms"
     did = {"request": "asked", "end": "left"}.get(record["kind"], str(record.get("act", "")))
     nodes = ", ".join(f"{hop['stage']}: {hop['node']}" for hop in record.get("hops", ()))
+    if "to" in record:
+        nodes = " -> ".join(filter(None, (record.get("from", ""), record["to"])))
     nodes = nodes or str(record.get("person", ""))
     return [record["at"], record["agent"], f"{did} {what}".strip(), outcome, nodes, _id(record)]
 

@@ -21,11 +21,13 @@ from swarm.transport.process_links import Own
 if TYPE_CHECKING:
     from nodes.duties.learning import Learning
     from nodes.planning.planning import Planning
+    from nodes.requests.auditing import NodeAudit
 
 
 class Duties:
     """`start` once the node serves. take(stage): gossips that this node, a standby, has taken a
-    stage, None for none. auto: of a node of that role, which stages it shall serve."""
+    stage, None for none. auto: of a node of that role, which stages it shall serve. audit: keeps
+    what a node decides for others."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Duties:
         versions: Versions,
         take: Callable[[Where | None], None],
         auto: AutoPlaces | None = None,
+        audit: NodeAudit | None = None,
     ) -> None:
         config, events = connection.config, connection.membership.on_event
         self._tell = connection.events.tell
@@ -55,7 +58,8 @@ class Duties:
         if auto is not None:
             from nodes.planning.planning import Planning  # other roles fill no slot
 
-            self._planning = Planning(connection, versions, auto)
+            record = None if audit is None else audit.acted
+            self._planning = Planning(connection, versions, auto, record=record)
             events.append(self._planning.on_event)
             self._parts["planning"] = self._planning.run
         self._learning: Learning | None = None

@@ -90,7 +90,7 @@ class Node:
         # What it is to others, and does for them.
         inbox = "" if self.audit is None else self.audit.gossip
         self._entry = OwnEntry(connection, self._versions.pulling, inbox)
-        self._duties = Duties(connection, self._versions, self._entry.take, auto)
+        self._duties = Duties(connection, self._versions, self._entry.take, auto, self.audit)
         more = [more_status, self._duties.status, self._requests.status]
         if self.audit is not None:
             more.append(self.audit.status)

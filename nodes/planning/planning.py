@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -33,7 +33,7 @@ from swarm.fleet.warm_pool import states_of
 from swarm.gossip import Event
 from swarm.models.plan_store import PlanStore, StoredPlan
 from swarm.periodic import BEAT, next_beat
-from swarm.plans.document import PlanInForce
+from swarm.plans.document import PlanInForce, outline
 from swarm.plans.drafts import Draft, Planner, StageFacts, predicted, with_replicas
 from swarm.plans.picture import auto_nodes, named_by_hand
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
@@ -82,7 +82,10 @@ class _Tended:
 
 
 class Planning:
-    """`run()` decides until cancelled; `on_event` takes the gossip's news."""
+    """`run()` decides until cancelled; `on_event` takes the gossip's news.
+
+    record(act, fields): keeps in the audit what this node proposed; None without an audit.
+    """
 
     def __init__(
         self,
@@ -90,12 +93,14 @@ class Planning:
         versions: Versions,
         places: AutoPlaces,
         planner: Planner | None = None,
+        record: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> None:
         self._mesh = connection.mesh
         self._config = connection.config
         self._peers = connection.peers
         self._members = connection.membership
         self._tell = connection.events.tell
+        self._record = record
         self._versions = versions
         self._places = places
         self._planner = planner or Searching()
@@ -321,14 +326,13 @@ class Planning:
         reason = tended.proposing.observe(Situation(plan, broken, present, best), place, now)
         if not reason or best is None:
             return
-        made = await self._plans.propose(
+        made, was_first = await self._plans.propose(
             model, version, best, self._peers.node, reason[:REASON_LIMIT], tended.stored
         )
         tended.stored = await self._plans.read(model, version)
         tended.read_at = now
         self._news.set()
-        if made is not None:
-            self._tell_of(made)
+        self._tell_of(made, plan, was_first)
 
     async def _replicate(
         self,
@@ -353,7 +357,7 @@ class Planning:
             plan.model, version, found.stage, found.replicas, by, why, plan.number
         )
         self._news.set()
-        self._tell_of(made)
+        self._tell_of(made, plan)
 
     def _say_what_lacks(self, version: str, tended: _Tended, broken: str, helped: bool) -> None:
         """In the status, and once in the log where no plan helps."""
@@ -364,18 +368,25 @@ class Planning:
                 log.warning("%s: %s", version, lacking)
         tended.lacking = lacking
 
-    def _tell_of(self, plan: PlanInForce) -> None:
+    def _tell_of(
+        self, plan: PlanInForce, before: PlanInForce | None, is_in_force: bool = True
+    ) -> None:
+        """In the log, as an event, and in the audit."""
         ranges = ", ".join(f"{slot.first}-{slot.last}" for slot in plan.slots)
-        log.info("plan %d of %s: stages %s: %s", plan.number, plan.version, ranges, plan.reason)
-        self._tell(
-            "planned",
-            {
-                "model": plan.model,
-                "version": plan.version,
-                "plan": plan.number,
-                "detail": f"stages {ranges}: {plan.reason}"[:REASON_LIMIT],
-            },
-        )
+        lost = "" if is_in_force else "another proposal was first: "
+        log.info("plan %d of %s: %s%s: %s", plan.number, plan.version, lost, ranges, plan.reason)
+        kind = "planned" if is_in_force else "proposed"
+        about = {
+            "model": plan.model,
+            "version": plan.version,
+            "plan": plan.number,
+            "from": outline(before),
+            "to": outline(plan),
+        }
+        if self._record is not None:
+            self._record(kind, about | {"why": plan.reason})
+        detail = f"{lost}stages {ranges}: {plan.reason}"[:REASON_LIMIT]
+        self._tell(kind, about | {"detail": detail})
 
     def status(self) -> dict[str, Any]:
         """Fields of a status document."""
@@ -395,6 +406,7 @@ class Planning:
         if plan is not None:
             document |= {"plan": plan.number, "frozen": plan.frozen, "reason": plan.reason}
             document["slots"] = [[slot.first, slot.last] for slot in plan.slots]
+            document["replicas"] = [slot.replicas for slot in plan.slots]
             if tended.slot is not None and tended.slot < len(plan.slots):
                 slot = plan.slots[tended.slot]
                 document["slot"] = [slot.first, slot.last]

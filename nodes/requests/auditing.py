@@ -173,6 +173,13 @@ class NodeAudit:
             digests["output"] = result.outputs
         self.recorder.offer(entry, digests)
 
+    def acted(self, act: str, fields: Mapping[str, Any]) -> None:
+        """This node has decided something for the mesh. fields: texts of its own, and integers."""
+        agent = agent_token(self._node)
+        self.recorder.offer(Entry("act", agent, time.time(), fields={**fields, "act": act}))
+
+    # --- its end ----------------------------------------------------------------------------
+
     async def close(self) -> None:
         """Write the rest, and the chain's end."""
         await self.recorder.close(Entry("end", agent_token(self._node), time.time()))

@@ -200,6 +200,7 @@ PLAN = form(
         "lacking": text,
         "reason": text,
         "slots": rows(RANGE, MOST_STAGES),
+        "replicas": rows(COUNT, MOST_STAGES),
         "slot": RANGE,
     },
     ("model", "version"),

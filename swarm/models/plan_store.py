@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from swarm.errors import NotFound, Unavailable
 from swarm.link import Link, jetstream
-from swarm.plans.document import PlanInForce, read_plan
+from swarm.plans.document import MOST_NUMBER, PlanInForce, next_number, read_plan
 from swarm.plans.drafts import Draft
 from swarm.plans.errors import BadPlan
 from swarm.subjects import Subjects, token
@@ -56,20 +56,20 @@ class PlanStore:
 
     async def propose(
         self, model: str, version: str, draft: Draft, proposer: str, reason: str, seen: StoredPlan
-    ) -> PlanInForce | None:
-        """Put a draft in force in the place of the plan that was seen; None where somebody else was
-        first. Raises `BadPlan`."""
+    ) -> tuple[PlanInForce, bool]:
+        """Put a draft in force in the place of the plan that was seen. Returns the plan, and
+        whether it is in force: it is not where somebody else was first. Raises `BadPlan`."""
         plan = PlanInForce(
             model,
             version,
-            seen.number + 1,
+            next_number(seen.number),
             draft.slots,
             proposer,
             reason,
             datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             period_us=round(draft.period),
         )
-        return plan if await self._write(plan, seen.revision) else None
+        return plan, await self._write(plan, seen.revision)
 
     async def freeze(self, model: str, version: str, frozen: bool, by: str) -> PlanInForce:
         """Let nodes propose no other plan, or let them again. Raises `NotFound`, `Unavailable`."""
@@ -131,9 +131,9 @@ def _key(model: str, version: str) -> str:
 
 
 def _number(data: bytes | memoryview) -> int:
-    """Of a plan that is refused: the next one has a higher number even so."""
+    """Of a plan that is refused: the next one has another number even so."""
     try:
         number = json.loads(bytes(data))["number"]
-        return number if type(number) is int and 0 < number < 1 << 50 else 0
+        return number if type(number) is int and 0 < number <= MOST_NUMBER else 0
     except (ValueError, KeyError, TypeError, RecursionError):
         return 0

@@ -7,7 +7,8 @@
                 "replicas": 1}, …]}
 
 A *slot* is a range of consecutive stages that one node serves. Ranges ascend and do not overlap;
-stages between them are left to nodes that were named by hand. `number` grows by one with each plan.
+stages between them are left to nodes that were named by hand. `number` grows by one with each plan,
+and begins again behind the largest: whoever writes that one keeps nobody from the next.
 Nobody signs a plan: whatever stands in it moves work, and changes no result, since a stage is the
 same function on every node.
 """
@@ -29,6 +30,7 @@ MOST_STAGE = 256  # as many as gossip names of one version
 MOST_REPLICAS = 64
 MOST_NUMBER = 1 << 53
 MOST_REASON = 300  # characters
+MOST_OUTLINE = 400  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,24 @@ class PlanInForce:
         """The slot that holds a stage; None where no slot does."""
         found = (n for n, slot in enumerate(self.slots) if slot.first <= stage <= slot.last)
         return next(found, None)
+
+
+def next_number(number: int) -> int:
+    """Of the plan behind the one with this number; 0 stands for none."""
+    return number % MOST_NUMBER + 1
+
+
+def outline(plan: PlanInForce | None) -> str:
+    """The slots of a plan in one line, such as "1-3 auto-a, 4-8 auto-b x2"; "" without a plan. A
+    line of more than `MOST_OUTLINE` characters is cut."""
+    if plan is None:
+        return ""
+    parts = []
+    for slot in plan.slots:
+        times = f"x{slot.replicas}" if slot.replicas > 1 else ""
+        parts.append(" ".join(filter(None, (f"{slot.first}-{slot.last}", slot.node, times))))
+    line = ", ".join(parts)
+    return line if len(line) <= MOST_OUTLINE else f"{line[: MOST_OUTLINE - 3]}..."
 
 
 def read_plan(data: bytes) -> PlanInForce:

@@ -36,6 +36,16 @@ def page_of_fleet(
         yield process
 
 
+def an_auto_status(node: str, slot: list[int] | None) -> dict[str, Any]:
+    """Of a node that knows plan 7 of five stages, and fills a slot of it."""
+    stages = range(slot[0], slot[1] + 1) if slot else ()
+    plan = {"model": "planned", "version": "1", "plan": 7, "slots": [[1, 3], [4, 5]]}
+    plan |= {"replicas": [1, 2], "pace_us": [1000, 2000, 3000, 4000, 5000], "frozen": False}
+    plan |= {"reason": "a new node makes it shorter"} | ({"slot": slot} if slot else {})
+    work = [a_stage(stage, model="planned") for stage in stages]
+    return a_status(node, role="auto", model="planned", priority=0, stages=work, plans=[plan])
+
+
 def fleet_of(count: int) -> Any:
     """documents(second): five models of four stages, ten nodes a stage; every figure moves."""
     dice = random.Random(7)
@@ -130,6 +140,31 @@ async def test_cameras_and_sessions_of_a_node_are_on_its_page(
     await expect(facts).to_contain_text("no route")
     await expect(facts).to_contain_text("3 of 8")
     await expect(facts).to_contain_text("ms between tokens")
+
+
+async def test_the_plan_in_force_is_drawn_with_a_lane_for_each_device(
+    link: Link, page_of_fleet: DashboardProcess, look: Look
+) -> None:
+    look.tolerate(*DASHBOARD_ENDS)
+    page = await look.open(page_of_fleet.url, sign="#link[data-state=live]")
+    publish_status(link, an_auto_status("auto-a", [1, 3]))
+    publish_status(link, an_auto_status("auto-b", [4, 5]))
+    publish_status(link, an_auto_status("auto-spare", None))
+    plan = page.locator('.plan[aria-label="Plan of planned@1"]')
+    await expect(plan.locator("h4")).to_have_text("Plan 7: stages 1–3, stages 4–5 (1 of 2 nodes)")
+    await expect(plan.locator(".facts")).to_have_text("a new node makes it shorter")
+    lanes = plan.locator(".lane")
+    await expect(lanes).to_have_count(3)
+    await expect(lanes.nth(1)).to_contain_text("auto-b")
+    await expect(lanes.nth(1).locator(".part")).to_have_text("4–5: 9.00 ms")
+    await expect(lanes.nth(1).locator(".hop")).to_have_text("hop 1.00 ms")
+    await expect(lanes.nth(2).locator(".hop")).to_have_text("fills no slot")
+    bars = [await lanes.nth(n).locator(".part").bounding_box() for n in (0, 1)]
+    assert bars[0] is not None
+    assert bars[1] is not None
+    assert abs(bars[0]["x"] + bars[0]["width"] - bars[1]["x"]) < 2, "one begins where another ends"
+    assert abs(bars[0]["width"] / bars[1]["width"] - 3 / 2) < 0.05
+    await look.keep(page, "plan")
 
 
 async def test_a_node_that_speaks_5000_times_a_second_is_marked_and_the_others_are_still_shown(

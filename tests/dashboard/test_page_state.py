@@ -309,3 +309,23 @@ def test_no_field_of_an_event_breaks_the_picture(kind: str, fields: dict[str, An
     simulation.tell(kind, **({"what": "minted", "subject": "s1"} | fields))
     simulation.second()
     assert simulation.whole()["nodes"]["s1"]["health"] in ("well", "dead")
+
+
+def test_a_plan_is_what_most_nodes_tell_of_and_one_liar_hides_it_not() -> None:
+    simulation = Simulation()
+    plan = {"model": "digits", "version": "1", "plan": 2, "slots": [[1, 1], [2, 3]]}
+    for node, more in {
+        "a": {"slot": [1, 1]},
+        "b": {"slot": [2, 3], "pace_us": [1, 500, 700]},
+        "c": {"lacking": "no node is left for the stages 2-3"},
+        "liar": {"plan": 10**12, "slots": [[3, 1], [9]], "slot": [4, 4], "replicas": [7, 7, 7]},
+    }.items():
+        simulation.speak(a_status(node, (1, 2, 3), plans=[plan | more]))
+    drawn = simulation.whole()["pipelines"][0]["plan"]
+    assert (drawn["number"], drawn["lacking"]) == (2, "no node is left for the stages 2-3")
+    assert [(slot["first"], slot["last"], slot["nodes"]) for slot in drawn["slots"]] == [
+        (1, 1, 1),
+        (2, 3, 1),
+    ]
+    found = [(lane["node"], lane["slot"], lane["ms"]) for lane in drawn["lanes"]]
+    assert found == [("a", 0, None), ("b", 1, 1.2), ("c", None, None), ("liar", None, None)]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 from support.auto_meshes import alive, is_settled, leaves, newest, start_auto, until_settled
 from support.meshes import close, digits, mesh_of, split_digits
 
 from nodes.up.mesh import LocalMesh, push
+from swarm.audit.record import parse
+from swarm.audit.stream import extent_of, read_stream
 from swarm.models.plan_store import PlanStore
 
 STAGES = 4
@@ -28,18 +32,31 @@ async def ask(local: LocalMesh, count: int) -> list[list[tuple[int, str]]]:
     return hops
 
 
+async def acts(local: LocalMesh) -> AsyncIterator[dict[str, Any]]:
+    """What nodes decided, as the audit has it."""
+    extent = await extent_of(local.mesh.link, local.mesh.subjects.audit_stream)
+    assert extent is not None
+    async for stored in read_stream(local.mesh.link, local.mesh.subjects.audit_stream, extent):
+        if (record := parse(stored.data))["kind"] == "act":
+            yield record
+
+
 async def test_nodes_share_a_model_and_a_newcomer_takes_the_place_of_a_dead_one() -> None:
     model = split_digits(stages=STAGES)
     async with mesh_of() as local:
         await push(local, model.manifest.to_json(), model.files)
         for _ in range(2):
-            start_auto(local, "digits", MEMORY, "--gossip", "local")
+            start_auto(local, "digits", MEMORY, "--gossip", "local", "--audit")
         local.start("fallback", "digits", "--gossip", "local")
         await local.ready()
         await until_settled(local, "the start")
         plan = newest(local)
         assert plan["slots"] == [[1, 2], [3, 4]]
         assert plan["reason"] == "there is no plan yet"
+        [record] = [r async for r in acts(local) if r["act"] == "planned"]
+        assert (record["plan"], record["why"], record["from"]) == (1, plan["reason"], "")
+        assert [part.split()[0] for part in record["to"].split(", ")] == ["1-2", "3-4"]
+        assert record["agent"] in {status["node"] for status in alive(local)}
         holders = {s["node"]: s["plans"][0]["slot"] for s in alive(local)}
         for hops in await ask(local, 5):
             assert [stage for stage, _ in hops] == [1, 2, 3, 4]

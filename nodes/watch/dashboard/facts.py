@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from swarm.fleet.picture import FleetNode
 
 LONGEST_TEXT = 240  # characters
 PRIMARY, STANDBY, FALLBACK = 0, 1, 2
+MOST_PLANS = 4  # versions with a plan, of one node
 MOST_ROWS = 16  # cameras, and stages of language models, of one node that are shown
 EDGE_COUNTS = ("captured", "dropped", "answered", "failed", "degraded")
 GOSSIP_STATES = ("alive", "suspect", "dead", "left")
@@ -120,6 +121,24 @@ class RolloutFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """The plan in force of a version, as a node of role auto knows it, and the slot of it that the
+    node fills. number: 0 without a plan. pace_us: microseconds of each stage there, from stage
+    1."""
+
+    model: str
+    version: str
+    number: int
+    frozen: bool
+    reason: str
+    lacking: str
+    slots: tuple[tuple[int, int], ...]
+    replicas: tuple[int, ...]
+    slot: tuple[int, int] | None
+    pace_us: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """One node. model and version are tokens or ""."""
 
@@ -147,6 +166,7 @@ class NodeFacts:
     learning: LearningFacts | None
     objectives: tuple[Objective, ...]
     rollout: RolloutFacts | None
+    plans: tuple[PlanFacts, ...]
 
 
 LEARNING = form(
@@ -195,6 +215,7 @@ def facts_of(node: FleetNode) -> NodeFacts:
         learning=_learning(status.get("learning")),
         objectives=tuple(_objective(slo) for slo in status.get("slo", ()) if slo["model"]),
         rollout=_rollout(status.get("rollout")),
+        plans=tuple(map(_plan, status.get("plans", ())[:MOST_PLANS])),
     )
 
 
@@ -284,6 +305,28 @@ def _rollout(part: Mapping[str, Any] | None) -> RolloutFacts | None:
         state=one_line(part.get("state", "")[:40]),
         reason=one_line(part.get("reason", "")[:LONGEST_TEXT]),
     )
+
+
+def _plan(part: Mapping[str, Any]) -> PlanFacts:
+    return PlanFacts(
+        model=part["model"],
+        version=part["version"],
+        number=int(part.get("plan", 0)),
+        frozen=part.get("frozen") is True,
+        reason=_text(part, "reason"),
+        lacking=_text(part, "lacking"),
+        slots=tuple(filter(None, map(_range, part.get("slots", ())))),
+        replicas=tuple(map(int, part.get("replicas", ()))),
+        slot=_range(part.get("slot", ())),
+        pace_us=tuple(map(float, part.get("pace_us", ()))),
+    )
+
+
+def _range(stages: Sequence[float]) -> tuple[int, int] | None:
+    """First and last stage; None for what is no range."""
+    if len(stages) != 2 or stages[0] > stages[1]:
+        return None
+    return int(stages[0]), int(stages[1])
 
 
 def _objective(slo: Mapping[str, Any]) -> Objective:

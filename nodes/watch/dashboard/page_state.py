@@ -12,7 +12,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nodes.watch.dashboard.answers import Answers, estimate
@@ -21,6 +21,7 @@ from nodes.watch.dashboard.health import GONE, Health, health_of
 from nodes.watch.dashboard.history import History, Rate, rounded
 from nodes.watch.dashboard.news import News, Newspaper
 from nodes.watch.dashboard.pipelines import NodeNow, pipelines_of
+from nodes.watch.dashboard.plans import plan_of
 from nodes.watch.dashboard.verdict import headline, objectives_of, problems_of, unreachable
 from nodes.watch.fields import one_line
 from swarm.errors import DecodeError
@@ -234,7 +235,7 @@ class PageState:
     def row(self, name: str, now: float) -> dict[str, Any]:
         """A node, as the page shows it; times in ms, heard in ms since 1970."""
         shown, node = self._shown[name], self.fleet.nodes[name]
-        document = asdict(shown.facts)
+        document = asdict(replace(shown.facts, plans=()))  # pipelines have them
         for stage, facts in zip(document["stages"], shown.facts.stages, strict=True):
             stage["rate"] = (
                 rounded(shown.rates[key].value)
@@ -329,7 +330,8 @@ class PageState:
         }
 
     def _pipelines(self, now: float) -> list[dict[str, Any]]:
-        pipelines = pipelines_of(shown.now() for shown in self._shown.values())
+        present = [shown.now() for shown in self._shown.values()]
+        pipelines = pipelines_of(present)
         for pipeline in pipelines:
             model, version = pipeline["model"], pipeline["version"]
             pipeline["share"] = self._shares(model).get(version)
@@ -338,6 +340,7 @@ class PageState:
             if told is None and alone:  # who answers tells no version
                 told = estimate([s.facts for s in self._shown.values()], pipeline)
             pipeline["answers"] = told
+            pipeline["plan"] = plan_of(present, pipeline)
         return pipelines
 
     def _rollout(self, model: str) -> RolloutFacts | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -10,7 +11,7 @@ from swarm.errors import NotFound, SubjectError, Unavailable
 from swarm.link import Link, jetstream
 from swarm.models.plan_store import PlanStore
 from swarm.models.registry import Registry
-from swarm.plans.document import Slot
+from swarm.plans.document import MOST_NUMBER, PlanInForce, Slot
 from swarm.plans.drafts import Draft
 from swarm.plans.errors import BadPlan
 from swarm.subjects import Subjects
@@ -32,14 +33,14 @@ async def test_of_several_proposals_one_wins(plans: PlanStore) -> None:
     made = await asyncio.gather(
         *(plans.propose("m", "1", DRAFT, f"auto-{n}", "first", seen) for n in range(5))
     )
-    [won] = [plan for plan in made if plan is not None]
+    [won] = [plan for plan, is_in_force in made if is_in_force]
     stored = await plans.read("m", "1")
     assert stored.plan == won
     assert (won.number, won.slots, won.period_us) == (1, DRAFT.slots, 1000)
-    assert await plans.propose("m", "1", DRAFT, "late", "of an old picture", seen) is None
-    again = await plans.propose("m", "1", DRAFT, "auto-9", "moves", stored)
-    assert again is not None
-    assert again.number == 2
+    late, was_first = await plans.propose("m", "1", DRAFT, "late", "of an old picture", seen)
+    assert (late.proposer, was_first) == ("late", False)
+    again, was_first = await plans.propose("m", "1", DRAFT, "auto-9", "moves", stored)
+    assert (again.number, was_first) == (2, True)
 
 
 async def test_a_plan_is_frozen_and_its_replicas_change_without_another_number(
@@ -84,13 +85,26 @@ async def test_what_is_no_plan_is_told_and_the_next_one_replaces_it(
     stored = await plans.read("m", "1")
     assert stored.plan is None
     assert "refused" in stored.refused
-    made = await plans.propose("m", "1", DRAFT, "a", stored.refused, stored)
-    assert made is not None
-    assert made.number == (42 if b"41" in spoilt else 1)
+    made, was_first = await plans.propose("m", "1", DRAFT, "a", stored.refused, stored)
+    assert (made.number, was_first) == (42 if b"41" in spoilt else 1, True)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_plan_with_the_largest_number_keeps_nobody_from_the_next(
+    plans: PlanStore, link: Link, more: int
+) -> None:
+    last = PlanInForce("m", "1", 1, DRAFT.slots).document() | {"number": MOST_NUMBER + more}
+    await jetstream.kv_put(link, SUBJECTS.config_bucket, "plan.m.1", json.dumps(last).encode())
+    stored = await plans.read("m", "1")
+    assert bool(stored.refused) is bool(more)
+    _, was_first = await plans.propose("m", "1", DRAFT, "a", "moves", stored)
+    after = (await plans.read("m", "1")).plan
+    assert was_first
+    assert after is not None
+    assert after.number == 1
 
 
 async def test_the_plan_of_another_version_is_not_believed(plans: PlanStore, link: Link) -> None:
-    made = await plans.propose("m", "1", DRAFT, "a", "first", await plans.read("m", "1"))
-    assert made is not None
+    made, _ = await plans.propose("m", "1", DRAFT, "a", "first", await plans.read("m", "1"))
     await jetstream.kv_put(link, SUBJECTS.config_bucket, "plan.m.2", made.encode())
     assert "m@1" in (await plans.read("m", "2")).refused

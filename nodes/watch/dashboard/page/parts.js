@@ -54,7 +54,8 @@ export function verdict() {
 
 const COVER = { primary: "", standby: "a standby serves", fallback: "the fallback serves", none: "no node serves" };
 
-export function pipeline() {
+// more: further parts of the card.
+export function pipeline(...more) {
   const name = el("h3");
   const facts = el("p", { class: "facts" });
   const promise = el("p", { class: "objective" });
@@ -68,6 +69,7 @@ export function pipeline() {
     el("header", {}, name, facts, promise),
     el("div", { class: "river" }, el("div", { class: "asks" }, el("h4", { text: "who asks" }), asking, anybody), flow),
     budget.element,
+    ...more.map((part) => part.element),
   );
   return {
     element,
@@ -89,7 +91,7 @@ export function pipeline() {
         (item, node) => changeSeat(item, { node: node.node, kind: node.role, health: node.health, rate: node.rate, serves: true }),
       );
       keyed(flow, doc.stages, (stage) => stage.stage, makeStage, changeStage);
-      budget.update(doc);
+      for (const part of [budget, ...more]) part.update(doc);
     },
   };
 }
