@@ -457,7 +457,10 @@ class GenerationServer:
             peers = self._known_peers(stage)
             found = self._peers[stage] = _Peers(
                 now,
-                tuple(Candidate(each.node, each.priority, each.draining) for each in peers),
+                tuple(
+                    Candidate(each.node, each.priority, each.draining, *each.holds)
+                    for each in peers
+                ),
                 {each.node: each.inbox for each in peers if self._host and each.host == self._host},
             )
         return found

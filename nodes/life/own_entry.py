@@ -15,6 +15,7 @@ from swarm.fleet.advertised import (
     MAX_LINK_WAIT_MS,
     Where,
     busy_entries,
+    holds_entry,
     load_entries,
     serves_entries,
     takes_entries,
@@ -30,6 +31,7 @@ LOAD_EVERY = 3 * BEAT  # seconds
 NOISE_REQUESTS, NOISE_US = 2, 200
 NOISE_BUSY = 0.05  # of a utilisation
 BUSY_OVER = 2.0  # seconds
+HOLDS_EVERY = 1.0  # seconds; how many sessions a stage has, and their beginnings
 REQUEST_COUNTS = 2  # the first numbers of a load count requests, the others are microseconds
 
 
@@ -54,6 +56,8 @@ class OwnEntry:
         self._gossiped_load: dict[Where, list[int]] = {}
         self._busy = Utilisation()
         self._gossiped_busy: dict[Where, float] = {}
+        self._holds: dict[Where, tuple[int, int, bytes]] = {}  # of stages of language models
+        self._holds_due = 0.0
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
         self._gossiped_link: dict[str, int] = {}  # by key, 0 for what need not be gossiped
         self._load_fits = False  # whether the gossip had room for all loads
@@ -111,6 +115,9 @@ class OwnEntry:
         if busy != known:
             self._gossiped_busy = busy
             self._load_fits = False
+        if now >= self._holds_due and (holds := self._held()) != self._holds:
+            self._holds, self._holds_due = holds, now + HOLDS_EVERY
+            self._load_fits = False
         if loads != self._gossiped_load:
             self._gossiped_load = loads
             if (free := free_bytes()) is not None:
@@ -135,6 +142,18 @@ class OwnEntry:
             else:
                 self._members.delete(key)
 
+    def _held(self) -> dict[Where, tuple[int, int, bytes]]:
+        """Sessions, slots and beginnings of the stages of language models."""
+        servers = [server for serving in self._servings() for server in serving.generation]
+        return {
+            (each.info.model, each.info.version, each.stage): (
+                len(each.core.sessions),
+                each.decoder.slots,
+                each.core.marks(),
+            )
+            for each in servers
+        }
+
     def _served(self) -> dict[Where, StageServer]:
         return by_stage(self._servings())
 
@@ -145,6 +164,7 @@ class OwnEntry:
         }
         serves, loads = serves_entries(self._announced), load_entries(gossiped)
         loads |= busy_entries({w: b for w, b in self._gossiped_busy.items() if w in gossiped})
+        loads |= dict(holds_entry(w, *h) for w, h in self._holds.items() if w in self._announced)
         if self._takes is not None:
             serves |= takes_entries([self._takes])
         for key in self._keys - serves.keys() - loads.keys():

@@ -20,6 +20,8 @@ fills/T     [model, version, number, slot]   the slot of the plan in force that 
 pace/T      [model, version, [us, …]]        microseconds of each stage on it, from stage 1
 load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
+holds/T/S   [sessions, slots, marks]         of stage S of a language model: its sessions, and which
+            beginnings of prompts it holds (swarm.generation.marks), 96 bytes at most
 busy/T/C    [[stage, thousandths of the time in which it computes], …] of the same stages
 
 T is a hash of model and version, whose names may be longer than a key. Gossip refuses a value
@@ -65,6 +67,9 @@ LOAD_FIELDS = 8  # numbers of one stage's load, without the stage itself
 STAGES_PER_LOAD_KEY = 16  # stages whose loads travel together
 _IDLE_LOAD = (0,) * LOAD_FIELDS
 _LARGEST_LOAD = (MAX_COUNT,) * 2 + (MAX_TIME,) * 6
+MOST_MARKS = 128  # bytes
+_HOLDS_NOTHING = (0, 0, b"")
+_HOLDS_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,3})")
 _LOAD_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,2})")
 
 
@@ -115,6 +120,12 @@ def busy_entries(busy: Mapping[Where, float]) -> dict[str, list[list[int]]]:
     return entries
 
 
+def holds_entry(where: Where, sessions: int, slots: int, marks: bytes) -> tuple[str, list[Any]]:
+    """The key and value by which a node tells of a language model's stage."""
+    model, version, stage = where
+    return f"holds/{_tag(model, version)}/{stage}", [sessions, slots, marks]
+
+
 def learns_entry(
     model: str, version: str, base: bytes, epoch: int, run: int, sequence: int
 ) -> tuple[str, list[Any]]:
@@ -137,7 +148,7 @@ def pace_entry(model: str, version: str, pace_us: Sequence[int]) -> tuple[str, l
 def of_load(key: str) -> bool:
     """Whether a gossiped key says how busy a node is, and not what it serves or where."""
     busy = ("memory", "link_wait", "link_rate", "room")
-    return key in busy or key.startswith(("load/", "busy/", "learns/", "pace/"))
+    return key in busy or key.startswith(("load/", "busy/", "holds/", "learns/", "pace/"))
 
 
 # --- judged -------------------------------------------------------------------------------
@@ -231,6 +242,18 @@ def _row(row: object) -> bool:
     )
 
 
+def _holds(rest: str, value: object) -> bool:
+    if not (isinstance(value, list | tuple) and len(value) == 3):
+        return False
+    *counts, marks = value
+    return (
+        _HOLDS_KEY.fullmatch(rest) is not None
+        and all(type(count) is int and 0 <= count <= MAX_COUNT for count in counts)
+        and isinstance(marks, bytes)
+        and len(marks) <= MOST_MARKS
+    )
+
+
 def _busy_row(row: object) -> bool:
     return (
         isinstance(row, list | tuple)
@@ -283,6 +306,7 @@ _KEYED: dict[str, Any] = {
     "takes": _serves,
     "load": lambda rest, value: _load(rest, value, _row),
     "busy": lambda rest, value: _load(rest, value, _busy_row),
+    "holds": _holds,
     "learns": _learns,
     "fills": _fills,
     "pace": _pace,
@@ -295,7 +319,8 @@ _KEYED: dict[str, Any] = {
 @dataclass(frozen=True, slots=True)
 class StagePeer:
     """One node that serves a stage, as gossip tells it. link_wait: seconds. link_rate: bytes a
-    second, 0.0 where it is fast or unknown. codecs: those that it reads."""
+    second, 0.0 where it is fast or unknown. codecs: those that it reads. holds: sessions, slots and
+    marks of a language model's stage, see `holds_entry`."""
 
     node: str
     priority: int
@@ -305,19 +330,21 @@ class StagePeer:
     link_wait: float = 0.0
     link_rate: float = 0.0
     codecs: frozenset[str] = frozenset()
+    holds: tuple[int, int, bytes] = _HOLDS_NOTHING
 
 
 def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> list[StagePeer]:
     """The peers that serve a stage, in no order."""
     found = []
     tag = _tag(model, version)
-    key, taking = f"serves/{tag}", f"takes/{tag}"
+    key, taking, holding = f"serves/{tag}", f"takes/{tag}", f"holds/{tag}/{stage}"
     for peer in peers:
         values = peer.values
         entry = values.get(key)
         if isinstance(entry, list | tuple) and stage in entry[2]:
             takes = values.get(taking)
             is_taken = isinstance(takes, list | tuple) and stage in takes[2]
+            holds = values.get(holding)
             found.append(
                 StagePeer(
                     peer.node,
@@ -328,6 +355,7 @@ def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> 
                     _int(values.get("link_wait")) / 1e3,
                     float(_int(values.get("link_rate"))),
                     _names(values.get("codecs")),
+                    tuple(holds) if isinstance(holds, list | tuple) else _HOLDS_NOTHING,
                 )
             )
     return found

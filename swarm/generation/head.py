@@ -23,7 +23,7 @@ from swarm.errors import (
 from swarm.flow.bucket import Spending
 from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.admission import AGAIN_AFTER, Admission, Asked
-from swarm.generation.choice import Candidate, choose
+from swarm.generation.choice import Candidate, choose, holder, with_room
 from swarm.generation.effects import Ended, Pass, Prepare, Tell
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
@@ -98,6 +98,8 @@ class HeadCore(StageCore):
             self._accept(session)
         elif request.session in self.admission:
             pass  # its text is being read
+        elif request.routed and not self._may_hold(request) and (to := self._elsewhere(request)):
+            self._out.passes.append(Pass(to, replace(request, head=to), reply))
         elif self.admission.is_full(request):
             self._refuse(request, reply, self.admission.refusal(request.agent))
         elif others and (node := self._whose(request)):
@@ -116,7 +118,7 @@ class HeadCore(StageCore):
             if self.draining:
                 self._late(Asked(request, reply))
                 return
-            if self.free > 0 and admission.may_hold(request.agent):
+            if self._may_hold(request):
                 admission.hold(request.session, request.agent)
                 self._prepares.append(Prepare(request, reply))
             else:
@@ -124,6 +126,30 @@ class HeadCore(StageCore):
                 admission.wait(request, reply, now, elsewhere=full)
         except SwarmError as error:
             self._refuse(request, reply, error)
+
+    def _may_hold(self, request: GenerateRequest) -> bool:
+        """Whether a request would get a slot now."""
+        free = self.free > 0 and not self.draining
+        return free and self.admission.may_hold(request.agent)
+
+    def _nearer(self, request: GenerateRequest) -> str:
+        """Another node of stage 1 that holds more of a new prompt's beginning, as far as known, and
+        has room; "" for none."""
+        if not self._limits.reuse or request.routed or request.head:
+            return ""
+        ids = request.prompt[: self._prefixes.below(len(request.prompt))]
+        _, mine = self._prefixes.longest(ids, self.sessions.values())
+        busy = self.admission.held - 1  # without this one
+        able = with_room(
+            [
+                replace(each, sessions=busy) if each.node == self.node else each
+                for each in self._peers(1)
+            ],
+            set(self._shunned),
+        )
+        others = [each for each in able if each.node != self.node]
+        node, chunks = holder(self._prefixes.marks(ids), others)
+        return node if chunks > mine // self._prefixes.size else ""
 
     def _elsewhere(self, request: GenerateRequest) -> str:
         """Another node that may have a slot for a request that came here; "" for none."""
@@ -163,6 +189,12 @@ class HeadCore(StageCore):
         try:
             if request.session not in self.admission:
                 return  # its client has gone, or this node drains and another one has it
+            if node := self._nearer(request):
+                self.counts["routed"] += 1
+                self.admission.free(request.session)
+                self._out.passes.append(Pass(node, replace(request, routed=True), reply))
+                self._admit()
+                return
             session = self._begin(request, reply, now)
         except SwarmError as error:
             self.unprepared(request, reply, error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from swarm.generation.marks import chain, tell
 from swarm.generation.session import Session
 from swarm.generation.steps import chunk_tokens
 
@@ -36,12 +37,12 @@ class Prefixes:
     """Of one stage. width: of the model."""
 
     def __init__(self, width: int) -> None:
-        self._size = chunk_tokens(width)
+        self.size = chunk_tokens(width)
         self._kept: dict[int, Source] = {}  # by slot; those that ended last are the last
 
     def below(self, tokens: int) -> int:
         """The last boundary that leaves one of so many tokens to be computed."""
-        return max(0, tokens - 1) // self._size * self._size
+        return max(0, tokens - 1) // self.size * self.size
 
     def keep(self, session: Session) -> None:
         """A session leaves its slot."""
@@ -76,15 +77,25 @@ class Prefixes:
             self._kept[best.slot] = self._kept.pop(best.slot)
         return best, most
 
+    def marks(self, ids: Sequence[int]) -> list[bytes]:
+        """Of a beginning, see `swarm.generation.marks.chain`."""
+        return chain(ids, self.size)
+
+    def told(self, sessions: Iterable[Session]) -> bytes:
+        """What this stage holds, for other nodes; sessions: those that are in their slots."""
+        latest = sorted(sessions, key=lambda session: -session.touched)
+        sources = (*map(self._of, latest), *reversed(self._kept.values()))
+        return tell(self.marks(source.ids) for source in sources)
+
     def _of(self, session: Session) -> Source:
         """Of what a session holds, the whole chunks of its prompt."""
         held = min(session.held, session.reaches) if session.running else session.held
-        end = min(held, session.opening.prompt) // self._size * self._size
+        end = min(held, session.opening.prompt) // self.size * self.size
         return Source(session.slot, session.ids[:end], session.to)
 
     def _same(self, kept: Sequence[int], ids: Sequence[int]) -> int:
         """How many whole chunks begin both, in tokens."""
-        size, end = self._size, 0
+        size, end = self.size, 0
         while end + size <= min(len(kept), len(ids)):
             if list(kept[end : end + size]) != list(ids[end : end + size]):
                 break

@@ -125,8 +125,9 @@ class GenerateRequest:
     fewer than `max_tokens` where the context has no room for so many. made: tokens that the client
     has already, of an attempt before this one; `epoch` counts attempts, and `head` is the node that
     took the last one. budget: seconds. has_seed: the client named a seed.
-    recommended: fields of the sampling that are taken as the model's owner recommends them, where
-    it does. The rest: `Opening`."""
+    routed: a node of stage 1 passed it to this one, which holds its beginning. recommended: fields
+    of the sampling that are taken as the model's owner recommends them, where it does. The rest:
+    `Opening`."""
 
     session: str = ""
     prompt: tuple[int, ...] = ()
@@ -145,6 +146,7 @@ class GenerateRequest:
     epoch: int = 0
     head: str = ""
     has_seed: bool = True
+    routed: bool = False
     recommended: tuple[str, ...] = ()
     json: bool = field(default=False, compare=False)
 
@@ -168,7 +170,7 @@ class GenerateRequest:
         for name in ("session", "version", "agent", "epoch", "head"):
             if value := getattr(self, name):
                 doc[name] = value
-        doc |= {name: True for name in ("json", "fit") if getattr(self, name)}
+        doc |= {name: True for name in ("json", "fit", "routed") if getattr(self, name)}
         if self.made:
             doc["made"] = pack_ids(self.made)
         return doc
@@ -233,6 +235,7 @@ class GenerateRequest:
             epoch=integer(doc, "epoch", 0, 0, 1 << 31),
             head=name_of(doc, "head"),
             has_seed=doc.get("seed") is not None,
+            routed=doc.get("routed") is True,
             recommended=recommended,
             json=doc.get("json") is True,
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from swarm.generation.admission import USUAL_SHARES, Shares
-from swarm.generation.choice import Candidate, choose
+from swarm.generation.choice import Candidate, choose, holder, with_room
 from swarm.generation.effects import Outbox, Prepare
 from swarm.generation.prefixes import Copy, Prefixes, Source
 from swarm.generation.request import Opening
@@ -458,10 +458,18 @@ class StageCore:
         self._copies.append(Copy(source.slot, session.slot, tokens))
         session.ids, session.announce = ids, True
         session.held = session.sent = session.shared = tokens
-        best = min((each.priority for each in self._peers(self.stage + 1)), default=0)
-        near = {each.node for each in self._peers(self.stage + 1) if each.priority == best}
-        if source.to in near and self._tail is None:
-            session.route.setdefault(self.stage + 1, source.to)
+        if self._tail is None and (to := self._holder(ids, source.to)):
+            session.route.setdefault(self.stage + 1, to)
+
+    def _holder(self, ids: list[int], known: str) -> str:
+        """The node of the next stage that is to go on behind a beginning; "" where none that has
+        room holds it. known: the node that held it for another session."""
+        wanted = self._prefixes.marks(ids)
+        able = with_room(self._peers(self.stage + 1), set(self._shunned))
+        if any(each.node == known for each in able):
+            return known
+        node, chunks = holder(wanted, able)
+        return node if chunks == len(wanted) else ""
 
     def _free_slots(self) -> set[int]:
         taken = {each.slot for each in self.sessions.values()} | self._leaving
@@ -495,6 +503,10 @@ class StageCore:
         self.pending_bytes -= sum(step.nbytes for step in session.pending)
         if self._tail is not None:
             self._tail.forget(key)
+
+    def marks(self) -> bytes:
+        """The beginnings that other nodes may send sessions here for."""
+        return self._prefixes.told(self.sessions.values()) if self._limits.reuse else b""
 
     @property
     def kv_bytes(self) -> int:

@@ -137,6 +137,7 @@ def generate(
         bool,
         typer.Option("--prefix", help="Instead: the first token of prompts that begin alike."),
     ] = False,
+    replicas: Annotated[int, typer.Option(min=1, help="Nodes of each stage, of --prefix.")] = 1,
     json_: Json = False,
     output: Output = "",
 ) -> None:
@@ -152,7 +153,9 @@ def generate(
     if prefix:
         from bench.generation.prefixes import PREFIXES, PrefixPlan
 
-        raise typer.Exit(PREFIXES.run(PrefixPlan(rounds=rounds), json_, output=output))
+        raise typer.Exit(
+            PREFIXES.run(PrefixPlan(rounds=rounds, replicas=replicas), json_, output=output)
+        )
     from bench.generation.generate import GENERATE, GeneratePlan
 
     plan = GeneratePlan(tuple(_numbers(sessions, "--sessions")), tokens, rounds)

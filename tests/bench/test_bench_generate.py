@@ -54,6 +54,6 @@ def test_a_flood_of_chats_leaves_another_client_its_slots() -> None:
 
 @pytest.mark.benchmark
 def test_a_copied_beginning_gives_the_same_answers_sooner() -> None:
-    document = PREFIXES.document(PrefixPlan(prompts=4, rounds=1))
-    assert document["compared"] == 4
+    document = PREFIXES.document(PrefixPlan(prompts=4, rounds=1, replicas=2))
+    assert document["compared"] == 8
     assert document["figures"]["share"]["value"] < 1

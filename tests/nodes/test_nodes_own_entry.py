@@ -179,6 +179,22 @@ async def test_versions_that_come_and_go_take_their_keys_with_them() -> None:
     assert serving(node.heard().values(), "m", "1", 1) == []
 
 
+async def test_the_sessions_of_a_language_model_and_their_beginnings_are_told() -> None:
+    stage = SimpleNamespace(
+        info=info("m", "1", 2),
+        stage=2,
+        core=SimpleNamespace(sessions={"s": None}, marks=lambda: b"marked"),
+        decoder=SimpleNamespace(slots=8),
+    )
+    node = Node(SimpleNamespace(info=stage.info, servers=[], generation=[stage]))
+    node.tell()
+    [told] = serving(node.heard().values(), "m", "1", 2)
+    assert told.holds == (1, 8, b"marked")
+    node.servings.clear()
+    node.tell()
+    assert node.keys == set()
+
+
 async def test_a_version_that_still_loads_is_not_told() -> None:
     node = Node(serve(info("m", "1", 2)))
     node.tell()

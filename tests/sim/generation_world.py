@@ -89,6 +89,7 @@ class Node:
     known: bool = True  # gossip lists it
     held: list[Callable[[], None]] = field(default_factory=list)
     busy: set[int] = field(default_factory=set)
+    told: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)  # as gossip has it
 
 
 @dataclass
@@ -161,7 +162,7 @@ class World:
 
     def _peers(self, stage: int) -> list[Candidate]:
         return [
-            Candidate(node.name, node.priority, node.draining)
+            Candidate(node.name, node.priority, node.draining, *node.told.get(stage, ()))
             for node in self.nodes.values()
             if stage in node.cores and node.known
         ]
@@ -225,6 +226,7 @@ class World:
     def _tick(self, node: Node, core: StageCore) -> None:
         def tick() -> None:
             core.tick(self.now)
+            node.told[core.stage] = (len(core.sessions), self._slots, core.marks())
             self._after(node, core)
 
         self._do(node, tick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,24 +15,31 @@ import swarm
 from bench.generation.generate import SHARDS
 from bench.generation.language import MODEL, SHAPE, language
 from bench.report.figure import Figure, percentile
-from bench.report.frame import Benchmark, Progress, by_turns
+from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from bench.rivals.workload import WrongAnswer
 from nodes.console import out
+from shards.decoder.load import load_decoder_stage
 
 NEW, SHARED = "new", "begins as another one"
 MOST_SHARE = 0.5  # of the time to the first token of a new prompt
 
 
+SETTLES = 2.0  # seconds in which nodes hear what others hold
+
+
 @dataclass(frozen=True)
 class PrefixPlan:
-    """system: tokens of the beginning. own: of the rest of a prompt. prompts: of a slice."""
+    """system: tokens of a beginning. own: of the rest of a prompt. prompts: of a slice, each with a
+    beginning of its own, and as many again that begin as they do: the slots of a stage keep so
+    many. replicas: nodes of each stage."""
 
     system: int = 384
     own: int = 40
     tokens: int = 8
-    prompts: int = 20
-    rounds: int = 5
+    prompts: int = 5
+    rounds: int = 10
+    replicas: int = 1
 
 
 def _ids(seed: int, count: int) -> list[int]:
@@ -52,45 +60,70 @@ async def measure(plan: PrefixPlan, progress: Progress) -> dict[str, Any]:
     """The document of `swarm bench generate --prefix`. Raises `WrongAnswer`, or the error of a
     start."""
     found: dict[str, list[float]] = {NEW: [], SHARED: []}
-    system, seed, compared = _ids(1, plan.system), 1, 0
-    async with mesh_of(language(len(SHARDS)), *SHARDS) as local:
-        await _first(local.mesh, system, plan.tokens)
-        for number, name in by_turns(plan.rounds, list(found)):
-            progress(f"round {number} of {plan.rounds}: {name}")
-            times = []
-            for _ in range(plan.prompts):
-                seed += 1
-                beginning = system if name == SHARED else _ids(-seed % (1 << 32), plan.system)
-                prompt = [*beginning, *_ids(seed, plan.own)]
-                first, made = await _first(local.mesh, prompt, plan.tokens)
-                times.append(first)
-                if name == NEW:  # asked again, it is no new one: the answer may not change
-                    _, again = await _first(local.mesh, prompt, plan.tokens)
-                    compared += 1
-                    if again != made:
-                        raise WrongAnswer(f"{again} from copied keys and values, {made} without")
-                else:
-                    await _first(local.mesh, system, 2)  # so that the system prompt stays in use
-            found[name].append(1e3 * percentile(times, 0.5))
-    figures = {f"{name}/first_p50_ms": Figure.of(times, "ms") for name, times in found.items()}
+    found |= {f"{name}/p90": [] for name in (NEW, SHARED)}
+    answered: list[tuple[list[int], list[int]]] = []
+    roles = [role for role in SHARDS for _ in range(plan.replicas)]
+    async with mesh_of(language(len(SHARDS)), *roles) as local:
+        for seed in range(8 * plan.replicas):  # to be warm
+            await _first(local.mesh, _ids(1000 + seed, 64), plan.tokens)
+        for number in range(plan.rounds):
+            progress(f"round {number + 1} of {plan.rounds}")
+            seeds = range(number * plan.prompts, (number + 1) * plan.prompts)
+            for at, name in enumerate((NEW, SHARED)):
+                times = []
+                for seed in seeds:
+                    prompt = _ids(2000 + seed, plan.system) + _ids(9000 + 2 * seed + at, plan.own)
+                    first, made = await _first(local.mesh, prompt, plan.tokens)
+                    times.append(first)
+                    answered.append((prompt, made))
+                found[name].append(1e3 * percentile(times, 0.5))
+                found[f"{name}/p90"].append(1e3 * percentile(times, 0.9))
+                await asyncio.sleep(SETTLES)
+    progress("comparing")
+    await asyncio.to_thread(_compare, answered)
+    figures = {
+        f"{name}/first_p{part}_ms": Figure.of(found[key], "ms")
+        for name in (NEW, SHARED)
+        for part, key in ((50, name), (90, f"{name}/p90"))
+    }
     shares = [mine / new for mine, new in zip(found[SHARED], found[NEW], strict=True)]
     figures["share"] = Figure.of(shares, "x", floor=True)
     return {
         "system": plan.system,
         "own": plan.own,
-        "compared": compared,
+        "replicas": plan.replicas,
+        "compared": len(answered),
         "figures": {name: figure.as_doc() for name, figure in figures.items()},
     }
+
+
+def _compare(answered: Sequence[tuple[list[int], list[int]]]) -> None:
+    """Each answer with that of one process. Raises `WrongAnswer`."""
+    result = language(1)
+    stage = load_decoder_stage(result.manifest, 1, result.files.__getitem__, slots=1)
+    try:
+        for prompt, made in answered:
+            ids, held = list(prompt), 0
+            while len(ids) < len(prompt) + len(made):
+                logits = stage.run(np.array([ids[held:]], np.int64), 0, np.array([held]))
+                held = len(ids)
+                ids.append(int(logits[0].argmax()))
+            if ids[len(prompt) :] != made:
+                raise WrongAnswer(f"{made} from the shards, {ids[len(prompt) :]} from one process")
+    finally:
+        stage.close()
 
 
 def show(document: dict[str, Any]) -> None:
     """One table."""
     figures = {name: Figure.from_doc(doc) for name, doc in document["figures"].items()}
-    title = f"a prompt of {document['system']} + {document['own']} tokens"
-    table = new_table(title, "", "ms to the first token", "lowest", "highest")
+    title = f"a prompt of {document['system']} + {document['own']} tokens, "
+    title += f"{document['replicas']} a stage"
+    table = new_table(title, "", "ms to the first token", "lowest", "highest", "p90")
     for name in (NEW, SHARED):
-        figure = figures[f"{name}/first_p50_ms"]
-        table.add_row(name, *(f"{each:.4g}" for each in (figure.value, figure.low, figure.high)))
+        figure, p90 = (figures[f"{name}/first_p{part}_ms"] for part in (50, 90))
+        cells = (figure.value, figure.low, figure.high, p90.value)
+        table.add_row(name, *(f"{each:.4g}" for each in cells))
     out.print(table)
     out.print(f"share: {figures['share']}; {document['compared']} answers compared, all equal")
 

@@ -17,8 +17,10 @@ from swarm.fleet.advertised import (
     MAX_STAGE,
     MAX_STAGES,
     MAX_TIME,
+    MOST_MARKS,
     Where,
     candidates,
+    holds_entry,
     load_entries,
     serves_entries,
     serving,
@@ -162,6 +164,7 @@ SERVES_KEY, LOAD_KEY = (
     *serves_entries([("m", "1", 1)]),
     *load_entries({("m", "1", 1): [0] * 8}),
 )
+HOLDS_KEY, HOLDS = holds_entry(("m", "1", 1), 3, 8, bytes(96))
 ROW = [1, *[0] * 8]
 
 
@@ -193,6 +196,13 @@ ROW = [1, *[0] * 8]
         (LOAD_KEY[:-1] + "00", [ROW]),
         (LOAD_KEY[:-1] + "-0", [ROW]),
         (LOAD_KEY[:-1] + "257", [[257 * 16, *[0] * 8]]),
+        (HOLDS_KEY, None),
+        (HOLDS_KEY, [3, 8]),
+        (HOLDS_KEY, [3, -8, b""]),
+        (HOLDS_KEY, [True, 8, b""]),
+        (HOLDS_KEY, [3, 8, ""]),
+        (HOLDS_KEY, [3, 8, bytes(MOST_MARKS + 1)]),
+        ("holds/m/1", HOLDS),
         (SERVES_KEY, None),
         (SERVES_KEY, "everything"),
         (SERVES_KEY, ["m", "1"]),
@@ -218,6 +228,7 @@ ROW = [1, *[0] * 8]
 def test_entries_that_no_node_writes_are_refused(key: str, value: object) -> None:
     assert valid(SERVES_KEY, ["m", "1", [1]])
     assert valid(LOAD_KEY, [ROW])
+    assert valid(HOLDS_KEY, HOLDS)
     assert not valid(key, value)
 
 
@@ -226,7 +237,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=12,
 )
-KEYS = st.sampled_from([SERVES_KEY, LOAD_KEY, "serves", "load", "serves/x", "load/x/0", "other/x"])
+KEYS = st.sampled_from(
+    [SERVES_KEY, LOAD_KEY, HOLDS_KEY, "serves", "load", "serves/x", "load/x/0", "other/x"]
+)
 
 
 @given(st.dictionaries(KEYS | st.text(), VALUES, max_size=6))
@@ -236,6 +249,13 @@ def test_whatever_a_peer_says_routing_reads_what_was_believed_without_an_error(
     believed = {key: value for key, value in said.items() if valid(key, value)}
     assert isinstance(seen(believed), dict)
     assert serving([peer(believed)], "m", "1", 2**70) == []
+
+
+def test_what_a_language_models_stage_holds_is_read_of_that_stage_alone() -> None:
+    stages = serves_entries([("m", "1", 1), ("m", "1", 2)])
+    said = peer(as_read(stages | {HOLDS_KEY: HOLDS}))
+    assert [each.holds for each in serving([said], "m", "1", 1)] == [(3, 8, bytes(96))]
+    assert [each.holds for each in serving([said], "m", "1", 2)] == [(0, 0, b"")]
 
 
 def test_a_load_that_names_stages_nobody_serves_adds_none() -> None:

@@ -134,6 +134,52 @@ def test_a_node_that_lacks_a_beginning_gets_it_computed() -> None:
     assert reused(world) >= 128
 
 
+def test_a_session_goes_to_the_node_that_holds_its_beginning_on_every_stage() -> None:
+    world = World(3, 8, slots=6)
+    for stage in range(1, 4):
+        world.join(f"a{stage}", [stage])
+        world.join(f"b{stage}", [stage])
+    requests = [asked(number, system=130) for number in range(8)]
+    for number, request in enumerate(requests):
+        world.at(1.0 * number, lambda request=request: world.client(request) and None)
+    world.run(7.1)
+    all_texts_are_as_if_undisturbed(world, requests)
+    assert reused(world) == 7 * 128 * 3
+
+
+def opened(world: World, name: str) -> int:
+    """Sessions that a node's first stage has had."""
+    return world.nodes[name].cores[1][0].counts["opened"]
+
+
+def test_a_node_with_many_more_sessions_gets_no_more_for_the_beginning_that_it_holds() -> None:
+    world = World(1, 9, slots=8)
+    world.join("a1", [1])
+    first, *requests = [asked(number, system=130, tokens=200) for number in range(9)]
+    world.client(first)
+    world.run(1.0)
+    world.join("b1", [1])
+    for number, request in enumerate(requests):
+        world.at(1.2 + 0.04 * number, lambda request=request: world.client(request) and None)
+    world.run(1.6)
+    all_texts_are_as_if_undisturbed(world, [first, *requests])
+    assert opened(world, "a1") >= 4
+    assert opened(world, "b1") >= 2
+
+
+def test_sessions_that_a_full_node_was_asked_for_go_on_to_another_one() -> None:
+    world = World(1, 10, slots=4)
+    world.join("a1", [1])
+    world.client(asked(0, system=130))
+    world.run(1.0)
+    world.join("b1", [1])
+    requests = [asked(number, system=130) for number in range(1, 9)]
+    for request in requests:
+        world.at(1.5, lambda request=request: world.client(request) and None)
+    world.run(1.6)
+    all_texts_are_as_if_undisturbed(world, requests)
+
+
 def test_without_reuse_each_session_computes_all() -> None:
     world = fleet(World(3, 7, limits=Limits(reuse=False)))
     requests = [asked(number, system=130) for number in range(4)]

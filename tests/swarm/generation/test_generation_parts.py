@@ -11,6 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarm.errors import DecodeError, InvalidArgument
+from swarm.fleet.advertised import MOST_MARKS
+from swarm.generation import marks
+from swarm.generation.choice import Candidate, with_room
 from swarm.generation.follow import Follower
 from swarm.generation.request import GenerateRequest, Opening, Sampling
 from swarm.generation.sampling import choose
@@ -192,6 +195,45 @@ def test_a_bad_request_is_refused_by_name(doc: dict[str, object]) -> None:
 def test_a_request_comes_as_it_was_sent() -> None:
     request = GenerateRequest(session="s", prompt=(1, 70000), stops=("a",), made=(4,), epoch=2)
     assert GenerateRequest.decode(request.encode()) == request
+
+
+# --- beginnings ---------------------------------------------------------------------------
+
+SIZE = 4
+BEGINNINGS = st.lists(st.lists(st.integers(0, 1), max_size=40), max_size=12)
+
+
+@given(BEGINNINGS, st.lists(st.integers(0, 1), max_size=40))
+def test_what_a_node_tells_of_its_beginnings_is_bounded_and_true(
+    held: list[list[int]], wanted: list[int]
+) -> None:
+    told = marks.tell(marks.chain(ids, SIZE) for ids in held)
+    assert len(told) <= marks.MOST * marks.BYTES <= MOST_MARKS
+    chunks = marks.known(told, marks.chain(wanted, SIZE))
+    assert chunks == 0 or any(ids[: chunks * SIZE] == wanted[: chunks * SIZE] for ids in held)
+
+
+def test_a_system_prompt_and_a_whole_chat_are_found_among_eight_others() -> None:
+    system = list(range(13 * SIZE))
+    chats = [[*system, *[number] * (3 * SIZE)] for number in range(100, 108)]
+    told = marks.tell(marks.chain(ids, SIZE) for ids in chats)
+    for chat in chats:
+        assert marks.known(told, marks.chain([*chat, *range(40)], SIZE)) == 16
+    assert marks.known(told, marks.chain([*system, *range(200, 240)], SIZE)) == 13
+    one = marks.tell([marks.chain(chats[0], SIZE)])
+    assert marks.known(one, marks.chain([*system, *range(200, 240)], SIZE)) == 12
+
+
+def test_a_beginning_draws_sessions_to_nodes_with_room_only() -> None:
+    def node(name: str, sessions: int, priority: int = 0, slots: int = 8) -> Candidate:
+        return Candidate(name, priority, False, sessions, slots)
+
+    def able(*nodes: Candidate) -> list[str]:
+        return [each.node for each in with_room(nodes, {"shunned"})]
+
+    assert able(node("a", 5), node("b", 1), node("c", 6)) == ["b", "a"]
+    assert able(node("a", 8), node("fallback", 0, 2), node("shunned", 0)) == []
+    assert able(node("old", 0, slots=0), node("a", 1, slots=2)) == ["a"]
 
 
 # --- turns --------------------------------------------------------------------------------
