@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from pathlib import Path
 
 import swarm
 from nodes.cli.options import GenerationOptions, Target
@@ -30,6 +31,8 @@ def run_generate(model: str, text: str, options: GenerationOptions, target: Targ
             stop=[each for each in options.stop.split(",") if each],
             budget=duration(options.budget),
         )
+        if options.schema:
+            wanted["schema"] = read_schema(options.schema)
         prompt = text or read_ids(options.ids)
         async with connect(target, agent="swarm-generate") as client:
             await check_generates(client, model)
@@ -66,6 +69,14 @@ def read_ids(text: str) -> list[int]:
         return [int(each) for each in text.split(",")]
     except ValueError:
         raise InvalidArgument(f"--ids {text!r:.80}: token ids separated by commas") from None
+
+
+def read_schema(path: str) -> str:
+    """The text of a JSON schema. Raises `InvalidArgument`."""
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"--schema {path}: {error}") from None
 
 
 def _document(answer: Generation, tokens: list[int], times: list[float]) -> dict[str, object]:

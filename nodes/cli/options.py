@@ -269,6 +269,7 @@ class GenerationOptions:
     repetition_penalty: float = seldom(1.0, "Above 1: tokens that occurred are less likely.")
     seed: int = seldom(-1, "The same seed draws the same tokens; -1: a new one.")
     stop: str = seldom("", "Texts that end the answer, separated by commas.")
+    schema: str = seldom("", "A file with a JSON schema: the answer is JSON that it allows.")
     budget: str = seldom("2m", "Time for all of it.")
 
 

@@ -12,8 +12,9 @@ from swarm.generation.request import GenerateRequest, Sampling
 
 
 def needs_texts(request: GenerateRequest) -> bool:
-    """Whether there is a text to be made token ids of, or one to be looked for in the answer."""
-    return request.text is not None or bool(request.messages or request.stops)
+    """Whether there is a text to be made token ids of, or one to be looked for in the answer, or a
+    schema of its text."""
+    return request.text is not None or bool(request.messages or request.stops or request.schema)
 
 
 def characters(request: GenerateRequest) -> int:
@@ -30,7 +31,8 @@ def with_ids(request: GenerateRequest, texts: Texts | None, title: str) -> Gener
         return request
     if texts is None:
         raise InvalidArgument(
-            f"{title} has no tokenizer: give the prompt as token ids, and stop by stop_ids"
+            f"{title} has no tokenizer: give the prompt as token ids, stop by stop_ids, and give "
+            "no schema"
         )
     try:
         if request.messages:

@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,10 +19,13 @@ from typing import Any
 import numpy as np
 
 from nodes.generation.prompts import characters, with_ids, with_sampling
+from nodes.generation.schemas import checked, reader
 from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
+from shards.decoder.grammar import Grammars
 from shards.decoder.stage import DecoderStage
 from shards.decoder.texts import Texts
+from shards.errors import ModelError
 from swarm.errors import DecodeError, Internal, ResourceExhausted, SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.flow.latency import LatencyWindow, Usual
@@ -64,7 +67,8 @@ class _Peers:
 class GenerationServer:
     """`start`, then `drain` and `close`. peers(stage): the living nodes of a stage. texts: of the
     version, None where it has none. end_tokens: ids that end every answer. on_ended: is
-    told of each session that ends at its head."""
+    told of each session that ends at its head. grammars: of the last stage, None where it has no
+    library for them."""
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class GenerationServer:
         texts: Texts | None = None,
         end_tokens: tuple[int, ...] = (),
         on_ended: Callable[[Ended], None] | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._on_ended = on_ended
         self.end_tokens, self.texts = end_tokens, texts
@@ -94,6 +99,8 @@ class GenerationServer:
         self._peers: dict[int, _Peers] = {}
         self._busy = False
         self._emptied = asyncio.Event()  # of sessions, while it drains
+        self._grammars = grammars
+        self._schemas: set[str] = set()  # to be compiled before the next run
         self._without: dict[int, Exception] = {}  # slots whose beginning could not be copied
         self._told = False  # `_after` is on its way
         self._due = False  # a look at what is to be done is on its way
@@ -106,6 +113,7 @@ class GenerationServer:
         self._passed: dict[str, list[Pass]] = {}  # requests that were passed to a node lately
         self.malformed = 0
         shape = Shape(decoder.width, decoder.context, decoder.slots, decoder.kv_bytes_per_token)
+        read = reader(grammars, node)
         self.core: StageCore
         if stage == 1:
             self.core = HeadCore(
@@ -117,9 +125,12 @@ class GenerationServer:
                 info.version,
                 limits,
                 decode,
+                read,
             )
         else:
-            self.core = StageCore(stage, info.last, node, shape, self._candidates, limits, decode)
+            self.core = StageCore(
+                stage, info.last, node, shape, self._candidates, limits, decode, read
+            )
 
     # --- life -------------------------------------------------------------------------
 
@@ -174,8 +185,9 @@ class GenerationServer:
             self._loop.call_soon(self._after)
 
     def _prepare(self, each: Prepare) -> None:
-        """Make token ids of a request's text; of a long one in a thread: tokens of others go on."""
-        if characters(each.request) <= INLINE:
+        """Make token ids of a request's text; of a long one, or one with a schema, in a thread:
+        tokens of others go on."""
+        if characters(each.request) <= INLINE and not each.request.schema:
             self._prepared(each, _caught(self._with_ids, each.request))
         else:
             work = asyncio.to_thread(_caught, self._with_ids, each.request)
@@ -203,6 +215,9 @@ class GenerationServer:
         """The request with ids as its prompt, and a seed. Raises `InvalidArgument`."""
         request = with_ids(request, self.texts, f"{self.info.model}@{self.info.version}")
         request = with_sampling(request, self.texts)
+        if request.schema:
+            checked(request.schema)
+            self._compile(request.schema)
         if not request.has_seed:
             sampling = replace(request.sampling, seed=secrets.randbits(32))
             request = replace(request, sampling=sampling, has_seed=True)
@@ -235,6 +250,9 @@ class GenerationServer:
             self.malformed += 1
             log.warning("steps of stage %d are malformed: %s", self.stage, error)
             return
+        if self._grammars is not None:
+            self._schemas |= {s.opening.schema for s in message.steps if s.opening is not None}
+            self._schemas.discard("")
         now = time.monotonic()
         for ask in message.asks:
             if isinstance(self.core, HeadCore):
@@ -308,9 +326,11 @@ class GenerationServer:
         if not runs:
             return
         self._busy = True
-        copies = self.core.copies()
-        work = partial(self._compute, copies, [(run, *self._feeds(run)) for run in runs])
-        if self._usual.ewma < INLINE_BELOW and _decodes(runs) and not copies:
+        copies, schemas = self.core.copies(), self._schemas
+        self._schemas = set()
+        feeds = [(run, *self._feeds(run)) for run in runs]
+        work = partial(self._compute, copies, schemas, feeds)
+        if self._usual.ewma < INLINE_BELOW and _decodes(runs) and not (copies or schemas):
             began = time.perf_counter()
             results = work()
             self._computed(runs, results, None, time.perf_counter() - began)
@@ -326,9 +346,14 @@ class GenerationServer:
         return (rows[0][None] if len(rows) == 1 else np.stack(rows)), positions
 
     def _compute(
-        self, copies: Sequence[Copy], work: Sequence[tuple[Run, np.ndarray, np.ndarray]]
+        self,
+        copies: Sequence[Copy],
+        schemas: Collection[str],
+        work: Sequence[tuple[Run, np.ndarray, np.ndarray]],
     ) -> list[np.ndarray | Exception]:
         """In the thread, as a rule. A run that fails is none of the others' fault."""
+        for schema in schemas:
+            self._compile(schema)
         results: list[np.ndarray | Exception] = []
         for copy in copies:
             try:
@@ -345,6 +370,13 @@ class GenerationServer:
             except Exception as error:
                 results.append(error)
         return results
+
+    def _compile(self, schema: str) -> None:
+        """In a thread: what the last stage needs of a schema is at hand then. What is wrong with
+        one is told where a session asks for it."""
+        if self._grammars is not None:
+            with contextlib.suppress(ModelError):
+                self._grammars.prepare(schema)
 
     def _computed(
         self,

@@ -49,6 +49,7 @@ class GenerationServing(Serving):
                 limits,
                 texts=loaded.texts,
                 end_tokens=loaded.language.end_tokens if loaded.language else (),
+                grammars=loaded.grammars if stage == info.last else None,
                 on_ended=None if shared.audit is None else partial(shared.audit.session, info),
             )
             for stage, decoder in loaded.decoders.items()

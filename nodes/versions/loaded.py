@@ -18,10 +18,12 @@ from nodes.placing.ways import EDGE as EVERYTHING
 from nodes.placing.ways import stages_held
 from nodes.stage.selftest import Known, learned
 from nodes.versions.artifacts import NodeArtifacts
+from shards.decoder import grammar
+from shards.decoder.grammar import Grammars
 from shards.decoder.load import load_decoder_stage
 from shards.decoder.texts import TOKENIZER, Texts
 from shards.decoder_fields import Decoder
-from shards.errors import DoesNotFit
+from shards.errors import DoesNotFit, ModelError
 from shards.manifest import Manifest, verify
 from shards.runtimes.kv_stage import KvStage
 from shards.runtimes.load import DeviceChange, Fetch, StageRuntime, load_lighter, load_stage
@@ -45,7 +47,7 @@ T = TypeVar("T")
 class Loaded:
     """The runtimes of a version that this node needs: its stages, and stage 0 if it asks; of a
     language model (`language`) `decoders` in their place, with its `texts` where this node reads or
-    writes any.
+    writes any, and `grammars` where it chooses tokens and has the library for schemas.
 
     local: stages that an edge computes itself (`--placement`), for nobody else. known: what the
     stages gave for known input, by stage (`learn_known`). on_replaced: who computes
@@ -62,6 +64,7 @@ class Loaded:
     decoders: dict[int, KvStage] = field(default_factory=dict)
     language: Decoder | None = None
     texts: Texts | None = None
+    grammars: Grammars | None = None
     on_replaced: list[OnReplaced] = field(default_factory=list)
     local: dict[int, StageRuntime] = field(default_factory=dict)
 
@@ -220,9 +223,19 @@ async def load(
             language = manifest.decoder
             decoders = {number: decoder(number) for number in wanted}
             texts = texts_of(manifest, fetch) if {1, info.last} & set(wanted) else None
-            taken = time.monotonic() - started
+            grammars = None
+            if texts is not None and info.last in wanted:
+                grammars = grammars_of(texts, language, info)
             return Loaded(
-                info, {}, None, None, taken, decoders=decoders, language=language, texts=texts
+                info,
+                {},
+                None,
+                None,
+                time.monotonic() - started,
+                decoders=decoders,
+                language=language,
+                texts=texts,
+                grammars=grammars,
             )
         if config.role == WARM:
             loaded = what_fits()
@@ -254,6 +267,18 @@ def texts_of(manifest: Manifest, fetch: Fetch) -> Texts | None:
         data = data if isinstance(data, bytes) else data.read_bytes()
         read[name] = verify(data, text.sha256, name)
     return Texts.of(read)
+
+
+def grammars_of(texts: Texts, language: Decoder, info: ModelInfo) -> Grammars | None:
+    """What reads schemas of answers; None without the library, and for a tokenizer that it does not
+    know."""
+    if not grammar.is_installed():
+        return None
+    try:
+        return Grammars(texts.tokenizer, language.end_tokens)
+    except ModelError as error:
+        log.warning("%s@%s answers by no schema: %s", info.model, info.version, error)
+        return None
 
 
 async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool = False) -> T:

@@ -38,6 +38,17 @@ class Tokenizer:
         """The number of token ids, added ones included."""
         return int(self._inner.get_vocab_size())
 
+    def to_json(self, *more: str) -> str:
+        """As the library writes it, with `more` special tokens behind those that it has."""
+        import tokenizers
+
+        text: str = self._inner.to_str()
+        if more:
+            copied = tokenizers.Tokenizer.from_str(text)
+            copied.add_special_tokens(list(more))
+            text = copied.to_str()
+        return text
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The token ids of a text. `special` adds those that begin or end each text of the model;
         a text of a chat template has them already."""

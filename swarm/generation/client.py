@@ -26,7 +26,8 @@ class GenerateOptions(TypedDict, total=False):
     before them. stop_ids: token ids that do. logprobs: how many alternatives to tell with each
     token, beside its own log probability; None for neither. recommended: temperature, top_p, top_k
     and repetition_penalty that are not named are those that the model's owner recommends (False).
-    budget: seconds for all (120)."""
+    budget: seconds for all (120). schema: a JSON schema, as a map or its text: the answer is JSON
+    that it allows, unless `max_tokens` or `stop` cut it."""
 
     max_tokens: int
     fit: bool
@@ -41,6 +42,7 @@ class GenerateOptions(TypedDict, total=False):
     logprobs: int | None
     recommended: bool
     budget: float
+    schema: Mapping[str, Any] | str
 
 
 @dataclass(frozen=True, slots=True)

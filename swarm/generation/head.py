@@ -13,18 +13,19 @@ import numpy as np
 
 from swarm.errors import (
     DeadlineExceeded,
-    Internal,
     InvalidArgument,
     ResourceExhausted,
     Status,
     SwarmError,
     Unavailable,
+    error_for,
 )
 from swarm.flow.bucket import Spending
 from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.admission import AGAIN_AFTER, Admission, Asked
 from swarm.generation.choice import Candidate, choose, holder, with_room
 from swarm.generation.effects import Ended, Pass, Prepare, Tell
+from swarm.generation.grammar import Grammars
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
@@ -75,8 +76,9 @@ class HeadCore(StageCore):
         version: str = "",
         limits: Limits = USUAL,
         decode: Decode | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
-        super().__init__(1, last, node, shape, peers, limits, decode)
+        super().__init__(1, last, node, shape, peers, limits, decode, grammars)
         self.led: dict[str, Led] = {}
         self.admission = Admission(shape.slots, limits.shares)
         self._prepares: list[Prepare] = []
@@ -307,6 +309,7 @@ class HeadCore(StageCore):
             request.stops,
             request.stop_ids,
             request.json,
+            request.schema,
         )
 
     # --- feeding ----------------------------------------------------------------------
@@ -356,8 +359,8 @@ class HeadCore(StageCore):
                 case Gone():
                     self.counts["gone"] += 1
                     self.close(session.key)
-                case Failed(_, text):
-                    self.end(session, Internal(text))
+                case Failed(_, text, status):
+                    self.end(session, error_for(status, text))
                 case _:
                     super().heard(node, [word], now)
 
@@ -400,8 +403,8 @@ class HeadCore(StageCore):
             self._out.ended.append(Ended(key, led.request.agent, led.status, prompt, made))
         super().close(key)
 
-    def _end_failed(self, session: Session, text: str) -> None:
-        self.end(session, Internal(text))
+    def _end_failed(self, session: Session, error: SwarmError) -> None:
+        self.end(session, error)
 
     def _no_room(self, session: Session) -> None:
         if len(session.ids) <= session.opening.prompt:

@@ -22,6 +22,7 @@ MOST_TOKENS = 1 << 20  # of a prompt, and of an answer
 MOST_ID = 1 << 31
 MOST_STOPS, LONGEST_STOP = 16, 256  # strings, characters
 MOST_ALTERNATIVES = 20
+MOST_SCHEMA = 16 << 10  # characters of a JSON schema
 DEFAULT_BUDGET, MOST_BUDGET = 120.0, 600.0  # seconds
 DEFAULT_TOKENS = 256  # of an answer, where the client names no number
 
@@ -74,7 +75,7 @@ class Opening:
 
     reply: the client's inbox. head: where the node of stage 1 takes tokens. prompt: so many of the
     ids are the prompt, the others were generated. most: tokens to generate. json: the client reads
-    JSON."""
+    JSON. schema: JSON schema of the answer, as text; "" for any answer."""
 
     reply: str
     head: str
@@ -84,10 +85,11 @@ class Opening:
     stops: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
     json: bool = False
+    schema: str = ""
 
     def as_doc(self) -> dict[str, Any]:
         """For the wire between stages."""
-        return {
+        doc: dict[str, Any] = {
             "reply": self.reply,
             "head": self.head,
             "prompt": self.prompt,
@@ -97,6 +99,7 @@ class Opening:
             "stop_ids": list(self.stop_ids),
             "json": self.json,
         }
+        return doc | ({"schema": self.schema} if self.schema else {})
 
     @classmethod
     def read(cls, doc: Any) -> Opening:
@@ -113,6 +116,7 @@ class Opening:
                 stops=strings(doc, "stops"),
                 stop_ids=ids_of(doc, "stop_ids"),
                 json=doc.get("json") is True,
+                schema=text(doc, "schema", MOST_SCHEMA),
             )
         except InvalidArgument as error:
             raise DecodeError(f"a session's opening: {error}") from None
@@ -148,6 +152,7 @@ class GenerateRequest:
     has_seed: bool = True
     routed: bool = False
     recommended: tuple[str, ...] = ()
+    schema: str = ""
     json: bool = field(default=False, compare=False)
 
     def as_doc(self) -> dict[str, Any]:
@@ -167,7 +172,7 @@ class GenerateRequest:
         lists = {"stop": list(self.stops), "stop_ids": list(self.stop_ids)}
         lists["recommended"] = list(self.recommended)
         doc |= {name: value for name, value in lists.items() if value}
-        for name in ("session", "version", "agent", "epoch", "head"):
+        for name in ("session", "version", "agent", "epoch", "head", "schema"):
             if value := getattr(self, name):
                 doc[name] = value
         doc |= {name: True for name in ("json", "fit", "routed") if getattr(self, name)}
@@ -237,6 +242,7 @@ class GenerateRequest:
             has_seed=doc.get("seed") is not None,
             routed=doc.get("routed") is True,
             recommended=recommended,
+            schema=schema_of(doc),
             json=doc.get("json") is True,
         )
 
@@ -267,6 +273,18 @@ def text(doc: Mapping[str, Any], name: str, longest: int) -> str:
     if not isinstance(value, str) or len(value) > longest:
         raise InvalidArgument(f"{name}: text of at most {longest} characters")
     return value
+
+
+def schema_of(doc: Mapping[str, Any]) -> str:
+    """A JSON schema as text: a map of the request, or its text; "" for none. Raises
+    `InvalidArgument`."""
+    value = doc.get("schema")
+    if isinstance(value, Mapping):
+        try:
+            value = json.dumps(value, ensure_ascii=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidArgument(f"schema: {error}") from None
+    return text({"schema": "" if value is None else value}, "schema", MOST_SCHEMA)
 
 
 def name_of(doc: Mapping[str, Any], name: str) -> str:

@@ -22,15 +22,24 @@ class Chosen:
     alternatives: tuple[tuple[int, float], ...] = ()
 
 
-def choose(logits: np.ndarray, sampling: Sampling, ids: Sequence[int]) -> Chosen:
-    """The token behind `ids`. logits: [vocabulary], float32."""
+def choose(
+    logits: np.ndarray,
+    sampling: Sampling,
+    ids: Sequence[int],
+    allowed: np.ndarray | None = None,
+) -> Chosen:
+    """The token behind `ids`. logits: [vocabulary], float32. allowed: ids that may follow,
+    ascending, one at least; None for all. Log probabilities are those of all ids."""
     scores = logits.astype(np.float64)
     if sampling.repetition_penalty != 1.0 and len(ids):
         scores = _penalized(scores, ids, sampling.repetition_penalty)
+    among = scores if allowed is None else scores[allowed]
     if sampling.temperature == 0.0:
-        token = int(np.argmax(scores))
+        token = int(np.argmax(among))
     else:
-        token = _drawn(scores / sampling.temperature, sampling, len(ids))
+        token = _drawn(among / sampling.temperature, sampling, len(ids))
+    if allowed is not None:
+        token = int(allowed[token])
     if sampling.alternatives is None:
         return Chosen(token)
     logs = scores - _log_sum(scores)

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from swarm.errors import Internal, SwarmError
 from swarm.generation.admission import USUAL_SHARES, Shares
 from swarm.generation.choice import Candidate, choose, holder, with_room
 from swarm.generation.effects import Outbox, Prepare
+from swarm.generation.grammar import Grammars
 from swarm.generation.prefixes import Copy, Prefixes, Source
 from swarm.generation.request import Opening
 from swarm.generation.session import Chunk, Session
@@ -80,7 +82,8 @@ USUAL = Limits()
 
 class StageCore:
     """peers(stage): the living nodes of another stage. decode: token ids as text, for the last
-    stage; None without a tokenizer. counts: since the start, for people."""
+    stage; None without a tokenizer. grammars: by schema, for the last stage. counts: since the
+    start, for people."""
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class StageCore:
         peers: Callable[[int], Sequence[Candidate]],
         limits: Limits = USUAL,
         decode: Decode | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.stage, self.last, self.node = stage, last, node
         self.shape = shape
@@ -100,7 +104,7 @@ class StageCore:
         self.draining = False
         self._peers = peers
         self._limits = limits
-        self._tail = Tail(node, decode) if stage == last else None
+        self._tail = Tail(node, decode, grammars) if stage == last else None
         self._out = Outbox()
         self._prefixes = Prefixes(shape.width)
         self._copies: list[Copy] = []
@@ -248,16 +252,22 @@ class StageCore:
             session.running = False
             self._leaving.discard(session.slot)
             if not session.closed:
-                self._end_failed(session, f"stage {self.stage} on {self.node}: {error}")
+                text = f"stage {self.stage} on {self.node}: {error}"
+                self._end_failed(session, Internal(text))
 
-    def _end_failed(self, session: Session, text: str) -> None:
-        self._out.word(session.opening.head, Failed(session.key, text))
+    def _end_failed(self, session: Session, error: SwarmError) -> None:
+        self._out.word(session.opening.head, Failed(session.key, str(error), error.status))
         self.close(session.key)
 
     def _ask_tail(self, session: Session, step: Step, logits: np.ndarray, now: float) -> None:
         assert self._tail is not None
         self.counts["tokens"] += 1
-        if self._tail.choose(session, step.end, logits, self._out):
+        try:
+            is_last = self._tail.choose(session, step.end, logits, self._out)
+        except SwarmError as error:
+            self._end_failed(session, error)
+            return
+        if is_last:
             self.close(session.key)
 
     def _pass_on(self, session: Session, step: Step, rows: np.ndarray) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from swarm.errors import DecodeError, InvalidArgument
+from swarm.errors import DecodeError, InvalidArgument, Status
 from swarm.generation.request import GenerateRequest, Opening, ids_of, pack_ids
 from swarm.subjects import TOKEN
 from swarm.wire.maps import pack, unpack_map
@@ -273,10 +273,11 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A session's run failed, and why."""
+    """A session's run failed, and why. status: what the client is told."""
 
     session: str
     text: str
+    status: str = Status.INTERNAL
 
 
 Word = Behind | Full | Stale | Token | Gone | Alive | Moved | Failed
@@ -316,8 +317,8 @@ def _word(word: Word) -> list[Any]:
             return ["alive"]
         case Moved(session, stage, node):
             return ["moved", session, stage, node]
-        case Failed(session, text):
-            return ["failed", session, text]
+        case Failed(session, text, status):
+            return ["failed", session, text, *([] if status == Status.INTERNAL else [status])]
 
 
 def _read_word(item: Any) -> Word:
@@ -338,6 +339,8 @@ def _read_word(item: Any) -> Word:
             return Moved(_name(session), _count(stage), _name(node))
         case ["failed", session, str(text)]:
             return Failed(_name(session), text[:500])
+        case ["failed", session, str(text), str(status)]:
+            return Failed(_name(session), text[:500], status[:32])
     raise DecodeError(f"an unknown word: {item!r:.100}")
 
 

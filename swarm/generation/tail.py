@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from swarm.errors import InvalidArgument
 from swarm.generation.effects import Outbox, Tell
+from swarm.generation.grammar import Grammar, Grammars
 from swarm.generation.sampling import Chosen, choose
 from swarm.generation.session import Session
 from swarm.generation.steps import Token
@@ -16,28 +18,39 @@ from swarm.generation.text import Decode, TextStream
 
 @dataclass(slots=True)
 class _Told:
-    """Of one session: its text so far, and the tokens that were told, by index."""
+    """Of one session: its text so far, its grammar, and the tokens that were told, by index."""
 
     stream: TextStream | None
+    grammar: Grammar | None = None
     tokens: dict[int, tuple[Token, dict[str, Any]]] = field(default_factory=dict)
 
 
 class Tail:
-    """decode: token ids as text; None without a tokenizer: clients get ids alone."""
+    """decode: token ids as text; None without a tokenizer: clients get ids alone. grammars: by
+    schema."""
 
-    def __init__(self, node: str, decode: Decode | None) -> None:
+    def __init__(self, node: str, decode: Decode | None, grammars: Grammars | None = None) -> None:
         self._node = node
         self._decode = decode
+        self._grammars = grammars
         self._told: dict[str, _Told] = {}
 
     def choose(self, session: Session, index: int, logits: np.ndarray, out: Outbox) -> bool:
-        """The id at `index`, to stage 1 and to the client; whether it is the last one."""
-        chosen = choose(logits, session.opening.sampling, session.ids[:index])
-        session.ids[index:] = [chosen.token]
+        """The id at `index`, to stage 1 and to the client; whether it is the last one. Raises
+        `InvalidArgument` where the session's schema lets no token follow, or asks for too much."""
         told = self._told.get(session.key)
         done = index - session.opening.prompt  # generated before this one
         if told is None or (told.stream is not None and told.stream.pushed > done):
-            told = self._told[session.key] = _Told(self._stream(session))
+            told = self._told[session.key] = _Told(self._stream(session), self._grammar(session))
+        before = session.ids[:index]
+        allowed = None
+        if told.grammar is not None:
+            allowed = told.grammar.allowed(before[session.opening.prompt :])
+            allowed = allowed[allowed < len(logits)]
+            if not len(allowed):
+                raise InvalidArgument("schema: no token of this model can follow")
+        chosen = choose(logits, session.opening.sampling, before, allowed)
+        session.ids[index:] = [chosen.token]
         text, finish = self._text(session, told, index)
         token = Token(session.key, index, chosen.token, finish)
         told.tokens[index] = (token, self._document(session, token, chosen, text))
@@ -59,6 +72,14 @@ class Tail:
     def _stream(self, session: Session) -> TextStream | None:
         return None if self._decode is None else TextStream(self._decode, session.opening.stops)
 
+    def _grammar(self, session: Session) -> Grammar | None:
+        schema = session.opening.schema
+        if not schema:
+            return None
+        if self._grammars is None:
+            raise InvalidArgument(f"schema: {self._node} has no tokenizer to read it by")
+        return self._grammars(schema)
+
     def _text(self, session: Session, told: _Told, index: int) -> tuple[str, str]:
         """The text that the id at `index` completes, and why it is the last one, if it is."""
         opening, stream = session.opening, told.stream
@@ -71,6 +92,7 @@ class Tail:
             if stream.stopped:
                 return text, "stop"
             text = "" if ends else text
+        ends = ends or (told.grammar is not None and told.grammar.is_whole(generated))
         if not ends and len(generated) < opening.most:
             return text, ""
         text += "" if stream is None else stream.rest()

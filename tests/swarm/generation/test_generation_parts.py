@@ -63,6 +63,26 @@ def test_draws_follow_the_probabilities() -> None:
     assert np.allclose(shares, [0.5, 0.3, 0.2], atol=0.03)
 
 
+@given(
+    allowed=st.sets(st.integers(0, 499), min_size=1),
+    temperature=st.sampled_from([0.0, 0.5, 2.0]),
+    top_p=st.sampled_from([0.1, 0.9, 1.0]),
+    top_k=st.sampled_from([0, 1, 7]),
+    seed=st.integers(0, 1 << 40),
+)
+def test_only_what_is_allowed_is_chosen_as_if_nothing_else_were_possible(
+    allowed: set[int], temperature: float, top_p: float, top_k: int, seed: int
+) -> None:
+    sampling = Sampling(temperature, top_p, top_k, seed=seed, alternatives=1)
+    ids = np.array(sorted(allowed))
+    chosen = choose(LOGITS, sampling, [1, 2], ids)
+    assert chosen.token in allowed
+    alone = choose(LOGITS[ids], sampling, [1, 2])
+    assert ids[alone.token] == chosen.token
+    scores = LOGITS.astype(np.float64)
+    assert chosen.logprob == pytest.approx(scores[chosen.token] - np.log(np.exp(scores).sum()))
+
+
 def test_top_k_and_top_p_leave_the_likeliest_only() -> None:
     best = set(np.argsort(-LOGITS)[:3])
     top_k = {
