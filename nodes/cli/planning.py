@@ -42,7 +42,7 @@ def run_plan_ahead(model: str, options: PlanOptions, as_json: bool) -> int:
 
     async def main() -> int:
         objective, fleet = _objective(options.objective), read_fleet(_text_of(options.devices))
-        measured = _measured(model, as_json)
+        measured = measured_of(model, as_json)
         problem = Problem(
             measured.segments,
             fleet.devices,
@@ -104,7 +104,9 @@ def _text_of(path: str) -> str:
         raise InvalidArgument(f"{path}: {error}") from None
 
 
-def _measured(model: str, silent: bool) -> Measured:
+def measured_of(model: str, silent: bool) -> Measured:
+    """The segments of an ONNX file, or the stages of a folder of `swarm model split`. Raises
+    `ShardsError`."""
     if Path(model).is_dir():
         manifest, _ = read_dir(model)
         return _of_manifest(manifest)
@@ -123,10 +125,11 @@ def _measured(model: str, silent: bool) -> Measured:
 
 
 def scaled(segments: tuple[Segment, ...], whole_ms: float) -> tuple[Segment, ...]:
-    """With times that add up to the whole model's: a segment alone takes longer than as a part, for
-    a runtime fuses and caches across segments. whole_ms: 0.0 where nothing was measured."""
+    """With times that add up to the whole model's. Many segments take longer, for a runtime fuses
+    across them; or less, for each one's weights stay in a cache that is too small for all of them.
+    whole_ms: 0.0 where nothing was measured."""
     alone = sum(segment.ms for segment in segments)
-    factor = min(1.0, whole_ms / alone) if whole_ms else 1.0
+    factor = whole_ms / alone if whole_ms else 1.0
     return tuple(replace(segment, ms=segment.ms * factor) for segment in segments)
 
 

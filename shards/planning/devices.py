@@ -15,6 +15,8 @@ site = "hall"
 name = "box"
 count = 2                    # box-1, box-2
 site = "rack"
+share = 0.5                  # of a core, where a container has a quota
+period_ms = 100              # of the quota
 
 [[link]]
 between = ["hall", "rack"]
@@ -32,7 +34,7 @@ from math import inf
 from typing import Any
 
 from shards.errors import PlanError
-from shards.planning.problem import NO_CODEC, Codec, Device, Link
+from shards.planning.problem import NO_CODEC, QUOTA_PERIOD_MS, Codec, Device, Link
 
 MOST_DEVICES = 1000
 # Measured on features of face detectors, 15 cuts: ratio, milliseconds of both ways for a megabyte,
@@ -48,7 +50,7 @@ CODECS = {
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(MB|GB)")
 _FIELDS = {
     "": {"source", "stays", "usual_link", "codecs", "device", "link"},
-    "device": {"name", "speed", "memory", "site", "count"},
+    "device": {"name", "speed", "memory", "site", "count", "share", "period_ms"},
     "link": {"between", "mbit_s", "rtt_ms"},
 }
 
@@ -113,7 +115,8 @@ def _devices(row: Mapping[str, Any]) -> list[Device]:
     speed, site = _number(row, "speed", 1.0), _typed(row, "site", str, "")
     memory = _memory(name, row.get("memory"))
     names = [name] if count == 1 else [f"{name}-{n}" for n in range(1, count + 1)]
-    return [Device(each, speed, memory, site) for each in names]
+    share, period = _number(row, "share", 1.0), _number(row, "period_ms", QUOTA_PERIOD_MS)
+    return [Device(n, speed, memory, site, share=share, period_ms=period) for n in names]
 
 
 def _memory(name: str, value: object) -> float:

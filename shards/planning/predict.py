@@ -38,8 +38,9 @@ class Crossing:
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """latency_ms: of a request that waits for no other, by the slowest replicas. period_ms: from
-    one request to the next at the busiest stage or link. compute_ms: of each range. memory: bytes
-    by device. lacks: why the plan cannot run, "" where it can."""
+    one request to the next at the busiest stage or link. compute_ms: of each range, with what its
+    device does for messages. memory: bytes by device. lacks: why the plan cannot run, "" where it
+    can."""
 
     latency_ms: float
     period_ms: float
@@ -61,6 +62,12 @@ def memory_of(problem: Problem, device: Device, start: int, end: int) -> int:
     return device.session + sum(segment.weights for segment in part) + activations
 
 
+def computed_ms(problem: Problem, device: Device, start: int, end: int) -> float:
+    """Of a device's processor for a request: the segments [start, end), and their messages."""
+    segments = sum(problem.ms(device, at) for at in range(start, end))
+    return problem.arrival_ms(device, start) + segments + problem.departure_ms(device, end)
+
+
 def predict(problem: Problem, ranges: Sequence[Range]) -> Prediction:
     """Raises PlanError for ranges that do not cover the model once, in order, each device in one
     range."""
@@ -70,9 +77,11 @@ def predict(problem: Problem, ranges: Sequence[Range]) -> Prediction:
     lacks = ""
     for number, each in enumerate(ranges):
         devices = [by_name[name] for name in each.devices]
-        times = [sum(problem.ms(d, at) for at in range(each.start, each.end)) for d in devices]
-        compute.append(max(times))
-        periods.append(1 / sum(1 / time for time in times) if min(times) else 0.0)
+        times = [computed_ms(problem, d, each.start, each.end) for d in devices]
+        placed = list(zip(devices, times, strict=True))
+        compute.append(max(device.lone_ms(time) for device, time in placed))
+        rate = sum(device.share / time if time else inf for device, time in placed)
+        periods.append(1 / rate)
         for device in devices:
             memory[device.name] = memory_of(problem, device, each.start, each.end)
             if memory[device.name] > device.memory:

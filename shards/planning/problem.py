@@ -14,7 +14,11 @@ from math import inf
 
 from shards.errors import PlanError
 
-HOP_MS = 0.5  # of a message between two nodes, both sides together, beside the bytes on their way
+# A message costs its sender and its receiver time of a processor, and waits for the server beside.
+# Measured through a nats-server on the same host, features of 4 KB to 1 MB, with nothing idle.
+HANDLE_MS, HANDLE_MS_PER_MB = 0.065, 0.7  # at each end, on speed 1.0
+HOP_MS, HOP_MS_PER_MB = 0.35, 0.3  # on its way, beside the link's own
+QUOTA_PERIOD_MS = 100.0  # as Docker and Kubernetes have it
 SESSION_BYTES = 8 << 20  # of a loaded stage without weights, as `shards.runtimes.memory` has it
 
 
@@ -34,7 +38,8 @@ class Segment:
 class Device:
     """speed: 2.0 takes half the time of the machine that measured the segments. times: its own
     measured milliseconds of each segment, which count instead. memory: bytes that may be taken.
-    site: devices of one site have one link between them. session: bytes of a loaded stage."""
+    site: devices of one site have one link between them. session: bytes of a loaded stage. share,
+    period_ms: a quota, as of a container: of a core, in each period."""
 
     name: str
     speed: float = 1.0
@@ -42,6 +47,14 @@ class Device:
     site: str = ""
     times: tuple[float, ...] = ()
     session: int = SESSION_BYTES
+    share: float = 1.0
+    period_ms: float = QUOTA_PERIOD_MS
+
+    def lone_ms(self, computed: float) -> float:
+        """Until a request alone has computed so many milliseconds: a quota that nobody has used
+        lets it run at full speed first, and what is beyond it waits."""
+        at_once = min(computed, self.share * self.period_ms)
+        return at_once + (computed - at_once) / self.share
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,6 @@ class Problem:
     input_bytes: int = 0
     latency_ms: float = inf
     rate: float = 0.0
-    hop_ms: float = HOP_MS
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -109,6 +121,8 @@ class Problem:
         for device in self.devices:
             if device.speed <= 0 or device.memory <= 0:
                 raise PlanError(f"{device.name}: speed and memory are above 0")
+            if not 0 < device.share <= 1 or device.period_ms <= 0:
+                raise PlanError(f"{device.name}: share is above 0, 1 at most; period_ms above 0")
             if device.times and len(device.times) != len(self.segments):
                 count = len(self.segments)
                 raise PlanError(f"{device.name}: {len(device.times)} times, of {count} segments")
@@ -116,8 +130,20 @@ class Problem:
             raise PlanError(f"each codec changes results by more than {self.most_error:g}")
 
     def ms(self, device: Device, at: int) -> float:
-        """Of a segment on a device."""
+        """Of a segment on a device that gives it a whole core."""
         return device.times[at] if device.times else self.segments[at].ms / device.speed
+
+    def arrival_ms(self, device: Device, start: int) -> float:
+        """Of a device that takes the message before segment `start`; 0.0 where it is at hand."""
+        if start:
+            return _handling_ms(device, self.segments[start - 1].out)
+        is_sent = self.source not in ("", device.name)
+        return _handling_ms(device, self.input_bytes) if is_sent else 0.0
+
+    def departure_ms(self, device: Device, end: int) -> float:
+        """Of a device that sends the message behind segment `end` - 1; 0.0 where nobody waits."""
+        is_kept = end == len(self.segments) and self.source in ("", device.name)
+        return 0.0 if is_kept else _handling_ms(device, self.segments[end - 1].out)
 
     def link_of(self, one: str, other: str) -> Link:
         """Between devices of two sites."""
@@ -125,15 +151,20 @@ class Problem:
         return found or self.link
 
     def way(self, size: int, link: Link) -> tuple[float, float, Codec]:
-        """Milliseconds of a message of so many bytes, milliseconds for which it fills the link, and
-        the codec that makes it the shortest."""
+        """Milliseconds of a message of so many bytes on its way, milliseconds for which it fills
+        the link, and the codec that makes it the shortest."""
         best: tuple[float, float, Codec] | None = None
         for codec in self.codecs:
             if codec.error > self.most_error:
                 continue
             fills = size * codec.ratio / link.rate * 1e3
-            whole = self.hop_ms + link.rtt_ms / 2 + fills + size / 1e6 * codec.ms_per_mb
+            per_mb = codec.ms_per_mb + HOP_MS_PER_MB
+            whole = HOP_MS + link.rtt_ms / 2 + fills + size / 1e6 * per_mb
             if best is None or whole < best[0]:
                 best = whole, fills, codec
         assert best is not None  # the problem has checked it
         return best
+
+
+def _handling_ms(device: Device, size: int) -> float:
+    return (HANDLE_MS + size / 1e6 * HANDLE_MS_PER_MB) / device.speed

@@ -47,12 +47,14 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Tables:
-    """A problem as arrays. kinds: the devices of each kind. times: [kind, start, end] milliseconds,
-    infinite without room. sends, fills: [kind, kind, position] of the message before a segment;
+    """A problem as arrays. kinds: the devices of each kind. times, busy: [kind, start, end]
+    milliseconds of a request alone, and of requests that follow each other; infinite without room.
+    sends, fills: [kind, kind, position] of the message before a segment;
     begins, ends: [kind] from and to the source. work: [position] on speed 1.0, of what remains."""
 
     kinds: tuple[tuple[Device, ...], ...]
     times: np.ndarray
+    busy: np.ndarray
     sends: np.ndarray
     fills: np.ndarray
     begins: np.ndarray
@@ -76,17 +78,22 @@ def tables_of(problem: Problem) -> Tables:
     kinds = tuple(tuple(each) for each in groups.values())
     count, segments = len(kinds), len(problem.segments)
     times = np.full((count, segments + 1, segments + 1), inf)
+    busy = times.copy()
     for k, (device, *_) in enumerate(kinds):
         ms = np.array([problem.ms(device, at) for at in range(segments)])
         until = np.concatenate([[0.0], np.cumsum(ms)])
-        whole = until[None, :] - until[:, None]
+        arrival = np.array([problem.arrival_ms(device, at) for at in range(segments + 1)])
+        departure = np.array([0.0, *(problem.departure_ms(device, n + 1) for n in range(segments))])
+        whole = until[None, :] - until[:, None] + arrival[:, None] + departure[None, :]
         fits = np.array(
             [
                 [end > at and memory_of(problem, device, at, end) <= device.memory for end in spots]
                 for at, spots in ((at, range(segments + 1)) for at in range(segments + 1))
             ]
         )
-        times[k] = np.where(fits, whole, inf)
+        at_once = np.minimum(whole, device.share * device.period_ms)
+        times[k] = np.where(fits, at_once + (whole - at_once) / device.share, inf)
+        busy[k] = np.where(fits, whole / device.share, inf)
     sends = np.zeros((count, count, segments + 1))
     fills = np.zeros((count, count, segments + 1))
     begins, ends, edges_fill = np.zeros(count), np.zeros(count), np.zeros((2, count))
@@ -110,13 +117,15 @@ def tables_of(problem: Problem) -> Tables:
     usual = np.array([segment.ms for segment in problem.segments])
     work = np.concatenate([np.cumsum(usual[::-1])[::-1], [0.0]])
     speed = np.array([_most_speed(problem, device, usual) for device, *_ in kinds])
-    return Tables(kinds, times, sends, fills, begins, ends, edges_fill, may_begin, work, speed)
+    return Tables(
+        kinds, times, busy, sends, fills, begins, ends, edges_fill, may_begin, work, speed
+    )
 
 
 def _most_speed(problem: Problem, device: Device, usual: np.ndarray) -> float:
     own = np.array([problem.ms(device, at) for at in range(len(usual))])
     counted = own > 0
-    return float((usual[counted] / own[counted]).max()) if counted.any() else inf
+    return float((usual[counted] / own[counted]).max()) * device.share if counted.any() else inf
 
 
 def shortest(
@@ -286,10 +295,10 @@ def _search(
 
 def _needed(tables: Tables, period: float) -> np.ndarray:
     """[kind, start, end]: devices that take a request each period; infinite without room."""
-    fits = np.isfinite(tables.times)
+    fits = np.isfinite(tables.busy)
     if period == inf:
         return np.where(fits, 1.0, inf)
-    return np.where(fits, np.maximum(np.ceil(tables.times / period - CLOSE), 1.0), inf)
+    return np.where(fits, np.maximum(np.ceil(tables.busy / period - CLOSE), 1.0), inf)
 
 
 class _Capacity:
@@ -331,6 +340,6 @@ def periods(tables: Tables) -> np.ndarray:
     counts = [len(kind) for kind in tables.kinds]
     found = [tables.fills.ravel(), tables.edges_fill.ravel()]
     for kind, count in enumerate(counts):
-        times = tables.times[kind][np.isfinite(tables.times[kind])]
+        times = tables.busy[kind][np.isfinite(tables.busy[kind])]
         found.append((times[None, :] / np.arange(1, count + 1)[:, None]).ravel())
     return np.unique(np.concatenate(found))

@@ -595,10 +595,22 @@ def plan(
     ] = "",
     rounds: Annotated[int, typer.Option(min=2, help="Requests of each way, in turns.")] = 9,
     codec: Annotated[str, typer.Option(help="none, or auto, which loses nothing.")] = "auto",
+    predict: Annotated[
+        str,
+        typer.Option(
+            help="Instead: random plans, as 1-20, predicted and measured on parts of a core."
+        ),
+    ] = "",
     json_: Json = False,
     output: Output = "",
 ) -> None:
     """Where to compute: every cut on nine links, and an edge's choice beside the best (root)."""
+    if predict:
+        from bench.fleets.predicting import PREDICTED, PredictPlan
+
+        first, _, last = predict.partition("-")
+        numbers = _numbers(f"{first},{last or first}", "--predict")
+        raise typer.Exit(PREDICTED.run(PredictPlan(*numbers), json_, output=output))
     from bench.fleets.links import shapes_of
     from bench.fleets.placing import LINKS, MODELS, PLAN, PlacePlan
     from swarm.errors import InvalidArgument

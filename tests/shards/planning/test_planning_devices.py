@@ -27,6 +27,8 @@ site = "hall"
 name = "box"
 count = 2
 site = "rack"
+share = 0.5
+period_ms = 10
 
 [[link]]
 between = ["hall", "rack"]
@@ -40,6 +42,7 @@ def test_a_file_becomes_devices_links_and_codecs() -> None:
     assert [device.name for device in fleet.devices] == ["camera", "box-1", "box-2"]
     assert fleet.devices[0].memory == 512e6
     assert fleet.devices[1].memory == inf
+    assert [(each.share, each.period_ms) for each in fleet.devices[:2]] == [(1.0, 100), (0.5, 10)]
     assert fleet.links["hall", "rack"].rate == 2.5e6
     assert fleet.link.rtt_ms == 2
     assert [codec.name for codec in fleet.codecs] == ["none", "i8"]
@@ -71,6 +74,11 @@ def test_a_file_with_a_fault_is_refused_and_the_field_named(
 ) -> None:
     with pytest.raises(PlanError, match=says):
         read_fleet(FILE.replace(was, wrong, 1))
+
+
+def test_a_quota_lets_a_lone_request_run_until_it_is_used_up_and_then_in_its_share() -> None:
+    box = read_fleet(FILE).devices[1]
+    assert [box.lone_ms(ms) for ms in (2.0, 5.0, 6.0, 10.0)] == [2.0, 5.0, 7.0, 15.0]
 
 
 @given(st.text(max_size=80))

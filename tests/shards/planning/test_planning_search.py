@@ -35,6 +35,8 @@ def problems(draw: st.DrawFn) -> Problem:
         MEMORY,
         st.sampled_from(["a", "b"]),
         session=st.just(5),
+        share=st.sampled_from([1.0, 0.5]),
+        period_ms=st.just(4.0),
     )
     made = [draw(device) for _ in range(draw(st.integers(1, 4)))]
     devices = tuple(replace(each, name=f"d{at}") for at, each in enumerate(made))
