@@ -50,7 +50,8 @@ class Tail:
             if not len(allowed):
                 raise InvalidArgument("schema: no token of this model can follow")
         chosen = choose(logits, session.opening.sampling, before, allowed)
-        session.ids[index:] = [chosen.token]
+        # A question of long ago may come late: what was told behind it since stays.
+        session.ids[index : index + 1] = [chosen.token]
         text, finish = self._text(session, told, index)
         token = Token(session.key, index, chosen.token, finish)
         told.tokens[index] = (token, self._document(session, token, chosen, text))

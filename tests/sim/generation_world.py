@@ -1,7 +1,8 @@
 """Sessions over stages in virtual time: real decisions and encodings, simulated nodes and links.
 
 Each node holds a decoder of numpy: a true function of (input, position) over all inputs before.
-Nodes die with all that they hold, come back as new ones, hang and go on; links lose messages.
+Nodes die with all that they hold, come back as new ones, hang and go on; links lose messages, and
+wild ones also hold some back behind later ones, and deliver some twice.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from swarm.wire.maps import pack
 
 WIDTH, VOCABULARY, CONTEXT = 8, 41, 400
 TICK = 0.1  # seconds
+LATEST = 0.3  # seconds that a message is held back at most
 SEEN_DEAD, SEEN_HUNG = 0.2, 1.0  # seconds until gossip knows it
 
 
@@ -100,7 +102,8 @@ class Client:
 
 
 class World:
-    """last: stages. One agent may have all slots. Times are seconds from 0."""
+    """last: stages. One agent may have all slots. Times are seconds from 0. loss, wild: parts of
+    the messages between nodes that are lost, and that come late or twice."""
 
     def __init__(
         self,
@@ -108,11 +111,12 @@ class World:
         seed: int,
         *,
         loss: float = 0.0,
+        wild: float = 0.0,
         slots: int = 4,
         limits: Limits = USUAL,
         latency: tuple[float, float] = (0.0002, 0.002),
     ) -> None:
-        self.last, self.now, self.loss = last, 0.0, loss
+        self.last, self.now, self.loss, self.wild = last, 0.0, loss, wild
         self.rng = Random(seed)
         self.nodes: dict[str, Node] = {}
         self.clients: dict[str, Client] = {}
@@ -135,9 +139,15 @@ class World:
         self.now = max(self.now, until) if not done() else self.now
 
     def _send(self, source: str, target: str, work: Callable[[], None]) -> None:
-        """Messages of one link arrive in order, or not at all."""
+        """Messages of one link arrive in order, or not at all; wild ones late, or twice."""
         if self.rng.random() < self.loss:
             return
+        if self.wild and "client" not in (source, target):
+            for chance in (self.rng.random(), self.rng.random()):
+                if chance < self.wild / 2:
+                    self.at(self.now + self.rng.uniform(0.0, LATEST), work)
+                    if chance < self.wild / 4:
+                        return
         arrives = max(
             self.now + self.rng.uniform(*self._latency), self._links.get((source, target), 0.0)
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.generation.request import GenerateRequest, Sampling
-from swarm.generation.stage import Limits
-from tests.sim.generation_world import World, whole
+from swarm.generation.request import GenerateRequest, Opening, Sampling
+from swarm.generation.stage import Limits, Shape, StageCore
+from swarm.generation.steps import Forward, Step, Token
+from tests.sim.generation_world import CONTEXT, WIDTH, NumpyDecoder, World, whole
 
 PROMPT = tuple(range(1, 38))
 
@@ -189,6 +191,30 @@ def test_without_reuse_each_session_computes_all() -> None:
     assert reused(world) == 0
 
 
+def test_a_question_that_comes_late_takes_back_no_token_that_was_told_since() -> None:
+    """A new last stage has the text by replay, tells what comes next, and hears an old question."""
+    decoder = NumpyDecoder(3, 3, 4)
+    core = StageCore(3, 3, "tail", Shape(WIDTH, CONTEXT, 4, 64), lambda stage: [])
+    rows = np.random.default_rng(1).normal(size=(9, WIDTH)).astype(np.float32)
+    opening = Opening("client", "head", 4, 20, Sampling(), (), (), False)
+    ids = [1, 2, 3, 4, 5, 6]
+
+    def told(position: int, end: int, known: int) -> list[int]:
+        """The tokens that one step makes it tell."""
+        step = Step("s", 0, position, known, tuple(ids[position:end]), rows[position:end], opening)
+        core.take(Forward("before", [step]), 0.0)
+        for run in core.plan(0.0):
+            core.computed(run, decoder.run(step.rows[None], run.slot, np.array([position])), 0.0)
+        words = core.flush().words.get("head", [])
+        return [word.token for word in words if isinstance(word, Token)]
+
+    assert [told(0, 4, 6), told(4, 5, 6)] == [[], []]
+    ids += told(5, 6, 6)
+    ids += told(6, 7, 7)
+    assert len(told(4, 5, 5)) == 1  # what was on its way since before the replay
+    assert len(told(7, 8, 8)) == 1
+
+
 EVENTS = st.lists(
     st.tuples(
         st.floats(0.0, 2.0),
@@ -203,6 +229,7 @@ EVENTS = st.lists(
     events=EVENTS,
     seed=st.integers(0, 1000),
     loss=st.sampled_from([0.0, 0.0, 0.02]),
+    wild=st.sampled_from([0.0, 0.05, 0.3]),
     kept=st.sampled_from([500, 1 << 20]),
     system=st.sampled_from([0, 64, 150]),
     apart=st.floats(0.0, 0.4),
@@ -212,11 +239,12 @@ def test_no_schedule_of_deaths_changes_a_token(
     events: list[tuple[float, str, str]],
     seed: int,
     loss: float,
+    wild: float,
     kept: int,
     system: int,
     apart: float,
 ) -> None:
-    world = fleet(World(3, seed, loss=loss, limits=Limits(kept_bytes=kept)))
+    world = fleet(World(3, seed, loss=loss, wild=wild, limits=Limits(kept_bytes=kept)))
     requests = [asked(number, tokens=30, system=system) for number in range(4)]
     for number, request in enumerate(requests):
         world.at(number * apart, lambda request=request: world.client(request) and None)
