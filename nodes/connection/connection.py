@@ -13,6 +13,7 @@ from nodes.connection.identity import identity_of, own_id, verifier_of
 from nodes.connection.mesh_key import MeshKeyFile
 from nodes.connection.router import Router
 from swarm.errors import NotAdmitted, SwarmError
+from swarm.fleet.advertised import burns_entry
 from swarm.fleet.events import keep_events
 from swarm.fleet.membership import Membership
 from swarm.fleet.peers import Peers
@@ -103,6 +104,14 @@ class Connection:
         makes = api("CONSUMER.CREATE", stream, subjects.consumer(model, 1, self.id), lane)
         own_lanes = link.grants.may_publish(lane) and link.may_call(makes)
         self.router.apply(model, document, own_lanes)
+
+    def burns(self, model: str, what: str) -> None:
+        """Gossip which objective of a model burns where this node answers; "" for none."""
+        key, value = burns_entry(model, what)
+        if what:
+            self.membership.set(key, value)
+        else:
+            self.membership.delete(key)
 
     async def close(self) -> None:
         """Free all of it, whatever fails on the way."""

@@ -51,7 +51,7 @@ class Duties:
             "wanted nodes": self._wanting.run,
         }
         if config.role == WARM:
-            standby = Standby(connection, versions.all, take)
+            standby = Standby(connection, versions.all, self._wanting, take)
             events.append(standby.on_event)
             self._parts["standby"] = standby.run
         self._planning: Planning | None = None

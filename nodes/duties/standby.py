@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from nodes.connection.connection import Connection
+from nodes.duties.wanting import Wanting
 from nodes.versions.serving import Serving, by_stage
 from swarm.fleet.advertised import Where, of_load
 from swarm.fleet.priorities import PRIMARY, RESERVE, STANDBY
-from swarm.fleet.warm_pool import Lacking, assign, standbys_of, states_of
+from swarm.fleet.warm_pool import Lacking, assign, standbys_of
 from swarm.gossip import Event
 from swarm.periodic import BEAT, next_beat
 
@@ -29,18 +30,21 @@ DECIDE_EVERY = 3 * BEAT  # seconds
 class Standby:
     """`run()` decides until cancelled; `on_event` takes the gossip's news.
 
-    take(stage): gossips that this node has taken a stage, None for none.
+    wanting: how the stages are, and how many nodes each should have. take(stage): gossips that this
+    node has taken a stage, None for none.
     """
 
     def __init__(
         self,
         connection: Connection,
         servings: Callable[[], list[Serving]],
+        wanting: Wanting,
         take: Callable[[Where | None], None],
     ) -> None:
         self._peers = connection.peers
         self._tell = connection.events.tell
         self._servings = servings
+        self._wanting = wanting
         self._take = take
         self._taken: Where | None = None
         self._lacking = Lacking()
@@ -68,7 +72,7 @@ class Standby:
         peers, me = self._peers.alive(), self._peers.node
         if any(peer.node == me and peer.values.get("draining") is True for peer in peers):
             return  # it leaves, and has said so
-        lacking = self._lacking.observe(states_of(peers, sorted(servers)), now)
+        lacking = self._lacking.observe(*self._wanting.look(now), now)
         wanted = assign(lacking, standbys_of(peers)).get(me)
         if wanted not in servers:
             wanted = None

@@ -6,12 +6,12 @@ The decision is `swarm.fleet.scaling`; all nodes of a stage tell the same, give 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodes.connection.connection import Connection
 from nodes.versions.serving import Serving, by_stage
-from swarm.fleet.advertised import Where
+from swarm.fleet.advertised import Where, burning_models
 from swarm.fleet.scaling import Scaling
 from swarm.fleet.warm_pool import StageState, states_of
 from swarm.periodic import BEAT, beat
@@ -20,7 +20,7 @@ LOOK_EVERY = 10 * BEAT  # seconds
 
 
 class Wanting:
-    """`run()` looks at the mesh until cancelled; `status()` tells."""
+    """`run()` looks at the mesh until cancelled, unless somebody else does; `status()` tells."""
 
     def __init__(self, connection: Connection, servings: Callable[[], list[Serving]]) -> None:
         self._peers = connection.peers
@@ -28,14 +28,31 @@ class Wanting:
         self._scaling = Scaling()
         self._states: list[StageState] = []
         self._wanted: dict[Where, int] = {}
+        self._looked_at = 0.0
 
     async def run(self) -> None:
         while True:
             await beat(LOOK_EVERY)
-            stages = sorted(by_stage(self._servings()))
-            self._states = states_of(self._peers.alive(), stages)
-            loads = [state.load for state in self._states]
-            self._wanted = self._scaling.observe(loads, time.monotonic())
+            if time.monotonic() - self._looked_at > LOOK_EVERY / 2:
+                self.look(time.monotonic())
+
+    def look(self, now: float) -> tuple[list[StageState], Mapping[Where, int]]:
+        """The present states of this node's stages, and how many nodes each should have. now:
+        `time.monotonic()`."""
+        self._looked_at, peers = now, self._peers.alive()
+        servings, burning = self._servings(), burning_models(peers)
+        own = sorted(by_stage(servings))
+        # Which of a model's stages gets a node for its objective is to be decided among all.
+        others = {
+            (serving.info.model, serving.info.version, stage)
+            for serving in servings
+            if serving.info.model in burning
+            for stage in range(1, serving.info.last + 1)
+        }
+        states = states_of(peers, [*own, *sorted(others.difference(own))])
+        self._wanted = self._scaling.observe([state.load for state in states], now, burning)
+        self._states = states[: len(own)]
+        return self._states, self._wanted
 
     def status(self) -> dict[str, Any]:
         """The field `wanted` of a status document."""
@@ -47,6 +64,7 @@ class Wanting:
                 "nodes": state.load.nodes,
                 "busy": round(state.busy, 3),
                 "replicas": self._wanted[state.where],
+                "burns": state.where in self._scaling.helped,
             }
             for state in self._states
             for model, version, stage in [state.where]

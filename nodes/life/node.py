@@ -71,7 +71,7 @@ class Node:
         self._connection = connection = Connection(config)
         self.id, self.mesh = connection.id, connection.mesh
         desired = DesiredObjectives(self.mesh.catalog)
-        objectives = Objectives(desired, connection.events.tell)
+        objectives = Objectives(desired, connection.events.tell, connection.burns)
         self.audit = _audit_of(connection)
         # What it serves.
         self._times = KeptTimes(Checkpoint(config.state_dir, config.mesh, config.role))

@@ -27,7 +27,7 @@ from nodes.versions.versions import Versions
 from shards.manifest import Manifest
 from shards.runtimes.memory import free_bytes, need_of
 from swarm.errors import SwarmError
-from swarm.fleet.advertised import fills_entry, of_load, pace_entry
+from swarm.fleet.advertised import burning_models, fills_entry, of_load, pace_entry
 from swarm.fleet.scaling import Scaling
 from swarm.fleet.warm_pool import states_of
 from swarm.gossip import Event
@@ -344,10 +344,12 @@ class Planning:
     ) -> None:
         """Give a busy slot one of the nodes that fill none, or take one back."""
         stages = [(plan.model, plan.version, stage.stage) for stage in tended.manifest.shards]
-        states = states_of(self._peers.alive(), [where for where in stages if where[2] > 0])
+        alive = self._peers.alive()
+        states = states_of(alive, [where for where in stages if where[2] > 0])
         loads = slot_loads(plan, filled, states)
-        wanted = tended.scaling.observe(loads, time.monotonic())
-        found = change(plan, filled, nodes, loads, wanted)
+        burning = burning_models(alive) & {plan.model}
+        wanted = tended.scaling.observe(loads, time.monotonic(), burning)
+        found = change(plan, filled, nodes, loads, wanted, tended.scaling.helped)
         if found is None:
             return
         by = self._peers.node

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from nodes.connection.events import Tell
@@ -64,11 +65,18 @@ class Objectives:
     """`answered` counts, `run()` judges until cancelled, `status()` tells.
 
     tell(kind, detail): publishes an event: `slo`, when a model's objective begins to burn, or ends.
+    gossip(model, what): tells the other nodes what burns, "" once nothing does.
     """
 
-    def __init__(self, known: Known, tell: Tell) -> None:
+    def __init__(
+        self,
+        known: Known,
+        tell: Tell,
+        gossip: Callable[[str, str], None] = lambda model, what: None,
+    ) -> None:
         self._known = known
         self._tell = tell
+        self._gossip = gossip
         self._burns: dict[str, Burn] = {}
         self._judged: dict[str, dict[str, Any]] = {}
 
@@ -101,6 +109,7 @@ class Objectives:
                 if before:
                     ends = {"model": model, "burning": "", "detail": f"{before}: no objective"}
                     self._tell("slo", ends)
+                    self._gossip(model, "")
                 continue
             judged = self._judged[model] = {"model": model} | burn.judge(now)
             burning = judged["burning"]
@@ -114,6 +123,7 @@ class Objectives:
                 else f"{before}: as allowed again"
             )
             self._tell("slo", {"model": model, "burning": burning, "detail": detail})
+            self._gossip(model, burning)
 
     def _is_over(self, model: str, burn: Burn, now: float) -> bool:
         """Whether nobody wants this model measured any more. A gateway reads a model's desired

@@ -19,6 +19,7 @@ from nodes.up.supervisor import NodeProcess
 LOOK_EVERY = 1.0  # seconds
 TRY_AGAIN_AFTER = 60.0  # seconds, for a stage whose further process did not become ready
 FIELDS = ("stage", "replicas", "nodes", "busy")  # of a row of `wanted`
+BURNS = "the objective burns, and "
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ def wanted_of(statuses: Iterable[Mapping[str, Any]], model: str) -> dict[int, tu
                 continue  # a status is whatever a member of the mesh writes
             if isinstance(busy, int | float) and number > found.get(stage, (0, ""))[0]:
                 nodes = max(1, told)
-                found[stage] = number, f"each of {nodes} computes {busy / nodes:.0%} of the time"
+                why = f"each of {nodes} computes {busy / nodes:.0%} of the time"
+                found[stage] = number, f"{BURNS if row.get('burns') is True else ''}{why}"
     return found
 
 

@@ -22,6 +22,7 @@ load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, 
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
 holds/T/S   [sessions, slots, marks]         of stage S of a language model: its sessions, and which
             beginnings of prompts it holds (swarm.generation.marks), 96 bytes at most
+burns/T     [model, "latency"]               the objective that burns where this node answers
 busy/T/C    [[stage, thousandths of the time in which it computes], …] of the same stages
 
 T is a hash of model and version, whose names may be longer than a key. Gossip refuses a value
@@ -70,6 +71,7 @@ _LARGEST_LOAD = (MAX_COUNT,) * 2 + (MAX_TIME,) * 6
 MOST_MARKS = 128  # bytes
 _HOLDS_NOTHING = (0, 0, b"")
 _HOLDS_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,3})")
+_LOADS = ("load/", "busy/", "holds/", "learns/", "pace/", "burns/")
 _LOAD_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,2})")
 
 
@@ -145,10 +147,15 @@ def pace_entry(model: str, version: str, pace_us: Sequence[int]) -> tuple[str, l
     return f"pace/{_tag(model, version)}", [model, version, pace]
 
 
+def burns_entry(model: str, what: str) -> tuple[str, list[str]]:
+    """The key and value by which a node that answers requests tells that an objective burns."""
+    return f"burns/{_tag(model, '')}", [model, what]
+
+
 def of_load(key: str) -> bool:
     """Whether a gossiped key says how busy a node is, and not what it serves or where."""
     busy = ("memory", "link_wait", "link_rate", "room")
-    return key in busy or key.startswith(("load/", "busy/", "holds/", "learns/", "pace/"))
+    return key in busy or key.startswith(_LOADS)
 
 
 # --- judged -------------------------------------------------------------------------------
@@ -220,6 +227,13 @@ def _pace(tag: str, value: object) -> bool:
         and len(pace) <= LONGEST_PACE
         and all(type(us) is int and 1 <= us <= MAX_TIME for us in pace)
     )
+
+
+def _burns(tag: str, value: object) -> bool:
+    if not (isinstance(value, list | tuple) and len(value) == 2):
+        return False
+    model, what = value
+    return _token(model) and tag == _tag(model, "") and isinstance(what, str) and len(what) <= 40
 
 
 def _load(rest: str, value: object, row_is_good: Callable[[object], bool]) -> bool:
@@ -310,6 +324,7 @@ _KEYED: dict[str, Any] = {
     "learns": _learns,
     "fills": _fills,
     "pace": _pace,
+    "burns": _burns,
 }
 
 
@@ -475,6 +490,16 @@ def pace_of(values: Mapping[str, object], model: str, version: str) -> tuple[int
     """Microseconds of each stage on a node; () where it has not measured them."""
     entry = values.get(f"pace/{_tag(model, version)}")
     return tuple(entry[2]) if isinstance(entry, list | tuple) else ()
+
+
+def burning_models(peers: Iterable[PeerView]) -> frozenset[str]:
+    """The models whose objective burns, by those that answer requests."""
+    return frozenset(
+        value[0]
+        for peer in peers
+        for key, value in peer.values.items()
+        if key.startswith("burns/") and isinstance(value, list | tuple)
+    )
 
 
 def _names(value: object) -> frozenset[str]:

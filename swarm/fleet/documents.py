@@ -266,6 +266,7 @@ WANTED = form(
         "nodes": COUNT,
         "busy": COUNT,
         "replicas": COUNT,
+        "burns": anything,
     },
     ("model", "version", "stage", "replicas"),
 )

@@ -7,13 +7,18 @@ exponential smoothing with a trend) and looked at a little ahead.
 A node more is wanted where the nodes would be busy above `HIGH`, or where work piles up, for
 `HIGH_FOR` seconds; a node less where all are busy below `LOW` for `LOW_FOR` seconds. In between
 nobody moves, so a load that swings between the two does not move nodes to and fro.
+
+Where a model's objective burns, one of its stages gets a node more even so: the one where a request
+waits least for it (`gain`), if its nodes are busy above `LOW`; of a stage that is hardly used, a
+further node makes nothing faster. Burn rates follow slowly, so the next one comes `BURN_AGAIN`
+seconds after it serves at the earliest, and none is given back for `KEEP_FOR` after the burning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 
 from swarm.fleet.advertised import Where
 from swarm.flow.lasting import holds_since
@@ -24,19 +29,35 @@ TOO_MUCH, LITTLE = 0.5, 0.1  # seconds of work that wait for each node
 NEAR = 0.6  # utilisation below which no trend counts
 AHEAD = 5.0  # seconds that the trend is looked ahead
 SMOOTH, TREND = 0.3, 0.1  # weights of a second's sample in the level and in the slope
+BURN_AGAIN, KEEP_FOR = 300.0, 1800.0  # seconds: the short windows of `swarm.flow.objective`
+FULL = 0.99  # utilisation above which no queue is thought to be longer
 MOST_REPLICAS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class StageLoad:
-    """nodes: ready primaries, with the standbys that have taken the stage. busy: the sum of their
-    utilisations. work: seconds of work that wait for each of them. covers: nodes behind them."""
+    """nodes: ready primaries, with the standbys that have taken the stage, `helpers`. busy: the sum
+    of their utilisations. work: seconds of work that wait for each of them. covers: nodes behind
+    them. pace: seconds of computing that a request takes, 0.0 where nobody knows."""
 
     where: Where
     nodes: int
     busy: float = 0.0
     work: float = 0.0
     covers: int = 0
+    pace: float = 0.0
+    helpers: int = 0
+
+    def gain(self) -> float:
+        """Seconds by which a request waits less with a node more; where work piles up it is that
+        work. Each node's queue is taken as M/M/1: u / (1 - u) times the pace, by its share of the
+        load."""
+        before, after = (
+            self.pace * share / (1 - share)
+            for nodes in (self.nodes, self.nodes + 1)
+            for share in [min(FULL, self.busy / nodes)]
+        )
+        return before - after + self.work / (self.nodes + 1)
 
 
 @dataclass(slots=True)
@@ -75,26 +96,83 @@ class _Stage:
     wanted: int = 0
 
 
+@dataclass(slots=True)
+class _Burning:
+    """A model's objective. since: it has burned without a break; last: it burned. asked: a node was
+    wanted for it that did not serve yet. kept: nodes of stages that got one."""
+
+    since: float | None = None
+    last: float = -inf
+    asked: float = -inf
+    kept: dict[Where, int] = field(default_factory=dict)
+
+
 class Scaling:
     """The stages of a mesh, as one node has seen them over time."""
 
     def __init__(self) -> None:
         self._stages: dict[Where, _Stage] = {}
+        self._burning: dict[str, _Burning] = {}
 
-    def observe(self, loads: Iterable[StageLoad], now: float) -> dict[Where, int]:
-        """Wanted nodes of each stage. now: seconds of any monotonic clock."""
+    def observe(
+        self, loads: Iterable[StageLoad], now: float, burning: Collection[str] = ()
+    ) -> dict[Where, int]:
+        """Wanted nodes of each stage. now: seconds of any monotonic clock. burning: the models
+        whose objective burns; of these all stages are among the loads."""
         loads = list(loads)
         self._stages = {each.where: self._stages.get(each.where, _Stage()) for each in loads}
+        self._burning = {
+            model: self._burning.get(model, _Burning())
+            for model in {*self._burning, *burning}
+            if model in burning or now - self._burning[model].last < KEEP_FOR
+        }
         for each in loads:
-            _look(self._stages[each.where], each, now)
-        return {where: stage.wanted for where, stage in self._stages.items()}
+            _look(self._stages[each.where], each, now, each.where[0] in self._burning)
+        wanted = {where: stage.wanted for where, stage in self._stages.items()}
+        for model, burns in self._burning.items():
+            own = [each for each in loads if each.where[0] == model]
+            _help(burns, own, wanted, model in burning, now)
+        return wanted
+
+    @property
+    def helped(self) -> frozenset[Where]:
+        """The stages that have a node, or want one, for an objective."""
+        return frozenset(where for burning in self._burning.values() for where in burning.kept)
 
 
-def _look(stage: _Stage, load: StageLoad, now: float) -> None:
+def _help(
+    burns: _Burning, loads: list[StageLoad], wanted: dict[Where, int], burning: bool, now: float
+) -> None:
+    """Raise what is wanted of the stages that get a node for a model's objective."""
+    burns.since = holds_since(burns.since, burning, now)
+    burns.last = now if burning else burns.last
+    for load in loads:
+        kept = burns.kept.get(load.where, 0)
+        wanted[load.where] = max(wanted[load.where], kept)
+        if wanted[load.where] > load.nodes:
+            burns.asked = now  # one after the other
+    if burns.since is None or now - burns.since < HIGH_FOR or now - burns.asked < BURN_AGAIN:
+        return
+    used = [
+        load
+        for load in loads
+        if 0 < load.nodes < MOST_REPLICAS and (load.busy >= LOW * load.nodes or load.work > LITTLE)
+    ]
+    if used:
+        most = max(used, key=lambda load: (load.gain(), load.busy / load.nodes, load.where))
+        burns.asked = now
+        burns.kept[most.where] = wanted[most.where] = most.nodes + 1
+
+
+def _look(stage: _Stage, load: StageLoad, now: float, keeps: bool) -> None:
+    """keeps: no node is given back."""
     stage.busy.add(load.busy, now)
     nodes = load.nodes
     if nodes != stage.nodes:
-        stage.nodes, stage.busy.slope = nodes, 0.0  # a node that comes or goes is no trend
+        # A node that comes or goes is no trend, and how long the others were busy says nothing of
+        # how busy they are now.
+        stage.nodes, stage.busy.slope = nodes, 0.0
+        stage.high_since = stage.low_since = None
     stage.wanted = stage.wanted or max(1, nodes)
     if not nodes:
         stage.high_since = stage.low_since = None
@@ -104,6 +182,7 @@ def _look(stage: _Stage, load: StageLoad, now: float) -> None:
     # With a node less, what is behind the primaries has to be there if the last one dies.
     may_go = nodes > 2 or load.covers > 0
     is_low = stage.busy.level < LOW * nodes and load.work <= LITTLE and nodes > 1 and may_go
+    is_low = is_low and not keeps
     stage.high_since = holds_since(stage.high_since, is_high, now)
     stage.low_since = holds_since(stage.low_since, is_low, now)
     if stage.high_since is not None and now - stage.high_since >= HIGH_FOR:
@@ -112,4 +191,5 @@ def _look(stage: _Stage, load: StageLoad, now: float) -> None:
     elif stage.low_since is not None and now - stage.low_since >= LOW_FOR:
         stage.wanted = min(stage.wanted, nodes - 1)
     else:
-        stage.wanted = max(1, min(stage.wanted, nodes))
+        # Who came by itself stays; a standby only while it is wanted.
+        stage.wanted = max(1, nodes - load.helpers, min(stage.wanted, nodes))

@@ -12,12 +12,12 @@ and is given back when they have been ready for `STEADY_FOR` seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarm.fleet.advertised import Where, serving, stage_busy, stage_loads, takes_of
 from swarm.fleet.priorities import PRIMARY
-from swarm.fleet.scaling import Scaling, StageLoad
+from swarm.fleet.scaling import StageLoad
 from swarm.gossip import PeerView
 from swarm.routing.rendezvous import rendezvous
 
@@ -32,7 +32,8 @@ class StageState:
     """One stage as gossip tells it. primaries: ready ones, without standbys. work: seconds of work
     that wait for each node. covers: further nodes that serve it, behind the primaries, without
     standbys. helpers: standbys that have taken it; spare: those that have not. busy: the sum of the
-    utilisations of all that serve it."""
+    utilisations of all that serve it, by this stage in all versions: a node that serves two is as
+    busy as both make it. pace: seconds of a run."""
 
     where: Where
     primaries: int
@@ -41,13 +42,14 @@ class StageState:
     helpers: int = 0
     busy: float = 0.0
     spare: int = 0
+    pace: float = 0.0
 
     @property
     def load(self) -> StageLoad:
         """A standby that gives the stage back stands behind it again."""
         nodes = self.primaries + self.helpers
         covers = self.covers + self.helpers + self.spare
-        return StageLoad(self.where, nodes, self.busy, self.work, covers)
+        return StageLoad(self.where, nodes, self.busy, self.work, covers, self.pace, self.helpers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class StandbyNode:
 def states_of(peers: Collection[PeerView], stages: Iterable[Where]) -> list[StageState]:
     """The present state of these stages. peers: the living nodes."""
     loads = {peer.node: dict(stage_loads(peer.values)) for peer in peers}
-    values = {peer.node: peer.values for peer in peers}
+    busy = {peer.node: _busy_of(peer.values, loads[peer.node]) for peer in peers}
     standbys = {peer.node for peer in peers if peer.values.get("role") == ROLE}
     found = []
     for where in stages:
@@ -73,10 +75,19 @@ def states_of(peers: Collection[PeerView], stages: Iterable[Where]) -> list[Stag
         pace = max([row[COMPUTE_US] for row in rows], default=0) / 1e6
         helpers = [p.node for p in able if p.priority == PRIMARY and p.node in standbys]
         work = messages * pace / max(1, len(ready) + len(helpers))
-        busy = sum(stage_busy(values[node], where) for node in (*ready, *helpers))
+        used = sum(busy[node].get((where[0], where[2]), 0.0) for node in (*ready, *helpers))
         spare = len([peer for peer in able if peer.node in standbys]) - len(helpers)
         covers = len(able) - len(ready) - len(helpers) - spare
-        found.append(StageState(where, len(ready), work, covers, len(helpers), busy, spare))
+        found.append(StageState(where, len(ready), work, covers, len(helpers), used, spare, pace))
+    return found
+
+
+def _busy_of(values: Mapping[str, object], serves: Iterable[Where]) -> dict[tuple[str, int], float]:
+    """A node's utilisation by each of its stages, all versions of a model together."""
+    found: dict[tuple[str, int], float] = {}
+    for where in serves:
+        stage = where[0], where[2]
+        found[stage] = min(1.0, found.get(stage, 0.0) + stage_busy(values, where))
     return found
 
 
@@ -109,16 +120,16 @@ class Lacking:
     def __init__(self) -> None:
         self._first: float | None = None
         self._stages: dict[Where, _Watched] = {}
-        self._scaling = Scaling()
 
-    def observe(self, states: Sequence[StageState], now: float) -> list[StageState]:
+    def observe(
+        self, states: Sequence[StageState], wanted: Mapping[Where, int], now: float
+    ) -> list[StageState]:
         """Those of the stages that lack nodes, by need; a stage stands there as often as it lacks
-        one. now: seconds of any monotonic clock."""
+        one. wanted: nodes of each (`swarm.fleet.scaling`). now: seconds of any monotonic clock."""
         self._first = now if self._first is None else self._first
         if now - self._first < SETTLE:
             return []
         self._stages = {s.where: self._stages.get(s.where, _Watched()) for s in states}
-        wanted = self._scaling.observe([state.load for state in states], now)
         lacking: list[StageState] = []
         for state in states:
             watched = self._stages[state.where]

@@ -37,7 +37,8 @@ def slot_loads(
             where: Where = (plan.model, plan.version, slot.first)
             busy = min(float(nodes), sum(state.busy for state in own))
             work, covers = max(s.work for s in own), min(s.load.covers for s in own)
-            found.append(StageLoad(where, nodes, busy, work, covers))
+            pace = sum(state.pace for state in own)
+            found.append(StageLoad(where, nodes, busy, work, covers, pace))
     return found
 
 
@@ -47,10 +48,12 @@ def change(
     nodes: Sequence[AutoNode],
     loads: Collection[StageLoad],
     wanted: Mapping[Where, int],
+    helped: Collection[Where] = (),
 ) -> Change | None:
     """The one slot that gets a node, or gives one back; None where all is well. loads: see
-    `slot_loads`; wanted: what `Scaling` makes of them. A slot with a node that still loads its
-    stages gets no other one: nobody knows yet how much that node helps."""
+    `slot_loads`; wanted: what `Scaling` makes of them; helped: by it, for an objective. A slot
+    with a node that still loads its stages gets no other one: nobody knows yet how much that node
+    helps."""
     if plan.frozen:
         return None
     loading = {
@@ -68,7 +71,8 @@ def change(
         want, share = wanted.get(load.where, load.nodes), f"{_share(load):.0%} of the time"
         if want > load.nodes >= slot.replicas and any(n.room >= slot.need for n in free):
             why = f"the nodes of stages {slot.first}-{slot.last} compute {share}"
-            return Change(slot.first, slot.replicas + 1, why)
+            burns = "the objective burns, and " if load.where in helped else ""
+            return Change(slot.first, slot.replicas + 1, burns + why)
         if want < load.nodes <= slot.replicas and slot.replicas > 1:
             why = f"the nodes of stages {slot.first}-{slot.last} compute only {share}"
             return Change(slot.first, slot.replicas - 1, why)

@@ -21,7 +21,12 @@ class Scene:
         self.objectives = objectives
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.forgotten: set[str] = set()  # models whose desired state has to be read again
-        self.measured = Objectives(self, lambda kind, detail: self.told.append((kind, detail)))
+        self.gossiped: list[tuple[str, str]] = []
+        self.measured = Objectives(
+            self,
+            lambda kind, detail: self.told.append((kind, detail)),
+            lambda model, what: self.gossiped.append((model, what)),
+        )
 
     def objective(self, model: str) -> Objective | None:
         return None if model in self.forgotten else self.objectives.get(model)
@@ -51,6 +56,7 @@ def test_an_event_tells_that_an_objective_burns_once_and_once_that_it_ends() -> 
     scene.measured.judge(3600.0)
     assert scene.told[-1][1]["burning"] == ""
     assert len(scene.told) == 2
+    assert scene.gossiped == [("m", "errors"), ("m", "")]
 
 
 def test_faults_of_the_requester_are_none_of_the_model() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.fleet.advertised import Where, load_entries, serves_entries, takes_entries
-from swarm.fleet.scaling import HIGH, HIGH_FOR, LITTLE, LOW_FOR, TOO_MUCH
+from swarm.fleet.advertised import Where, busy_entries, load_entries, serves_entries, takes_entries
+from swarm.fleet.scaling import HIGH, HIGH_FOR, LITTLE, LOW_FOR, TOO_MUCH, Scaling
 from swarm.fleet.warm_pool import (
     SETTLE,
     STEADY_FOR,
@@ -31,6 +31,17 @@ def ready(where: Where, primaries: int = 1, work: float = 0.0, covers: int = 1) 
     return StageState(where, primaries, work, covers)
 
 
+class Watcher:
+    """One standby's view of what stages lack."""
+
+    def __init__(self) -> None:
+        self.lacking, self.scaling = Lacking(), Scaling()
+
+    def observe(self, states: list[StageState], now: float) -> list[StageState]:
+        wanted = self.scaling.observe([state.load for state in states], now)
+        return self.lacking.observe(states, wanted, now)
+
+
 @dataclass
 class Pool:
     """Standbys of one model in simulated time; each hears of the others `GOSSIP` seconds late."""
@@ -43,7 +54,7 @@ class Pool:
     changes: int = 0
 
     def __post_init__(self) -> None:
-        self.lacking = {name: Lacking() for name in self.names}
+        self.lacking = {name: Watcher() for name in self.names}
         self.takes: dict[str, Where | None] = dict.fromkeys(self.names)
         self.told = {name: [(0.0, None)] for name in self.names}
 
@@ -101,11 +112,11 @@ def test_all_standbys_decide_alike_in_whatever_order_they_hear(
 ) -> None:
     lost = data.draw(lost_stages)
     states = [ready(where, int(where not in lost)) for where in stages]
-    lacking = Lacking()
+    lacking = Watcher()
     lacking.observe(states, 0.0)
     standbys = [StandbyNode(name, frozenset(STAGES)) for name in names]
     decided = assign(lacking.observe(states, SETTLE), standbys)
-    other = Lacking()
+    other = Watcher()
     other.observe(states, 0.0)
     again = assign(other.observe(sorted(states, key=str), SETTLE), sorted(standbys, key=str))
     assert decided == again
@@ -113,7 +124,7 @@ def test_all_standbys_decide_alike_in_whatever_order_they_hear(
 
 def test_a_new_standby_waits_until_it_has_heard_of_all_nodes() -> None:
     standbys = pool(0)
-    lacking = Lacking()
+    lacking = Watcher()
     lost = [ready(where, 0) for where in STAGES]
     assert lacking.observe(lost, standbys.now) == []
     assert lacking.observe(lost, standbys.now + SETTLE - 0.1) == []
@@ -244,7 +255,20 @@ def test_the_state_of_a_stage_is_read_from_the_gossip() -> None:
     ]
     assert states_of(peers, STAGES) == [
         StageState(ONE, 1, 0.0, 1, spare=1),
-        StageState(TWO, 1, 1.0, 1, spare=1),
+        StageState(TWO, 1, 1.0, 1, spare=1, pace=0.1),
         StageState(THREE, 0, 0.0, 1, helpers=1),
     ]
     assert standbys_of(peers) == [StandbyNode("s1", frozenset(STAGES), THREE)]
+
+
+def test_a_node_that_serves_two_versions_is_as_busy_as_both_make_it() -> None:
+    """In a rollout half the requests go to each version: no node is given back for that."""
+    new: Where = ("m", "2", 2)
+    shares = busy_entries({TWO: 0.25}) | busy_entries({new: 0.25})
+    peers = [peer(f"p{n}", "shard-2", [TWO, new], 0, **shares) for n in range(2)]
+    peers += [peer("f", "fallback", STAGES, 2)]
+    scaling = Scaling()
+    for tick in range(round(LOW_FOR) + 10):
+        loads = [state.load for state in states_of(peers, [TWO, new])]
+        assert [load.busy for load in loads] == [1.0, 1.0]
+        assert scaling.observe(loads, float(tick)) == {TWO: 2, new: 2}
