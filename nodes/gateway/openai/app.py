@@ -20,6 +20,7 @@ from nodes.gateway.models import Models
 from nodes.gateway.openai import documents
 from nodes.gateway.openai.answers import Token, asked, begun, together
 from nodes.gateway.openai.documents import Answer, Choice
+from nodes.gateway.openai.tool_calls import ToolStream
 from nodes.gateway.openai.wanted import Wanted, wanted
 from nodes.gateway.statuses import NoSuchMethod, NoSuchPath
 from nodes.gateway_settings import GatewayOptions
@@ -165,14 +166,17 @@ class OpenAiApp:
             is_chat=wish.is_chat,
             logprobs=wish.logprobs,
         )
-        choices = [Choice(index) for index in range(len(wish.requests))]
+        choices = [
+            Choice(index, ToolStream(wish.tools) if wish.tools else None)
+            for index in range(len(wish.requests))
+        ]
         first = await begun(tokens, len(choices))
         if wish.stream:
             if wish.is_chat:
                 await send.events(*(answer.opening(choice.index) for choice in choices))
-            await send.events(*(_grown(answer, choices, grown) for grown in first))
-            async for grown in tokens:
-                await send.events(_grown(answer, choices, grown))
+            await send.events(*(answer.chunk(choices[at].take(token)) for at, token in first))
+            async for at, token in tokens:
+                await send.events(answer.chunk(choices[at].take(token)))
             usage = documents.usage_of(choices, wish.prompts)
             await send.events(*([answer.usage_chunk(usage)] if wish.with_usage else []), last=True)
             return
@@ -221,14 +225,6 @@ class _Answering:
 
     async def _start(self, code: int, headers: Headers) -> None:
         await self._send({"type": "http.response.start", "status": code, "headers": headers})
-
-
-def _grown(answer: Answer, choices: list[Choice], token: Token) -> dict[str, Any]:
-    """The chunk of a token, which its choice takes."""
-    index, one = token
-    document = answer.chunk(choices[index], one)
-    choices[index].take(one)
-    return document
 
 
 def _parted(name: str) -> tuple[str, str]:

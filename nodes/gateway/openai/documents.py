@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from nodes.gateway import statuses
+from nodes.gateway.openai.tool_calls import ToolCall, ToolStream
 from swarm.errors import ResourceExhausted, Status, SwarmError
 from swarm.generation.follow import GeneratedToken
 
@@ -22,22 +23,52 @@ _TYPES = {
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
 
-@dataclass(slots=True)
-class Choice:
-    """One answer as it grows. offset: characters that have come."""
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What a token adds to its choice. text: that is no call of a tool. calls: that end with it,
+    the first one at `first` among those of the choice. offset: characters before the token."""
 
     index: int
+    token: GeneratedToken
+    offset: int
+    text: str
+    calls: tuple[ToolCall, ...]
+    first: int
+    finish: str
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer as it grows. tools: what finds calls in it, None where there are no tools. offset:
+    characters that have come. said: those that are no calls."""
+
+    index: int
+    tools: ToolStream | None = None
     tokens: list[GeneratedToken] = field(default_factory=list)
     offset: int = 0
+    said: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
 
-    @property
-    def text(self) -> str:
-        return "".join(token.text or "" for token in self.tokens)
-
-    def take(self, token: GeneratedToken) -> None:
+    def take(self, token: GeneratedToken) -> Grown:
         """One more token."""
+        text, calls = token.text or "", list[ToolCall]()
+        if self.tools is not None:
+            text, calls = self.tools.push(text)
+            if token.finish:
+                rest, more = self.tools.end()
+                text, calls = text + rest, calls + more
+        offset, first = self.offset, len(self.calls)
         self.tokens.append(token)
         self.offset += len(token.text or "")
+        self.said += text
+        self.calls += calls
+        return Grown(self.index, token, offset, text, tuple(calls), first, self.finish)
+
+    @property
+    def finish(self) -> str:
+        """Why it has ended, "" while it goes on."""
+        finish = self.tokens[-1].finish
+        return "tool_calls" if self.calls and finish == "stop" else finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +88,19 @@ class Answer:
         choice = {"index": index, "delta": {"role": "assistant", "content": ""}}
         return self._chunk([choice | {"logprobs": None, "finish_reason": None}])
 
-    def chunk(self, choice: Choice, token: GeneratedToken) -> dict[str, Any]:
-        """The chunk of one token, which `choice` has not taken yet."""
-        text = token.text or ""
-        piece: dict[str, Any] = {"index": choice.index, "finish_reason": token.finish or None}
-        piece |= {"delta": {"content": text}} if self.is_chat else {"text": text}
-        return self._chunk([piece | {"logprobs": self._logprobs([token], choice.offset)}])
+    def chunk(self, grown: Grown) -> dict[str, Any]:
+        """The chunk of one token."""
+        piece: dict[str, Any] = {"index": grown.index, "finish_reason": grown.finish or None}
+        delta: dict[str, Any] = {}
+        if grown.text or not grown.calls:
+            delta["content"] = grown.text
+        if grown.calls:
+            delta["tool_calls"] = [
+                {"index": at} | self._call(grown.index, at, call)
+                for at, call in enumerate(grown.calls, grown.first)
+            ]
+        piece |= {"delta": delta} if self.is_chat else {"text": grown.text}
+        return self._chunk([piece | {"logprobs": self._logprobs([grown.token], grown.offset)}])
 
     def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
         """The last chunk, for a client that asks for it."""
@@ -73,14 +111,28 @@ class Answer:
         found = []
         for choice in choices:
             one: dict[str, Any] = {"index": choice.index}
-            one["finish_reason"] = choice.tokens[-1].finish
+            one["finish_reason"] = choice.finish
             if self.is_chat:
-                one["message"] = {"role": "assistant", "content": choice.text, "refusal": None}
+                one["message"] = self._message(choice)
             else:
-                one["text"] = choice.text
+                one["text"] = choice.said
             found.append(one | {"logprobs": self._logprobs(choice.tokens, 0)})
         kind = "chat.completion" if self.is_chat else "text_completion"
         return self._document(kind) | {"choices": found, "usage": usage}
+
+    def _message(self, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.said, "refusal": None}
+        if choice.calls:
+            message["content"] = choice.said or None
+            message["tool_calls"] = [
+                self._call(choice.index, at, call) for at, call in enumerate(choice.calls)
+            ]
+        return message
+
+    def _call(self, index: int, at: int, call: ToolCall) -> dict[str, Any]:
+        function = {"name": call.name, "arguments": call.arguments}
+        name = f"call_{self.id.partition('-')[2]}_{index}_{at}"
+        return {"id": name, "type": "function", "function": function}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"

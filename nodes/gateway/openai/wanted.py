@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nodes.gateway.openai.tool_calls import call_schema, names_of
 from swarm.errors import InvalidArgument
 from swarm.generation.request import (
     MOST_ALTERNATIVES,
@@ -16,6 +18,7 @@ from swarm.generation.request import (
     integer,
     maps,
     number,
+    schema_of,
     strings,
 )
 
@@ -34,8 +37,8 @@ _LEFT_OUT: Mapping[str, tuple[Any, ...]] = {
     "audio": (None,),
     "prediction": (None,),
     "modalities": (None, ["text"]),
-    "response_format": (None, {"type": "text"}),
 }
+_ANY_OBJECT = '{"type": "object"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Wanted:
     """model, version: as the client names them, "" for the version that serves. requests: one for
     each choice, without session and seed where the client names none. prompts: choices with the
     same prompt follow each other, and so many prompts there are. logprobs: whether the client
-    wants them."""
+    wants them. tools: names of those whose calls are looked for in the answers."""
 
     model: str
     version: str
@@ -53,6 +56,7 @@ class Wanted:
     stream: bool
     with_usage: bool
     logprobs: bool
+    tools: frozenset[str] = frozenset()
 
 
 def wanted(doc: Mapping[str, Any], is_chat: bool) -> Wanted:
@@ -73,6 +77,7 @@ def wanted(doc: Mapping[str, Any], is_chat: bool) -> Wanted:
         budget=MOST_BUDGET,
         version=version,
         has_seed=doc.get("seed") is not None,
+        schema=_schema(doc.get("response_format"), is_chat),
     )
     sampling = replace(
         request.sampling,
@@ -100,6 +105,7 @@ def wanted(doc: Mapping[str, Any], is_chat: bool) -> Wanted:
         _flag(doc, "stream"),
         _flag(options, "include_usage"),
         alternatives is not None,
+        names_of(asked[0].tools),
     )
 
 
@@ -144,15 +150,71 @@ def _chat(request: GenerateRequest, doc: Mapping[str, Any]) -> GenerateRequest:
     if not messages:
         raise InvalidArgument("messages: a chat has one at least")
     tools, choice = maps(doc, "tools"), doc.get("tool_choice")
+    schema = request.schema
     if choice not in (None, "auto", "none"):
-        raise InvalidArgument("tool_choice: auto or none; the model decides by its template")
-    return replace(request, messages=tuple(messages), tools=() if choice == "none" else tools)
+        if schema:
+            raise InvalidArgument("tool_choice: a call has its tool's form, and no response_format")
+        schema = call_schema(tools, _named_tool(choice))
+    return replace(
+        request,
+        messages=tuple(messages),
+        tools=() if choice == "none" else tools,
+        schema=schema,
+    )
+
+
+def _named_tool(choice: Any) -> str:
+    """Of a `tool_choice` that wants a call: the tool's name, "" for any."""
+    if choice == "required":
+        return ""
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument("tool_choice: auto, none, required, or a function with its name")
+    return name
+
+
+def _schema(given: Any, is_chat: bool) -> str:
+    """The JSON schema of a `response_format`, as text; "" for any text."""
+    kind = given.get("type") if isinstance(given, dict) else given
+    if kind in (None, "text"):
+        return ""
+    if not is_chat:
+        raise InvalidArgument("response_format: it goes with a chat")
+    if kind == "json_object":
+        return _ANY_OBJECT
+    named = given.get("json_schema") if isinstance(given, dict) else None
+    if kind != "json_schema" or not isinstance(named, dict):
+        raise InvalidArgument("response_format: text, json_object, or json_schema with its schema")
+    if not isinstance(named.get("schema"), dict):
+        raise InvalidArgument("response_format: json_schema has a schema, an object")
+    return schema_of(named)
+
+
+def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose calls have objects as their arguments: templates take these, and OpenAI's
+    clients write text."""
+    calls = []
+    for call in maps(message, "tool_calls"):
+        function = call.get("function")
+        if not isinstance(function, dict):
+            raise InvalidArgument("messages: each call has a function")
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                function = {**function, "arguments": json.loads(arguments or "{}")}
+            except (ValueError, RecursionError):
+                raise InvalidArgument("messages: arguments of a call are JSON") from None
+        calls.append({**call, "function": function})
+    return {**message, "tool_calls": calls}
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
     """A message with one text as its content, which is what templates take."""
     if not isinstance(message.get("role"), str):
         raise InvalidArgument("messages: each one has a role")
+    if message.get("tool_calls"):
+        message = _with_arguments(message)
     content = message.get("content")
     if isinstance(content, list):
         parts = maps(message, "content")

@@ -10,6 +10,15 @@ import sys
 import openai
 
 HELLO = [{"role": "user", "content": "Hello."}]
+METRES = {"type": "integer", "minimum": 0, "maximum": 9}
+FORM = {
+    "type": "object",
+    "properties": {"metres": METRES, "side": {"enum": ["left", "right"]}},
+    "required": ["metres", "side"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "turn", "schema": FORM, "strict": True}}
+TOOL = {"type": "function", "function": {"name": "turn", "parameters": FORM}}
 USUAL = {"messages": HELLO, "max_tokens": 20, "temperature": 0}
 
 
@@ -39,6 +48,14 @@ def report(url: str, model: str) -> dict:
     found["text streamed"] = "".join(piece.choices[0].text for piece in pieces)
     with client.chat.completions.create(model=model, messages=HELLO, stream=True) as left:
         next(iter(left))  # and go away
+    found["parsed"] = json.loads(said(client, model, response_format=FORMAT).content)
+    [call] = said(client, model, tools=[TOOL], tool_choice="required").tool_calls
+    found["call"] = [call.type, call.function.name, json.loads(call.function.arguments)]
+    asked = USUAL | {"max_tokens": 200, "tools": [TOOL], "tool_choice": "required"}
+    stream = client.chat.completions.create(model=model, **asked, stream=True)
+    deltas = [chunk.choices[0] for chunk in stream]
+    [piece] = [one for each in deltas for one in each.delta.tool_calls or []]
+    found["call streamed"] = [piece.index, piece.function.name, deltas[-1].finish_reason]
     found["refused"] = [
         refused(client, openai.NotFoundError, model="absent"),
         refused(client, openai.BadRequestError, model=model, max_tokens=100_000),
@@ -46,6 +63,11 @@ def report(url: str, model: str) -> dict:
     ]
     found["async"] = asyncio.run(streamed(url, model))
     return found
+
+
+def said(client: openai.OpenAI, model: str, **fields: object) -> object:
+    asked = USUAL | {"max_tokens": 200} | fields
+    return client.chat.completions.create(model=model, **asked).choices[0].message
 
 
 def refused(client: openai.OpenAI, kind: type, **fields: object) -> str:

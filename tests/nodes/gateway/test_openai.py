@@ -152,6 +152,48 @@ async def test_a_whole_answer_is_that_of_the_mesh_with_its_log_probabilities(rig
     assert document["usage"]["prompt_tokens"] == len(ids_of(HELLO, tools))
 
 
+async def test_an_answer_has_the_form_that_the_client_asks_for(rig: Rig) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    form = schema_format(schema)
+    document = await asyncio.to_thread(rig.chat, response_format=form, max_tokens=60)
+    [choice] = document["choices"]
+    assert json.loads(choice["message"]["content"])["a"] in (1, 2)
+    assert choice["finish_reason"] == "stop"
+    mesh = rig.local.mesh.chat(TALKER, HELLO, schema=schema, max_tokens=60)
+    assert (await mesh.whole()).text == choice["message"]["content"]
+
+
+async def test_a_call_that_is_required_is_one_of_the_tools(rig: Rig) -> None:
+    tools = [move_tool("go"), move_tool("turn")]
+    for choice, names in (("required", {"go", "turn"}), (named("turn"), {"turn"})):
+        asked = {"tools": tools, "tool_choice": choice, "max_tokens": 200, "temperature": 1}
+        document = await asyncio.to_thread(rig.chat, seed=2, **asked)
+        [answer] = document["choices"]
+        [call] = answer["message"]["tool_calls"]
+        assert (answer["message"]["content"], answer["finish_reason"]) == (None, "tool_calls")
+        assert call["function"]["name"] in names
+        assert json.loads(call["function"]["arguments"])["metres"] in range(10)
+        history = [*HELLO, answer["message"], {"role": "tool", "content": "Done."}]
+        again = await asyncio.to_thread(rig.chat, messages=history, tools=tools)
+        assert again["usage"]["prompt_tokens"] > document["usage"]["prompt_tokens"]
+
+
+def schema_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def move_tool(name: str) -> dict[str, Any]:
+    metres = {"type": "integer", "minimum": 0, "maximum": 9}
+    parameters = {"type": "object", "properties": {"metres": metres}, "required": ["metres"]}
+    parameters["additionalProperties"] = False
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
 async def test_a_text_goes_on_and_a_stop_string_cuts_it(rig: Rig) -> None:
     wanted = (await rig.local.mesh.generate(TALKER, "Once", max_tokens=30).whole()).text
     body = {"model": TALKER, "prompt": ["Once", "Once"], "temperature": 0, "max_tokens": 30}
@@ -194,7 +236,9 @@ async def test_what_cannot_be_answered_is_refused_in_openais_shape(rig: Rig) -> 
         (chat(temperature=3), 400, None, "temperature"),
         (chat(n=99), 400, None, "n"),
         (chat(logit_bias={"5": 1}), 400, None, "logit_bias"),
-        (chat(response_format={"type": "json_object"}), 400, None, "response_format"),
+        (chat(response_format={"type": "yaml"}), 400, None, "response_format"),
+        (chat(response_format=schema_format({"type": "robot"})), 400, None, "schema"),
+        (chat(tool_choice="required"), 400, None, "tool_choice"),
         (
             chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]),
             400,

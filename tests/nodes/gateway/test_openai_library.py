@@ -42,5 +42,10 @@ async def test_openais_library_chats_streams_and_hears_refusals(python: str) -> 
     assert found["stream usage"] == len(ids_of(HELLO)) + 40
     assert found["streamed"] == [wanted, wanted]
     assert (found["text"], found["text streamed"]) == (once, once)
+    for made in (found["parsed"], found["call"][2]):
+        assert made["metres"] in range(10)
+        assert made["side"] in ("left", "right")
+    assert found["call"][:2] == ["function", "turn"]
+    assert found["call streamed"] == [0, "turn", "tool_calls"]
     assert found["refused"] == ["model_not_found", "context_length_exceeded", "frequency_penalty"]
     assert found["async"] == wanted

@@ -28,7 +28,7 @@ CHAT: dict[str, Any] = {
     "top_p": 0.9,
     "max_completion_tokens": 7,
     "logit_bias": {},
-    "response_format": {"type": "text"},
+    "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}},
 }
 TEXT: dict[str, Any] = {
     "model": "llm",
@@ -89,7 +89,40 @@ def test_a_chat_is_read_field_by_field() -> None:
     assert (first.max_tokens, first.fit, first.stops) == (7, False, ("a", "b"))
     assert (first.sampling.alternatives, len(first.tools)) == (3, 1)
     assert wanted(CHAT | {"max_completion_tokens": None}, True).requests[0].fit
-    assert wanted(CHAT | {"tool_choice": "none"}, True).requests[0].tools == ()
+    silent = wanted(CHAT | {"tool_choice": "none"}, True)
+    assert (silent.requests[0].tools, silent.tools) == ((), frozenset())
+    assert wanted(CHAT, True).tools == {"move"}
+
+
+def test_forms_of_answers_become_schemas() -> None:
+    def schema(**fields: Any) -> str:
+        return wanted(CHAT | {"response_format": None} | fields, True).requests[0].schema
+
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "array"}}}
+    assert json.loads(schema(response_format=form)) == {"type": "array"}
+    assert json.loads(schema(response_format={"type": "json_object"})) == {"type": "object"}
+    assert "move" in schema(tool_choice="required")
+    assert schema(response_format={"type": "text"}) == ""
+    large = {"type": "json_schema", "json_schema": {"schema": {"enum": ["x" * 20_000]}}}
+    cases = [
+        {"response_format": large},
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": form, "tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "fly"}}},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]},
+    ]
+    for fields in cases:
+        with pytest.raises(
+            InvalidArgument, match=r"^(schema|response_format|tool_choice|messages)"
+        ):
+            schema(**fields)
+
+
+def test_arguments_of_calls_go_to_the_template_as_objects() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "move", "arguments": '{"a": 1}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    [request, _] = wanted(CHAT | {"messages": [message]}, True).requests
+    assert request.messages[0]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
 
 
 def test_texts_and_ids_are_asked_for_in_order() -> None:
