@@ -125,12 +125,14 @@ def measured_of(model: str, silent: bool) -> Measured:
 
 
 def scaled(segments: tuple[Segment, ...], whole_ms: float) -> tuple[Segment, ...]:
-    """With times that add up to the whole model's. Many segments take longer, for a runtime fuses
-    across them; or less, for each one's weights stay in a cache that is too small for all of them.
-    whole_ms: 0.0 where nothing was measured."""
+    """With times that add up to the whole model's. Segments alone take longer, for a runtime fuses
+    across them; or less, for each one's weights stay in a cache that is too small for all of them:
+    that is theirs by their weights. whole_ms: 0.0 where nothing was measured."""
     alone = sum(segment.ms for segment in segments)
-    factor = whole_ms / alone if whole_ms else 1.0
-    return tuple(replace(segment, ms=segment.ms * factor) for segment in segments)
+    weights = sum(segment.weights for segment in segments)
+    factor = min(1.0, whole_ms / alone) if whole_ms else 1.0
+    per_byte = max(0.0, whole_ms - alone) / weights if weights else 0.0
+    return tuple(replace(s, ms=s.ms * factor + s.weights * per_byte) for s in segments)
 
 
 def _of_manifest(manifest: Manifest) -> Measured:

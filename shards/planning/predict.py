@@ -7,7 +7,7 @@ sent. Requests follow each other as fast as the busiest stage or link takes them
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from shards.errors import PlanError
@@ -96,11 +96,10 @@ def predict(problem: Problem, ranges: Sequence[Range]) -> Prediction:
         if problem.stays and first != source:
             lacks = lacks or f"its input would leave {problem.source}"
         if first != source:
-            way = _slowest(problem, source, first, problem.input_bytes, by_name)
-            crossings.insert(0, way)
+            crossings.insert(0, _edge(problem, source, first, problem.input_bytes, by_name))
         if last != source:
             size = problem.segments[-1].out
-            crossings.append(_slowest(problem, last, source, size, by_name))
+            crossings.append(_edge(problem, last, source, size, by_name))
     latency = sum(compute) + sum(each.ms for each in crossings)
     period = max([*periods, *(each.fills_ms for each in crossings)])
     return Prediction(latency, period, tuple(compute), tuple(crossings), memory, lacks)
@@ -135,6 +134,19 @@ def _slowest(
             ms, fills, codec = problem.way(size, link)
             found.append(Crossing(sender, receiver, size, ms, fills, codec.name))
     return max(found, key=lambda each: each.ms)
+
+
+def _edge(
+    problem: Problem,
+    senders: Sequence[str],
+    receivers: Sequence[str],
+    size: int,
+    by_name: Mapping[str, Device],
+) -> Crossing:
+    """From or to the source: with what the source does for it, for it has no range that counts
+    it."""
+    way = _slowest(problem, senders, receivers, size, by_name)
+    return replace(way, ms=way.ms + problem.handling_ms(by_name[problem.source], size))
 
 
 def _no_room(device: Device, need: int) -> str:

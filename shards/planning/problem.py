@@ -16,9 +16,13 @@ from shards.errors import PlanError
 
 # A message costs its sender and its receiver time of a processor, and waits for the server beside.
 # Measured through a nats-server on the same host, features of 4 KB to 1 MB, with nothing idle.
-HANDLE_MS, HANDLE_MS_PER_MB = 0.065, 0.7  # at each end, on speed 1.0
+HANDLE_MS, HANDLE_MS_PER_MB = 0.065, 0.7  # at each end, on speed 1.0 …
+# … and so much more where the model's own work has pushed the code of messages out of the caches.
+COLD_MS, COLD_FROM_MS = 0.135, 1.0  # from so many milliseconds of computing a request on
 HOP_MS, HOP_MS_PER_MB = 0.35, 0.3  # on its way, beside the link's own
 QUOTA_PERIOD_MS = 100.0  # as Docker and Kubernetes have it
+# What Linux leaves on each core of a quota's group (`min_cfs_rq_runtime`), for two cores.
+QUOTA_LEFT_MS = 2.0
 SESSION_BYTES = 8 << 20  # of a loaded stage without weights, as `shards.runtimes.memory` has it
 
 
@@ -50,10 +54,15 @@ class Device:
     share: float = 1.0
     period_ms: float = QUOTA_PERIOD_MS
 
+    @property
+    def at_once_ms(self) -> float:
+        """Of computing, when it has been idle."""
+        return inf if self.share == 1 else self.share * self.period_ms + QUOTA_LEFT_MS
+
     def lone_ms(self, computed: float) -> float:
         """Until a request alone has computed so many milliseconds: a quota that nobody has used
         lets it run at full speed first, and what is beyond it waits."""
-        at_once = min(computed, self.share * self.period_ms)
+        at_once = min(computed, self.at_once_ms)
         return at_once + (computed - at_once) / self.share
 
 
@@ -136,14 +145,20 @@ class Problem:
     def arrival_ms(self, device: Device, start: int) -> float:
         """Of a device that takes the message before segment `start`; 0.0 where it is at hand."""
         if start:
-            return _handling_ms(device, self.segments[start - 1].out)
+            return self.handling_ms(device, self.segments[start - 1].out)
         is_sent = self.source not in ("", device.name)
-        return _handling_ms(device, self.input_bytes) if is_sent else 0.0
+        return self.handling_ms(device, self.input_bytes) if is_sent else 0.0
 
     def departure_ms(self, device: Device, end: int) -> float:
         """Of a device that sends the message behind segment `end` - 1; 0.0 where nobody waits."""
         is_kept = end == len(self.segments) and self.source in ("", device.name)
-        return 0.0 if is_kept else _handling_ms(device, self.segments[end - 1].out)
+        return 0.0 if is_kept else self.handling_ms(device, self.segments[end - 1].out)
+
+    def handling_ms(self, device: Device, size: int) -> float:
+        """Of a message of so many bytes at its sender, or at its receiver."""
+        is_cold = sum(segment.ms for segment in self.segments) >= COLD_FROM_MS
+        usual = HANDLE_MS + COLD_MS * is_cold
+        return (usual + size / 1e6 * HANDLE_MS_PER_MB) / device.speed
 
     def link_of(self, one: str, other: str) -> Link:
         """Between devices of two sites."""
@@ -164,7 +179,3 @@ class Problem:
                 best = whole, fills, codec
         assert best is not None  # the problem has checked it
         return best
-
-
-def _handling_ms(device: Device, size: int) -> float:
-    return (HANDLE_MS + size / 1e6 * HANDLE_MS_PER_MB) / device.speed

@@ -91,7 +91,7 @@ def tables_of(problem: Problem) -> Tables:
                 for at, spots in ((at, range(segments + 1)) for at in range(segments + 1))
             ]
         )
-        at_once = np.minimum(whole, device.share * device.period_ms)
+        at_once = np.minimum(whole, device.at_once_ms)
         times[k] = np.where(fits, at_once + (whole - at_once) / device.share, inf)
         busy[k] = np.where(fits, whole / device.share, inf)
     sends = np.zeros((count, count, segments + 1))
@@ -112,8 +112,9 @@ def tables_of(problem: Problem) -> Tables:
                 continue
             may_begin[k] = not problem.stays
             link = problem.link_of(source.site, device.site)
-            begins[k], edges_fill[0, k], _ = problem.way(problem.input_bytes, link)
-            ends[k], edges_fill[1, k], _ = problem.way(problem.segments[-1].out, link)
+            for message, size in enumerate((problem.input_bytes, problem.segments[-1].out)):
+                sent, edges_fill[message, k], _ = problem.way(size, link)
+                (begins, ends)[message][k] = sent + problem.handling_ms(source, size)
     usual = np.array([segment.ms for segment in problem.segments])
     work = np.concatenate([np.cumsum(usual[::-1])[::-1], [0.0]])
     speed = np.array([_most_speed(problem, device, usual) for device, *_ in kinds])

@@ -372,6 +372,24 @@ def auto(
     raise typer.Exit(AUTO.run(plan, json_, output=output))
 
 
+def autoscale(
+    rounds: Annotated[int, typer.Option(min=1, help="Of all ways, by turns: 3 minutes each.")] = 1,
+    objective: Annotated[str, typer.Option(help="Of p99.")] = "100ms",
+    swing: Annotated[
+        float, typer.Option(min=0, help="Instead: so many minutes of a swinging load.")
+    ] = 0.0,
+    json_: Json = False,
+    chart: Chart = "",
+    output: Output = "",
+) -> None:
+    """Three times the load and two idle devices, beside one fixed device and three."""
+    from bench.fleets.autoscaling import AUTOSCALE, AutoscalePlan
+    from nodes.console import duration
+
+    plan = AutoscalePlan(rounds=rounds, objective=duration(objective), swing=swing)
+    raise typer.Exit(AUTOSCALE.run(plan, json_, chart, output))
+
+
 def site(
     cut: Annotated[str, typer.Option(help="How long the link is away.")] = "60s",
     requests: Annotated[int, typer.Option(min=8, help="Half of them while it is away.")] = 1000,
@@ -667,6 +685,7 @@ COMMANDS = (
     failover,
     chaos,
     auto,
+    autoscale,
     site,
     upgrade,
     hostile,

@@ -76,9 +76,10 @@ def drawn(seed: int, count: int, nodes: int) -> tuple[str, ...]:
     return tuple(events)
 
 
-def workload_of(stages: int) -> Workload:
-    """A MobileNet for small pictures, and inputs with the outputs of the whole model."""
-    data = mobilenet(size=64)
+def workload_of(stages: int, size: int = 64) -> Workload:
+    """A MobileNet for small pictures, and inputs with the outputs of the whole model. size: pixels
+    of a picture's height and width."""
+    data = mobilenet(size=size)
     result = split(data, name="mobilenet", stages=stages)
     spec = result.manifest.inputs[0]
     rng = np.random.default_rng(1)

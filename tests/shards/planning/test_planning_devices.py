@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shards.errors import PlanError
 from shards.planning.devices import MOST_DEVICES, read_fleet
+from shards.planning.problem import Device
 
 FILE = """
 source = "camera"
@@ -78,7 +79,10 @@ def test_a_file_with_a_fault_is_refused_and_the_field_named(
 
 def test_a_quota_lets_a_lone_request_run_until_it_is_used_up_and_then_in_its_share() -> None:
     box = read_fleet(FILE).devices[1]
-    assert [box.lone_ms(ms) for ms in (2.0, 5.0, 6.0, 10.0)] == [2.0, 5.0, 7.0, 15.0]
+    most = box.at_once_ms
+    assert 5.0 <= most < 10.0
+    assert [box.lone_ms(ms) for ms in (2.0, most, most + 3)] == [2.0, most, most + 6]
+    assert Device("whole").lone_ms(500.0) == 500.0
 
 
 @given(st.text(max_size=80))

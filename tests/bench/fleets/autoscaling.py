@@ -1,0 +1,287 @@
+"""`swarm bench autoscale`: three times the load, and two idle devices that may help.
+
+Three devices of a quarter of a core each, by quotas of control groups. *auto*: three nodes of role
+`auto`; one fills the only slot, two are idle until the load wants them. Beside it one fixed node,
+and three. Requests come at their moments, even if the mesh is behind; each answer is compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from support.auto_meshes import start_auto, until_settled
+from support.meshes import READY, mesh_of
+from support.starved import starved
+
+import swarm
+from bench.asked import Asked, Workload, ask, is_lost
+from bench.fleets.auto import workload_of
+from bench.report.charts import new_chart, save_chart
+from bench.report.figure import percentile, significant
+from bench.report.frame import Benchmark, Progress, by_turns
+from bench.report.tables import new_table
+from nodes.console import out
+from nodes.up.mesh import LocalMesh
+from shards.manifest import write_dir
+
+AUTO, ONE, THREE = "auto", "fixed one", "fixed three"
+DEVICES = 3
+SHARE, PERIOD = 0.25, 0.01  # of a core; seconds of the quota
+SIZE = 128  # pixels of the picture's height and width
+USUAL, STEP = 30.0, 3  # requests a second, and times of them behind the step
+BUDGET = 2.0  # seconds
+WINDOW = 2.0  # seconds of a p99 in a series
+INSIDE_FOR = 10.0  # seconds at least
+LOOK_EVERY = 0.5  # seconds
+WITHIN = 15.0  # seconds in which p99 is inside its objective again
+SWING = 60.0  # seconds of one period of the swinging load
+MEMORY_MB = 100
+COLUMNS = {
+    "p99_before_ms": "p99",
+    "p99_behind_ms": "behind",
+    "p99_inside_ms": "inside",
+    "inside_after_s": "after s",
+    "asked": "asked",
+    "refused": "refused",
+    "late": "late",
+    "failed": "failed",
+    "lost": "lost",
+    "wrong": "wrong",
+    "node_seconds": "node s",
+    "changes": "moves",
+    "turns": "turns",
+}
+Rate = Callable[[float], float]
+"""Requests a second, by seconds since the load began."""
+
+
+@dataclass(frozen=True)
+class AutoscalePlan:
+    """before, after: seconds around the step. rounds: of all ways, by turns. objective: seconds of
+    p99. swing: minutes of a swinging load instead, on auto nodes alone."""
+
+    before: float = 10.0
+    after: float = 35.0
+    rounds: int = 1
+    objective: float = 0.1
+    swing: float = 0.0
+
+
+async def measure(plan: AutoscalePlan, progress: Progress) -> dict[str, Any]:
+    """The document. Raises `Unavailable`."""
+    workload = await asyncio.to_thread(workload_of, 1, SIZE)
+    runs = []
+    if plan.swing:
+        seconds = plan.swing * 60
+
+        def swings(at: float) -> float:
+            return USUAL * (1 + (STEP - 1) * (1 - math.cos(2 * math.pi * at / SWING)) / 2)
+
+        progress(f"a load that swings for {plan.swing:g} minutes")
+        runs.append(await _run(AUTO, workload, swings, seconds, plan))
+    else:
+
+        def steps(at: float) -> float:
+            return USUAL * (1 if at < plan.before else STEP)
+
+        for number, way in by_turns(plan.rounds, (AUTO, ONE, THREE)):
+            progress(f"round {number}: {way}")
+            runs.append(await _run(way, workload, steps, plan.before + plan.after, plan))
+    return {
+        "usual_rate": USUAL,
+        "step": STEP,
+        "share": SHARE,
+        "objective_ms": plan.objective * 1e3,
+        "runs": runs,
+        "figures": {},
+    }
+
+
+async def _run(
+    way: str, workload: Workload, rate: Rate, seconds: float, plan: AutoscalePlan
+) -> dict[str, Any]:
+    """One load on one way."""
+    asked: list[Asked] = []
+    seen: list[tuple[float, int]] = []
+    async with contextlib.AsyncExitStack() as stack:
+        local = await stack.enter_async_context(_mesh(way, workload))
+        for node in local.supervisor.nodes:
+            await stack.enter_async_context(starved(node.pid, SHARE, PERIOD))
+        mesh = await stack.enter_async_context(swarm.connect(local.url, local.name))
+        for inputs in workload.inputs:
+            await mesh.infer(workload.model.manifest.model, inputs, READY)
+        began = time.monotonic()
+        looking = asyncio.create_task(_look(local, began, seen))
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for index in _due(rate, began, seconds):
+                    asked.append(Asked(time.monotonic() - began))
+                    group.create_task(ask(mesh, workload, index, BUDGET, began, asked[-1]))
+        finally:
+            looking.cancel()
+            await asyncio.wait([looking])
+    seen = [each for each in seen if each[0] <= seconds]
+    step = {} if plan.swing else step_of(asked, plan)
+    return {"way": way, **step, **_counted(asked), **_used(seen), "series": _series(asked, seen)}
+
+
+@contextlib.asynccontextmanager
+async def _mesh(way: str, workload: Workload) -> AsyncIterator[LocalMesh]:
+    """The devices of a way, ready; nothing else loads the model."""
+    model = workload.model.manifest.model
+    with TemporaryDirectory(prefix="swarm-autoscale-") as parent:
+        folder = Path(parent) / "model"
+        await asyncio.to_thread(write_dir, folder, workload.model.manifest, workload.model.files)
+        async with mesh_of() as local:
+            await local.keep(folder)
+            for _ in range(1 if way == ONE else DEVICES):
+                if way == AUTO:
+                    start_auto(local, model, MEMORY_MB)
+                else:
+                    local.start("shard-1", model)
+            await local.ready(READY)
+            if way == AUTO:
+                await until_settled(local, "the start")
+            yield local
+
+
+async def _due(rate: Rate, began: float, seconds: float) -> AsyncIterator[int]:
+    """Numbers from 0, each at its moment. A late one does not delay those behind it."""
+    at, number = 0.0, 0
+    while at < seconds:
+        await asyncio.sleep(max(0.0, began + at - time.monotonic()))
+        yield number
+        number, at = number + 1, at + 1 / rate(at)
+
+
+async def _look(local: LocalMesh, began: float, seen: list[tuple[float, int]]) -> None:
+    """Note how many nodes serve the stage."""
+    pids = {node.pid for node in local.supervisor.nodes}
+    while True:
+        await asyncio.sleep(LOOK_EVERY)
+        serving = [s for s in local.statuses.values() if s["pid"] in pids and s["stages"]]
+        seen.append((time.monotonic() - began, len(serving)))
+
+
+def _counted(asked: Sequence[Asked]) -> dict[str, int]:
+    statuses = [each.status for each in asked]
+    return {
+        "asked": len(asked),
+        "refused": statuses.count("RESOURCE_EXHAUSTED"),
+        "late": statuses.count("DEADLINE_EXCEEDED"),
+        "failed": len(asked)
+        - sum(statuses.count(s) for s in ("OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")),
+        "lost": sum(is_lost(each, BUDGET) for each in asked),
+        "wrong": sum(each.wrong for each in asked),
+    }
+
+
+def _used(seen: Sequence[tuple[float, int]]) -> dict[str, Any]:
+    """What the nodes that serve cost, and how often their number went up and down."""
+    steps = [after - before for (_, before), (_, after) in pairwise(seen) if after != before]
+    return {
+        "node_seconds": significant(
+            sum(count * (after - at) for (at, count), (after, _) in pairwise(seen))
+        ),
+        "changes": len(steps),
+        "turns": sum((one > 0) != (other > 0) for one, other in pairwise(steps)),
+    }
+
+
+def _series(
+    asked: Sequence[Asked], seen: Sequence[tuple[float, int]]
+) -> list[tuple[float, int, float]]:
+    """Seconds, nodes that serve, milliseconds of p99 in the window before."""
+    found = []
+    for at, nodes in seen:
+        window = [each for each in asked if at - WINDOW <= each.sent < at]
+        if window:
+            found.append((round(at, 2), nodes, p99(window)))
+    return found
+
+
+def p99(asked: Sequence[Asked]) -> float:
+    """Milliseconds; a request that was not answered takes its budget."""
+    return significant(1e3 * percentile([_seconds(each) for each in asked], 0.99))
+
+
+def _seconds(asked: Asked) -> float:
+    return asked.done - asked.sent if asked.status == "OK" else BUDGET
+
+
+def step_of(asked: Sequence[Asked], plan: AutoscalePlan) -> dict[str, Any]:
+    """What the step did: milliseconds of p99 before it, behind it, and once it is inside its
+    objective for all requests that follow; the seconds until then, None: not ten before the end."""
+    behind = [each for each in asked if each.sent >= plan.before]
+    document: dict[str, Any] = {
+        "p99_before_ms": p99([each for each in asked if each.sent < plan.before]),
+        "p99_behind_ms": p99(behind),
+        "p99_inside_ms": None,
+        "inside_after_s": None,
+    }
+    for tenth in range(round(10 * (plan.after - INSIDE_FOR))):
+        rest = [each for each in behind if each.sent >= plan.before + tenth / 10]
+        if p99(rest) <= plan.objective * 1e3:
+            return document | {"p99_inside_ms": p99(rest), "inside_after_s": tenth / 10}
+    return document
+
+
+def show(document: dict[str, Any]) -> None:
+    """Print the document of `measure`."""
+    title = (
+        f"{document['usual_rate']:g} requests/s and {document['step']} times as many; devices of "
+        f"{document['share']:g} of a core; objective: p99 of {document['objective_ms']:g} ms"
+    )
+    shown = {name: title for name, title in COLUMNS.items() if name in document["runs"][0]}
+    table = new_table(title, "way", *shown.values())
+    for run in document["runs"]:
+        table.add_row(run["way"], *("never" if run[n] is None else f"{run[n]:g}" for n in shown))
+    out.print(table)
+
+
+def draw(document: dict[str, Any], path: Path) -> None:
+    """Nodes that serve and p99, over time."""
+    figure, plot = new_chart("three times the load", "seconds", "nodes that serve")
+    other = plot.twinx()
+    other.set_ylabel("p99 in ms (dotted)")
+    other.set_yscale("log")
+    other.axhline(document["objective_ms"], color="grey", linewidth=0.8)
+    for number, run in enumerate(document["runs"]):
+        times = [at for at, _, _ in run["series"]]
+        color = f"C{number}"
+        nodes = [count for _, count, _ in run["series"]]
+        plot.step(times, nodes, where="post", color=color, label=run["way"])
+        other.plot(times, [ms for _, _, ms in run["series"]], ":", color=color)
+    plot.set_ylim(bottom=0)
+    save_chart(figure, plot, path)
+
+
+def misses(document: dict[str, Any]) -> list[str]:
+    """Sentences of what must not be."""
+    found = []
+    for run in document["runs"]:
+        way = run["way"]
+        if run["wrong"] or run["lost"]:
+            found.append(f"{way}: {run['wrong']} answers were wrong, {run['lost']} were lost")
+        if way != AUTO:
+            continue
+        if "inside_after_s" in run:
+            after = run["inside_after_s"]
+            if after is None or after > WITHIN:
+                said = "never" if after is None else f"after {after:g} s"
+                found.append(f"auto: p99 is inside its objective {said}, not within {WITHIN:g} s")
+        elif run["turns"]:
+            found.append(f"auto: nodes went to and fro {run['turns']} times")
+    return found
+
+
+AUTOSCALE = Benchmark("autoscale", measure, show, draw, misses)

@@ -1,0 +1,51 @@
+"""`swarm bench autoscale`: when a p99 counts as inside its objective, and what is a miss."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.asked import Asked
+from bench.fleets.autoscaling import AUTO, BUDGET, AutoscalePlan, measure, misses, step_of
+
+PLAN = AutoscalePlan(before=5.0, after=20.0, objective=0.1)
+
+
+def requests(slow: range, refused: range = range(0)) -> list[Asked]:
+    """Ten a second; those at these tenths of a second are slow, or refused."""
+    found = []
+    for tenth in range(250):
+        sent, took = tenth / 10, 0.5 if tenth in slow else 0.01
+        status = "RESOURCE_EXHAUSTED" if tenth in refused else "OK"
+        found.append(Asked(sent, sent + took, status))
+    return found
+
+
+def test_p99_is_inside_from_the_last_request_on_that_is_slow_or_refused() -> None:
+    found = step_of(requests(range(60, 80), range(80, 90)), PLAN)
+    assert found["p99_before_ms"] == pytest.approx(10.0)
+    assert found["p99_behind_ms"] == BUDGET * 1e3, "a refused one takes its budget"
+    # One of a hundred may be slow: of the last 161 requests the first one is.
+    assert found["inside_after_s"] == pytest.approx(3.9)
+    assert found["p99_inside_ms"] == pytest.approx(10.0)
+
+
+def test_a_load_that_is_never_served_in_time_is_never_inside() -> None:
+    assert step_of(requests(range(60, 250)), PLAN)["inside_after_s"] is None
+
+
+def test_late_help_and_nodes_to_and_fro_and_lost_requests_are_misses() -> None:
+    fine = {"way": AUTO, "wrong": 0, "lost": 0, "turns": 0, "inside_after_s": 3.0}
+    assert misses({"runs": [fine, fine | {"way": "fixed one", "inside_after_s": None}]}) == []
+    assert len(misses({"runs": [fine | {"inside_after_s": None}]})) == 1
+    assert len(misses({"runs": [fine | {"lost": 1}]})) == 1
+    del fine["inside_after_s"]
+    assert len(misses({"runs": [fine | {"turns": 2}]})) == 1
+
+
+@pytest.mark.benchmark
+async def test_an_idle_node_helps_when_the_load_is_three_times_as_high() -> None:
+    document = await measure(AutoscalePlan(before=3.0, after=25.0), lambda text: None)
+    auto, one, three = document["runs"]
+    assert not any(run["wrong"] or run["lost"] for run in document["runs"])
+    assert auto["changes"] >= 1
+    assert one["node_seconds"] < auto["node_seconds"] < three["node_seconds"]
