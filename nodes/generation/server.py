@@ -49,7 +49,7 @@ log = logging.getLogger("swarm.generation")
 TICK = 0.05  # seconds, while there are sessions
 INLINE = 4096  # characters; a longer text is made token ids of in a thread
 INLINE_BELOW = 0.001  # seconds; a shorter run costs less than a thread and back
-KEEPS_WAY = 0.05  # seconds; behind a message that went by the server, others do: none overtakes it
+KEEPS_WAY = 0.05  # seconds; behind a message that went by the server others do: none overtakes it
 LARGEST = 512 << 10  # bytes of steps in one message
 PEERS_FOR = 0.1  # seconds for which the nodes of a stage are remembered
 GONE = b"503"  # the server's word that nobody listens
@@ -305,7 +305,6 @@ class GenerationServer:
             self._emptied.set()
         if not self._busy and not self._due:
             self._due = True
-            # Behind the messages of one read: their steps share a turn.
             self._loop.call_soon(self._turn)
         if self._ticking is None and not self.core.is_idle:
             self._ticking = self._loop.call_later(TICK, self._tick)
@@ -319,6 +318,8 @@ class GenerationServer:
         self._after()
 
     def _turn(self) -> None:
+        # Steps that came while others were computed share this turn.
+        self._mesh.socket.take_waiting()
         self._due = False
         if self._busy:
             return
@@ -423,7 +424,7 @@ class GenerationServer:
     def _send_forward(self, node: str, stage: int, message: Forward) -> None:
         message.back = self._heard_at(node, stage)
         for piece in message.pieces(LARGEST):
-            self._send(node, stage, piece.parts(), piece.back)
+            self._send(node, stage, piece)
 
     def _heard_at(self, node: str, stage: int) -> str:
         found = self._hears.get((node, stage))
@@ -432,19 +433,19 @@ class GenerationServer:
             self._hears[(node, stage)] = found
         return found
 
-    def _send(self, node: str, stage: int, parts: list[bytes | memoryview], back: str) -> None:
+    def _send(self, node: str, stage: int, message: Forward) -> None:
         subject = self._mesh.subjects.steps(self.info.model, self.info.version, stage, node)
         now = time.monotonic()
-        inbox = self._peers_of(stage).inboxes.get(node, "")
+        inbox, parts = self._peers_of(stage).inboxes.get(node, ""), message.parts()
         if (
             inbox
-            and self._by_server.get(node, 0.0) <= now
+            and (message.is_alone or self._by_server.get(node, 0.0) <= now)
             and self._mesh.socket.send(inbox, subject, parts)
         ):
             return
         self._by_server[node] = now + KEEPS_WAY
         with contextlib.suppress(SwarmError):  # it is sent again when the connection is back
-            self._link.publish(subject, parts, back)
+            self._link.publish(subject, parts, message.back)
 
     def _send_words(self, to: str, words: Sequence[Any]) -> None:
         data = encode_words(self._node, words)

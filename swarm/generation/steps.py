@@ -106,6 +106,14 @@ class Forward:
     probe: bool = False
     asks: list[Ask] = field(default_factory=list)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing that it must not overtake is on its way: each step follows a token that
+        came back."""
+        return not (self.closed or self.left or self.asks) and all(
+            step.asks and len(step.ids) == 1 for step in self.steps
+        )
+
     def pieces(self, largest: int) -> list[Forward]:
         """The same in messages of about `largest` bytes each, in order."""
         if sum(step.nbytes for step in self.steps) <= largest:

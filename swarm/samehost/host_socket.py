@@ -86,6 +86,7 @@ class HostSocket:
         self._connections = Connections(self._directory.peer, self._gone)
         self._user = struct.pack("i", os.geteuid())
         self._socket: socket.socket | None = None
+        self._buffer = memoryview(b"")  # what a datagram is read into
         self._bundles: Bundles | None = None  # while there is a socket
         self._identity = (0, 0)  # of the socket's name: device, inode
         self._wanted = False  # to be reachable
@@ -156,31 +157,40 @@ class HostSocket:
         """Take the messages of a subject no more."""
         self._listeners.pop(subject, None)
 
-    def _readable(self, mine: socket.socket, buffer: memoryview) -> None:
+    def take_waiting(self, most: int = 16) -> None:
+        """Take messages that have come and were not read yet: for one who is about to work for a
+        while, and can do theirs along. Not to be called while a message is taken."""
+        mine = self._socket
+        while most > 0 and mine is not None and self._readable(mine):
+            most -= 1
+
+    def _readable(self, mine: socket.socket) -> bool:
+        """Whether there was a datagram."""
         try:
             # One datagram: where more have come, the loop calls again, for less than asking costs.
-            size, ancillary, _, _ = mine.recvmsg_into((buffer,), _ANCILLARY)
+            size, ancillary, _, _ = mine.recvmsg_into((self._buffer,), _ANCILLARY)
         except OSError:
-            return
+            return False
         # One slice of bytes: this is asked for each datagram. One without a sender is foreign.
         if not ancillary or ancillary[0][2][_USER] != self._user:
             self._foreign(_sender(ancillary))
-            return
+            return True
         try:
-            messages = frames(buffer[:size])
+            messages = frames(self._buffer[:size])
         except DecodeError:
             self._link.callback_errors += 1
             log.exception("a datagram from this host is damaged")
-            return
+            return True
         if len(messages) == 1:
             self._received(*messages[0])
-            return
+            return True
         for link in self._links:
             link.gather.begin(len(messages))
         for message in messages:
             self._received(*message)
         for link in self._links:
             link.gather.end()
+        return True
 
     def _foreign(self, user: int) -> None:
         """Drop a datagram of another user: counted, and told once."""
@@ -241,7 +251,7 @@ class HostSocket:
 
     def _open(self) -> None:
         bundles = Bundles(self._connections.send, min(LARGEST_DATAGRAM, largest_datagram()))
-        buffer = memoryview(bytearray(LARGEST_DATAGRAM + LARGEST_MESSAGE))
+        self._buffer = memoryview(bytearray(LARGEST_DATAGRAM + LARGEST_MESSAGE))
         with contextlib.ExitStack() as undo:
             mine = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             undo.enter_context(mine)
@@ -250,7 +260,7 @@ class HostSocket:
             undo.callback(self._leave)
             if self._second_inbox:
                 self._directory.name_also(self._inbox, self._second_inbox)
-            asyncio.get_running_loop().add_reader(mine, self._readable, mine, buffer)
+            asyncio.get_running_loop().add_reader(mine, self._readable, mine)
             undo.pop_all()
         for link in self._links:
             link.gather.before.append(bundles.flush)
