@@ -172,6 +172,15 @@ def test_large_messages_go_in_pieces_of_the_same_steps() -> None:
     assert [bool(piece.probe) for piece in pieces] == [True, False]
 
 
+def test_only_steps_behind_a_token_that_came_back_may_overtake_what_went_before() -> None:
+    decodes = [Step("a", 0, 30, 31, (7,)), Step("b", 0, 9, 10, (7,))]
+    assert Forward("_INBOX.a.1", decodes).is_alone
+    assert not Forward("_INBOX.a.1", [*decodes, Step("c", 0, 0, 2, (1, 2))]).is_alone
+    assert not Forward("_INBOX.a.1", [*decodes, Step("c", 0, 1, 3, (2,))]).is_alone
+    assert not Forward("_INBOX.a.1", decodes, left=["c"]).is_alone
+    assert not Forward("_INBOX.a.1", decodes, closed={"c": 1}).is_alone
+
+
 def test_words_come_as_they_were_said() -> None:
     words = [Alive(), Behind("s", 4), Token("s", 5, 6, "stop"), Moved("s", 2, "n-2")]
     assert decode_words(encode_words("n-1", words)) == ("n-1", words)

@@ -43,6 +43,20 @@ async def test_a_message_reaches_the_listener_in_the_process_with_that_inbox(
     assert b.errors == 0
 
 
+async def test_what_has_come_can_be_taken_before_the_loop_reads_it(make: Make) -> None:
+    a, b = make(), make()
+    inbox = b.open()
+    b.take_waiting()
+    a.open()
+    got = await next_of(b, "lane")
+    for number in range(3):
+        assert a.send(inbox, "lane", [bytes([number])])
+    b.take_waiting()
+    assert [got.get_nowait()[0] for _ in range(3)] == [b"\0", b"\1", b"\2"]
+    b.take_waiting()
+    assert got.empty()
+
+
 async def test_an_answer_reaches_the_process_that_expects_it(make: Make) -> None:
     a, b = make(), make()
     a.open(), b.open()
