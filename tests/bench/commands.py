@@ -138,6 +138,9 @@ def generate(
         typer.Option("--prefix", help="Instead: the first token of prompts that begin alike."),
     ] = False,
     replicas: Annotated[int, typer.Option(min=1, help="Nodes of each stage, of --prefix.")] = 1,
+    link: Annotated[
+        str, typer.Option(help="Instead: stage 2 behind a link of Mbit/s/ms/percent lost (root).")
+    ] = "",
     json_: Json = False,
     output: Output = "",
 ) -> None:
@@ -156,9 +159,20 @@ def generate(
         raise typer.Exit(
             PREFIXES.run(PrefixPlan(rounds=rounds, replicas=replicas), json_, output=output)
         )
+    at_once = tuple(_numbers(sessions, "--sessions"))
+    if link:
+        from bench.fleets.links import shapes_of
+        from bench.generation.link import LINKED, LinkPlan
+        from swarm.errors import InvalidArgument
+
+        try:
+            (shape,) = shapes_of(link)
+        except (InvalidArgument, ValueError) as error:
+            raise typer.BadParameter(str(error), param_hint="--link") from None
+        raise typer.Exit(LINKED.run(LinkPlan(shape, at_once, tokens, rounds), json_, output=output))
     from bench.generation.generate import GENERATE, GeneratePlan
 
-    plan = GeneratePlan(tuple(_numbers(sessions, "--sessions")), tokens, rounds)
+    plan = GeneratePlan(at_once, tokens, rounds)
     raise typer.Exit(GENERATE.run(plan, json_, output=output))
 
 

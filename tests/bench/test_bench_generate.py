@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.slow_link import unavailable
 
+from bench.fleets.links import Shape
 from bench.generation.flood import FLOOD, FloodPlan
 from bench.generation.generate import GENERATE, GeneratePlan
 from bench.generation.killed_stages import KILLED, KillPlan
 from bench.generation.language import SHAPE, prompt
+from bench.generation.link import LINKED, LinkPlan, predicted_ms, turn_bytes
 from bench.generation.prefixes import PREFIXES, PrefixPlan
 
 
@@ -29,6 +32,16 @@ def test_a_missed_target_is_told_with_its_figure() -> None:
     assert len(FLOOD.misses(flooded)) == 1
     assert PREFIXES.misses is not None
     assert len(PREFIXES.misses({"figures": {"share": {"value": 0.6}}})) == 1
+
+
+def test_a_link_adds_its_round_trip_and_the_bytes_of_a_turn_both_ways() -> None:
+    endless, slow = Shape(1e9, 10, 0), Shape(20, 10, 0)
+    assert predicted_ms(2.0, endless, 1) == pytest.approx(12.0)
+    assert predicted_ms(2.0, slow, 4) == pytest.approx(12.0 + 2 * 8e-3 * turn_bytes(4) / 20)
+    assert 4 * SHAPE.width < turn_bytes(16) - turn_bytes(15) < 5 * SHAPE.width
+    assert LINKED.misses is not None
+    cells = {str(at): {"ratio": {"value": ratio}} for at, ratio in enumerate((0.8, 0.9, 1.1, 1.2))}
+    assert [text[0] for text in LINKED.misses({"cells": cells})] == ["0", "3"]
 
 
 def test_a_prompt_is_of_the_models_tokens_and_its_own() -> None:
@@ -57,3 +70,12 @@ def test_a_copied_beginning_gives_the_same_answers_sooner() -> None:
     document = PREFIXES.document(PrefixPlan(prompts=4, rounds=1, replicas=2))
     assert document["compared"] == 8
     assert document["figures"]["share"]["value"] < 1
+
+
+@pytest.mark.benchmark
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_behind_a_slow_link_a_token_takes_its_round_trip_and_keeps_its_text() -> None:
+    document = LINKED.document(LinkPlan(Shape(20, 10, 0), (2,), tokens=30, rounds=1))
+    cell = document["cells"]["2"]
+    assert cell["far_ms"]["value"] > cell["near_ms"]["value"] + 9
+    assert cell["bytes_a_token"] > 4 * SHAPE.width
