@@ -11,11 +11,12 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import swarm
-from nodes.cli.generate import check_generates
+from nodes.cli.generate import check_generates, who_answered
 from nodes.cli.options import ChatOptions, Target
 from nodes.cli.with_mesh import connect
 from nodes.console import duration, err, guarded, report
 from swarm.errors import InvalidArgument, SwarmError
+from swarm.generation.cascade import Cascade
 from swarm.generation.client import GenerateOptions, Generation
 
 EXIT, NEW = "/exit", "/new"
@@ -32,7 +33,8 @@ def run_chat(model: str, options: ChatOptions, target: Target) -> int:
 
     async def main() -> int:
         async with connect(target, agent="swarm-chat") as client:
-            await check_generates(client, model)
+            for each in filter(None, (model, options.cascade)):
+                await check_generates(client, each)
             return await Talk(client, model, options).run()
 
     return guarded(main)
@@ -56,6 +58,8 @@ class Talk:
             self._options["temperature"] = options.temperature
         if options.temperature >= 0 or options.top_p < 1:
             self._options["top_p"] = options.top_p
+        if options.cascade:
+            self._options["cascade"] = Cascade(options.cascade, options.unsure)
         self._interrupts = Interrupts()
         self._forget()
 
@@ -100,6 +104,8 @@ class Talk:
         answer = self._mesh.chat(self._model, asked, **self._options)
         is_whole = await self._interrupts.unless(self._print(answer))
         print("" if is_whole else " [stopped]", flush=True)
+        if is_whole and (who := who_answered(answer)):
+            err.print(f"[dim]{who[2:]}[/]")
         self.messages = [*asked, {"role": "assistant", "content": answer.text}]
 
     async def _print(self, answer: Generation) -> bool:

@@ -12,6 +12,8 @@ from nodes.cli.options import GenerationOptions, Target
 from nodes.cli.with_mesh import connect
 from nodes.console import duration, guarded, print_json
 from swarm.errors import InvalidArgument, PermissionDenied
+from swarm.generation.cascade import Cascade
+from swarm.generation.cascaded import CascadedGeneration
 from swarm.generation.client import GenerateOptions, Generation
 
 
@@ -31,11 +33,14 @@ def run_generate(model: str, text: str, options: GenerationOptions, target: Targ
             stop=[each for each in options.stop.split(",") if each],
             budget=duration(options.budget),
         )
+        if options.cascade:
+            wanted["cascade"] = Cascade(options.cascade, options.unsure)
         if options.schema:
             wanted["schema"] = read_schema(options.schema)
         prompt = text or read_ids(options.ids)
         async with connect(target, agent="swarm-generate") as client:
-            await check_generates(client, model)
+            for each in filter(None, (model, options.cascade)):
+                await check_generates(client, each)
             answer = client.generate(model, prompt, **wanted)
             began, times, tokens = time.perf_counter(), [], []
             async for token in answer:
@@ -84,6 +89,8 @@ def _document(answer: Generation, tokens: list[int], times: list[float]) -> dict
     return {
         "session": answer.request.session,
         "seed": answer.request.sampling.seed,
+        "model": answer.model,
+        "degraded": answer.degraded,
         "text": answer.text,
         "tokens": tokens,
         "finish": answer.finish,
@@ -97,4 +104,11 @@ def _document(answer: Generation, tokens: list[int], times: list[float]) -> dict
 def _tell(answer: Generation, times: list[float]) -> None:
     """On standard error, so that a pipe gets the text alone."""
     doc = f"{len(times)} tokens, {answer.finish}; the first after {times[0] * 1e3:.0f} ms, "
-    print(f"{doc}{len(times) / times[-1]:.0f} a second", file=sys.stderr)
+    print(f"{doc}{len(times) / times[-1]:.0f} a second{who_answered(answer)}", file=sys.stderr)
+
+
+def who_answered(answer: Generation) -> str:
+    """Of a cascade; "" for any other answer."""
+    if not isinstance(answer, CascadedGeneration):
+        return ""
+    return f"; {answer.model} answered" + (", degraded" if answer.degraded else "")

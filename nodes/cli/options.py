@@ -257,6 +257,10 @@ class UpOptions(Splitting):
     )
 
 
+CASCADE = "A larger model, which answers where this one is unsure of its first eight tokens."
+UNSURE = "Unsure: the mean of their natural log probabilities is below this."
+
+
 @dataclass(frozen=True)
 class GenerationOptions:
     """Of `swarm generate`."""
@@ -271,6 +275,8 @@ class GenerationOptions:
     stop: str = seldom("", "Texts that end the answer, separated by commas.")
     schema: str = seldom("", "A file with a JSON schema: the answer is JSON that it allows.")
     budget: str = seldom("2m", "Time for all of it.")
+    cascade: str = seldom("", CASCADE)
+    unsure: float = seldom(-1.0, UNSURE, max=0.0)
 
 
 @dataclass(frozen=True)
@@ -285,6 +291,8 @@ class ChatOptions:
     top_p: float = seldom(1.0, "Of the likeliest tokens, those with this share.", min=0.0, max=1.0)
     seed: int = seldom(-1, "The same seed draws the same tokens; -1: a new one.")
     budget: str = seldom("2m", "Time for each answer.")
+    cascade: str = seldom("", CASCADE)
+    unsure: float = seldom(-1.0, UNSURE, max=0.0)
 
 
 @dataclass(frozen=True)

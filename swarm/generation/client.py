@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from swarm.errors import Internal, InvalidArgument, SwarmError
+from swarm.generation.cascade import Cascade
 from swarm.generation.follow import Follower, GeneratedToken, Usage
 from swarm.generation.request import RECOMMENDED, GenerateRequest
 from swarm.ids import ulid
@@ -27,7 +28,8 @@ class GenerateOptions(TypedDict, total=False):
     token, beside its own log probability; None for neither. recommended: temperature, top_p, top_k
     and repetition_penalty that are not named are those that the model's owner recommends (False).
     budget: seconds for all (120). schema: a JSON schema, as a map or its text: the answer is JSON
-    that it allows, unless `max_tokens` or `stop` cut it."""
+    that it allows, unless `max_tokens` or `stop` cut it. cascade: a larger model that answers where
+    this one is unsure, by name or with a rule of its own; token ids must mean the same to both."""
 
     max_tokens: int
     fit: bool
@@ -43,16 +45,20 @@ class GenerateOptions(TypedDict, total=False):
     recommended: bool
     budget: float
     schema: Mapping[str, Any] | str
+    cascade: Cascade | str
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A whole answer. text: "" where the model has no tokenizer. finish: `stop` or `length`."""
+    """A whole answer. text: "" where the model has no tokenizer. finish: `stop` or `length`.
+    model, degraded: see `Generation`."""
 
     text: str
     tokens: tuple[int, ...]
     finish: str
     usage: Usage
+    model: str = ""
+    degraded: bool = False
 
 
 class Generation:
@@ -60,7 +66,8 @@ class Generation:
     session on all nodes.
 
     request: as it is sent, with its session and seed. text: what has come so far. usage, finish:
-    None and "" until the last token has come. asked_again: how often the mesh was asked again."""
+    None and "" until the last token has come. asked_again: how often the mesh was asked again.
+    model: that answers. degraded: of a cascade, another one should have."""
 
     def __init__(
         self, link: Link, subjects: Subjects, model: str, request: GenerateRequest
@@ -69,9 +76,10 @@ class Generation:
         self.text = ""
         self.usage: Usage | None = None
         self.finish = ""
+        self.model = model
+        self.degraded = False
         self._link = link
         self._subjects = subjects
-        self._model = model
         self._follower = Follower(request, 0.0)
         self._news = asyncio.Event()
         # Bounded by the tokens that were asked for.
@@ -98,12 +106,14 @@ class Generation:
         tokens = [token.token async for token in self]
         if self.usage is None:
             raise Internal("the answer has no end")
-        return Generated(self.text, tuple(tokens), self.finish, self.usage)
+        return Generated(
+            self.text, tuple(tokens), self.finish, self.usage, self.model, self.degraded
+        )
 
     async def _tokens(self) -> AsyncGenerator[GeneratedToken, None]:
         loop, follower = asyncio.get_running_loop(), self._follower
         follower.deadline = loop.time() + self.request.budget
-        subject = self._subjects.generate(self._model)
+        subject = self._subjects.generate(self.model)
         reply = self._link.expect(self._on_message)
         self._link.on_up.append(self._reconnected)
         try:
@@ -151,7 +161,7 @@ class Generation:
         version = self._follower.request.version
         if not version:
             return
-        subject = self._subjects.cancel(self._model, version)
+        subject = self._subjects.cancel(self.model, version)
         if self._link.grants.may_publish(subject):
             with contextlib.suppress(SwarmError):
                 self._link.publish(subject, self.request.session.encode())
@@ -168,7 +178,7 @@ def generate(
     """An answer to be iterated. prompt: text, token ids, or the messages of a chat. Raises
     `InvalidArgument`."""
     given = dict(options)
-    seed = given.pop("seed", None)
+    seed, cascade = given.pop("seed", None), given.pop("cascade", None)
     doc: dict[str, Any] = {
         "session": ulid(),
         "alternatives": given.pop("logprobs", None),
@@ -189,4 +199,9 @@ def generate(
         doc["prompt"] = [int(one) for one in prompt if not isinstance(one, Mapping)]
     name, _, version = model.partition("@")
     request = replace(GenerateRequest.read(doc), version=version)
-    return Generation(link, subjects, name, request)
+    if cascade is None:
+        return Generation(link, subjects, name, request)
+    from swarm.generation.cascaded import CascadedGeneration  # it is a `Generation` itself
+
+    rule = cascade if isinstance(cascade, Cascade) else Cascade(str(cascade))
+    return CascadedGeneration(link, subjects, name, request, rule)

@@ -24,13 +24,13 @@ HELLO = [{"role": "user", "content": "Hello."}]
 
 
 @cache
-def talker(stages: int = 2) -> SplitResult:
+def talker(stages: int = 2, name: str = TALKER, seed: int = 0) -> SplitResult:
     chat = ChatFile(TEMPLATE)
     hints = LanguageHints(
         context=CONTEXT, files={TOKENIZER: _bytes_as_tokens(), CHAT: chat.to_json()}
     )
-    model = decoder(DecoderShape(layers=4, vocabulary=256, context=CONTEXT))
-    return split(model, name=TALKER, stages=stages, profile=False, language=hints)
+    model = decoder(DecoderShape(layers=4, vocabulary=256, context=CONTEXT), seed=seed)
+    return split(model, name=name, stages=stages, profile=False, language=hints)
 
 
 @cache
