@@ -167,6 +167,46 @@ def test_a_hostile_schema_is_refused_soon_and_by_name(name: str) -> None:
     assert time.monotonic() - began < 0.05
 
 
+ANY = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 2000), st.text(max_size=3)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner)),
+    max_leaves=4,
+)
+KEYWORDS = st.sampled_from(
+    [
+        "type",
+        "items",
+        "properties",
+        "required",
+        "enum",
+        "const",
+        "pattern",
+        "format",
+        "minLength",
+        "maxItems",
+        "multipleOf",
+        "allOf",
+        "anyOf",
+        "$ref",
+        "$defs",
+        "x-guidance",
+    ]
+)
+
+
+@given(schema=st.dictionaries(KEYWORDS, st.one_of(ANY, SCHEMAS), min_size=1, max_size=4))
+@settings(max_examples=25, deadline=None)
+def test_any_object_is_a_schema_that_has_a_first_token_or_is_refused(
+    bytewise: Grammars, schema: dict[str, Any]
+) -> None:
+    text = json.dumps(schema)
+    try:
+        check_schema(text)
+    except ModelError:
+        return
+    assert len(bytewise.of(text).allowed([]))
+
+
 def test_without_the_library_a_schema_is_refused_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

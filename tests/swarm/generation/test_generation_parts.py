@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarm.errors import DecodeError, InvalidArgument
+from swarm.errors import DecodeError, InvalidArgument, Status
 from swarm.fleet.advertised import MOST_MARKS
 from swarm.generation import marks
 from swarm.generation.choice import Candidate, with_room
@@ -22,6 +22,7 @@ from swarm.generation.steps import (
     Alive,
     Ask,
     Behind,
+    Failed,
     Forward,
     Moved,
     Step,
@@ -136,7 +137,9 @@ def test_pieces_make_the_text_up_to_its_first_stop_string(text: str, stops: list
 
 # --- messages -----------------------------------------------------------------------------
 
-OPENING = Opening("_INBOX.a.1", "_INBOX.b.2", 3, 9, Sampling(temperature=0.5), ("x",), (2,), True)
+OPENING = Opening(
+    "_INBOX.a.1", "_INBOX.b.2", 3, 9, Sampling(temperature=0.5), ("x",), (2,), True, "{}"
+)
 
 
 def steps() -> Forward:
@@ -183,6 +186,7 @@ def test_only_steps_behind_a_token_that_came_back_may_overtake_what_went_before(
 
 def test_words_come_as_they_were_said() -> None:
     words = [Alive(), Behind("s", 4), Token("s", 5, 6, "stop"), Moved("s", 2, "n-2")]
+    words += [Failed("s", "why"), Failed("s", "why", Status.INVALID_ARGUMENT)]
     assert decode_words(encode_words("n-1", words)) == ("n-1", words)
 
 
