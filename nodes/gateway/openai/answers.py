@@ -11,6 +11,7 @@ from dataclasses import replace
 from nodes.gateway.call import Caller
 from nodes.gateway.openai.wanted import Wanted
 from swarm.errors import Internal, InvalidArgument, SwarmError
+from swarm.generation.cascaded import CascadedGeneration
 from swarm.generation.client import Generation
 from swarm.generation.follow import GeneratedToken
 from swarm.ids import ulid
@@ -25,7 +26,7 @@ def asked(mesh: Mesh, wanted: Wanted, version: str, caller: Caller) -> list[Gene
     """One answer to each choice, which begins once it is iterated. Sessions of one request whose
     seed nobody named draw by seeds that follow each other, too."""
     drawn = secrets.randbits(32)
-    answers = []
+    answers: list[Generation] = []
     for request in wanted.requests:
         sampling = request.sampling
         if not request.has_seed:
@@ -38,7 +39,9 @@ def asked(mesh: Mesh, wanted: Wanted, version: str, caller: Caller) -> list[Gene
             version=version,
             agent=caller.agent,
         )
-        answers.append(Generation(mesh.link, mesh.subjects, wanted.model, request))
+        given = (mesh.link, mesh.subjects, wanted.model, request)
+        rule = wanted.cascade
+        answers.append(Generation(*given) if rule is None else CascadedGeneration(*given, rule))
     return answers
 
 

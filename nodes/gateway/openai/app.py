@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import aclosing
 from typing import Any
 
@@ -34,6 +41,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.flow.bucket import Spending
+from swarm.generation.client import Generation
 from swarm.generation.request import MOST_BYTES
 from swarm.ids import ulid
 from swarm.mesh import Mesh
@@ -136,7 +144,7 @@ class OpenAiApp:
     # --- answers ----------------------------------------------------------------------------
 
     async def _complete(self, wish: Wanted, caller: Caller, send: _Answering) -> None:
-        version = await self._served(wish.model, wish.version)
+        versions = await self._all_served(wish)
         count = len(wish.requests)
         if wait := self._spending.owes(caller.agent, time.monotonic()):
             text = f"agent {caller.agent!r} may use {caller.tokens:g} tokens a second"
@@ -148,29 +156,53 @@ class OpenAiApp:
         answers = asked(self._mesh, wish, wish.version, caller)
         try:
             async with aclosing(together(answers)) as tokens:
-                await self._answer(wish, version, tokens, send)
+                await self._answer(wish, versions, answers, tokens, send)
         finally:
             self._sessions -= count
             if caller.tokens:
                 spent = sum(answer.spent for answer in answers)
                 self._spending.spend(caller.agent, caller.tokens, spent, time.monotonic())
 
+    async def _all_served(self, wish: Wanted) -> dict[str, str]:
+        """The versions that may answer, by the name that the client gives. Raises as `_served`; of
+        a cascade one of two models will do."""
+        names = [_whole_name(wish.model, wish.version)]
+        names += [] if wish.cascade is None else [wish.cascade.large]
+        found, lacking = {}, []
+        for name in names:
+            model, version = _parted(name)
+            try:
+                found[name] = await self._served(model, version)
+            except Unavailable as error:
+                lacking.append(error)
+        if not found:
+            raise lacking[0]
+        return found
+
     async def _answer(
-        self, wish: Wanted, version: str, tokens: AsyncIterator[Token], send: _Answering
+        self,
+        wish: Wanted,
+        versions: Mapping[str, str],
+        answers: Sequence[Generation],
+        tokens: AsyncIterator[Token],
+        send: _Answering,
     ) -> None:
-        answer = Answer(
-            id=("chatcmpl-" if wish.is_chat else "cmpl-") + ulid(),
-            name=f"{wish.model}@{wish.version}" if wish.version else wish.model,
-            version=f"{wish.model}@{version}",
-            created=int(time.time()),
-            is_chat=wish.is_chat,
-            logprobs=wish.logprobs,
-        )
         choices = [
             Choice(index, ToolStream(wish.tools) if wish.tools else None)
             for index in range(len(wish.requests))
         ]
         first = await begun(tokens, len(choices))
+        who = answers[0]  # of a cascade it is decided by now
+        name = _whole_name(who.model, who.request.version)
+        answer = Answer(
+            id=("chatcmpl-" if wish.is_chat else "cmpl-") + ulid(),
+            name=name,
+            version=f"{who.model}@{versions.get(name, '')}",
+            created=int(time.time()),
+            is_chat=wish.is_chat,
+            logprobs=wish.logprobs,
+            degraded=who.degraded,
+        )
         if wish.stream:
             if wish.is_chat:
                 await send.events(*(answer.opening(choice.index) for choice in choices))
@@ -225,6 +257,10 @@ class _Answering:
 
     async def _start(self, code: int, headers: Headers) -> None:
         await self._send({"type": "http.response.start", "status": code, "headers": headers})
+
+
+def _whole_name(model: str, version: str) -> str:
+    return f"{model}@{version}" if version else model
 
 
 def _parted(name: str) -> tuple[str, str]:

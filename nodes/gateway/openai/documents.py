@@ -74,7 +74,8 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What all documents of an answer have in common. name: the model's, as the client wrote it.
-    version: that answers, `NAME@VERSION`. created: seconds since 1970."""
+    version: that answers, `NAME@VERSION`. created: seconds since 1970. degraded: of a cascade, a
+    larger model should have answered."""
 
     id: str
     name: str
@@ -82,6 +83,7 @@ class Answer:
     created: int
     is_chat: bool
     logprobs: bool
+    degraded: bool = False
 
     def opening(self, index: int) -> dict[str, Any]:
         """The chunk that begins a choice of a chat."""
@@ -140,7 +142,8 @@ class Answer:
 
     def _document(self, kind: str) -> dict[str, Any]:
         doc = {"id": self.id, "object": kind, "created": self.created, "model": self.name}
-        return doc | {"system_fingerprint": self.version}
+        doc["system_fingerprint"] = self.version
+        return doc | ({"degraded": True} if self.degraded else {})
 
     def _logprobs(self, tokens: Sequence[GeneratedToken], offset: int) -> dict[str, Any] | None:
         if not self.logprobs:

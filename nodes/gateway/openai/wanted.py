@@ -9,6 +9,7 @@ from typing import Any
 
 from nodes.gateway.openai.tool_calls import call_schema, names_of
 from swarm.errors import InvalidArgument
+from swarm.generation.cascade import MOST_HELD, Cascade
 from swarm.generation.request import (
     MOST_ALTERNATIVES,
     MOST_BUDGET,
@@ -46,7 +47,8 @@ class Wanted:
     """model, version: as the client names them, "" for the version that serves. requests: one for
     each choice, without session and seed where the client names none. prompts: choices with the
     same prompt follow each other, and so many prompts there are. logprobs: whether the client
-    wants them. tools: names of those whose calls are looked for in the answers."""
+    wants them. tools: names of those whose calls are looked for in the answers. cascade: None for
+    an answer of this model alone."""
 
     model: str
     version: str
@@ -57,6 +59,7 @@ class Wanted:
     with_usage: bool
     logprobs: bool
     tools: frozenset[str] = frozenset()
+    cascade: Cascade | None = None
 
 
 def wanted(doc: Mapping[str, Any], is_chat: bool) -> Wanted:
@@ -106,6 +109,27 @@ def wanted(doc: Mapping[str, Any], is_chat: bool) -> Wanted:
         _flag(options, "include_usage"),
         alternatives is not None,
         names_of(asked[0].tools),
+        _cascade(doc, count * len(asked)),
+    )
+
+
+def _cascade(doc: Mapping[str, Any], count: int) -> Cascade | None:
+    """A name, or an object with the fields of the rule."""
+    given = doc.get("cascade")
+    if given is None:
+        return None
+    if count > 1:
+        raise InvalidArgument("cascade: it gives one answer to a request")
+    rule = {"large": given} if isinstance(given, str) else given
+    if not isinstance(rule, dict) or not isinstance(rule.get("large"), str):
+        raise InvalidArgument("cascade: a model's name, or an object with `large`")
+    usual = Cascade(rule["large"])
+    return Cascade(
+        usual.large,
+        number(rule, "below", usual.below, -1e9, 0.0),
+        integer(rule, "tokens", usual.tokens, 1, MOST_HELD),
+        str(rule.get("by", usual.by)),
+        number(rule, "patience", usual.patience, 0.001, MOST_BUDGET),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from nodes.gateway.openai.documents import refusal
 from nodes.gateway.openai.wanted import MOST_CHOICES, Wanted, wanted
 from swarm.errors import InvalidArgument, ResourceExhausted, Unavailable
+from swarm.generation.cascade import Cascade
 
 CHAT: dict[str, Any] = {
     "model": "llm@2",
@@ -29,6 +30,7 @@ CHAT: dict[str, Any] = {
     "max_completion_tokens": 7,
     "logit_bias": {},
     "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}},
+    "cascade": None,
 }
 TEXT: dict[str, Any] = {
     "model": "llm",
@@ -116,6 +118,19 @@ def test_forms_of_answers_become_schemas() -> None:
             InvalidArgument, match=r"^(schema|response_format|tool_choice|messages)"
         ):
             schema(**fields)
+
+
+def test_a_cascade_is_a_name_or_a_rule_and_gives_one_answer() -> None:
+    one = CHAT | {"n": 1}
+    assert wanted(one, True).cascade is None
+    assert wanted(one | {"cascade": "large@2"}, True).cascade == Cascade("large@2")
+    rule = {"large": "large", "below": -2, "tokens": 4, "by": "least", "patience": 1}
+    assert wanted(one | {"cascade": rule}, True).cascade == Cascade("large", -2.0, 4, "least", 1.0)
+    for fields in ({"n": 2, "cascade": "large"}, *({"cascade": odd} for odd in (5, "", {}))):
+        with pytest.raises(InvalidArgument, match="cascade"):
+            wanted(one | fields, True)
+    with pytest.raises(InvalidArgument, match="by"):
+        wanted(one | {"cascade": rule | {"by": "most"}}, True)
 
 
 def test_arguments_of_calls_go_to_the_template_as_objects() -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from support.commands import environment
+from support.gateways import address, ask, gateway_of
 from support.meshes import add_model, mesh_of
 from support.talker import HELLO, TALKER, talker
 from support.waiting import eventually
@@ -117,3 +118,18 @@ async def test_the_command_says_who_answered(local: LocalMesh) -> None:
     wanted = await local.mesh.generate(LARGE, "Once", max_tokens=20).whole()
     assert (found["model"], found["degraded"]) == (LARGE, False)
     assert found["tokens"] == list(wanted.tokens)
+
+
+async def test_a_gateway_says_which_model_answered(local: LocalMesh) -> None:
+    node = await gateway_of(local, "--http", "0")
+    url = f"{address(local, node)}/v1/chat/completions"
+    usual = {"model": TALKER, "messages": HELLO, "max_tokens": 20, "temperature": 0}
+    for below, name in ((NEVER, TALKER), (ALWAYS, LARGE)):
+        wanted = await local.mesh.chat(name, HELLO, max_tokens=20).whole()
+        body = usual | {"cascade": {"large": LARGE, "below": below}}
+        code, _, found = await asyncio.to_thread(ask, url, body)
+        assert (code, found["model"], found["system_fingerprint"]) == (200, name, f"{name}@1")
+        assert found["choices"][0]["message"]["content"] == wanted.text
+        assert "degraded" not in found
+    code, _, found = await asyncio.to_thread(ask, url, usual | {"cascade": ABSENT})
+    assert (code, found["error"]["code"]) == (404, "model_not_found")
