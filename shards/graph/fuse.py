@@ -26,8 +26,10 @@ _LARGEST_INLINE_WEIGHT = 1024
 def fuse(model: ModelProto, *, limit: int = PROTOBUF_LIMIT) -> ModelProto:
     """The model after ONNX Runtime's BASIC optimisation, as a new message.
 
-    Constants are folded, functions inlined, BatchNormalization merged into Conv. A model with
-    weights of `limit` bytes or more goes to the runtime and back through external data files.
+    Constants are folded, functions inlined, BatchNormalization merged into Conv. Folding may write
+    a weight twice (an embedding that is also the head, turned), so the runtime's answer comes
+    through an external data file from half of `limit` bytes of weights on. The question does from
+    `limit` on.
     Raises ModelError with the runtime's reason when the runtime cannot load the model.
     """
     import onnxruntime as ort
@@ -39,14 +41,16 @@ def fuse(model: ModelProto, *, limit: int = PROTOBUF_LIMIT) -> ModelProto:
         fused_path = Path(folder) / "fused.onnx"
         options.optimized_model_filepath = str(fused_path)
         loadable: Any
-        if weight_bytes(model) < limit:
+        weights = weight_bytes(model)
+        if 2 * weights >= limit:
+            options.add_session_config_entry(
+                "session.optimized_model_external_initializers_file_name", "fused.bin"
+            )
+        if weights < limit:
             loadable = model.SerializeToString()
         else:
             loadable = str(Path(folder) / "whole.onnx")
             _save_external(model, Path(loadable))
-            options.add_session_config_entry(
-                "session.optimized_model_external_initializers_file_name", "fused.bin"
-            )
         try:
             ort.InferenceSession(loadable, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # pybind raises a dozen unrelated types here

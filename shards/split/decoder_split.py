@@ -15,7 +15,7 @@ from shards.errors import ModelError, SplitError
 from shards.graph.decoder import TOKENS, DecoderGraph, read_decoder
 from shards.graph.decoder_part import DecoderPart, extract_part, whole_model
 from shards.graph.fuse import fuse
-from shards.graph.source import tensor_bytes
+from shards.graph.source import subgraphs, tensor_bytes
 from shards.manifest import Manifest, Shard, sha256
 from shards.runtimes.kv_growing import GrowingKv
 from shards.runtimes.kv_stage import KvStage, SharedKv, StageForm
@@ -128,10 +128,11 @@ def sizes_of(decoder: DecoderGraph, hints: LanguageHints, notes: list[str]) -> d
             raise ModelError(f"the graph does not say its {key}: export it with fixed sizes")
         found[key] = size[0]
     tables = [
-        dims[0]
+        rows
         for node in decoder.graph.nodes
         for at in {"GroupQueryAttention": (7,), "RotaryEmbedding": (1,)}.get(node.op_type, ())
-        if len(node.input) > at and (dims := _dims(decoder, node.input[at]))
+        if len(node.input) > at
+        for rows in _table_rows(decoder, node.input[at])
     ]
     context = min([*tables, *([hints.context] if hints.context else [])], default=0)
     if not context:
@@ -161,9 +162,21 @@ def _head_dim(decoder: DecoderGraph) -> tuple[int, ...]:
     return ()
 
 
-def _dims(decoder: DecoderGraph, name: str) -> tuple[int, ...]:
+def _table_rows(decoder: DecoderGraph, name: str) -> list[int]:
+    """The positions that a table of rotary embedding has; of each branch where the length of a
+    session chooses one. Sessions stay within the shortest, which is for all of their tokens then.
+    """
     stored = decoder.graph.initializers.get(name)
-    return tuple(stored.dims) if stored is not None else ()
+    tables = [] if stored is None else [stored]
+    for chooser in (node for node in decoder.shared if name in node.output):
+        at = list(chooser.output).index(name)
+        for branch in (graph for a in chooser.attribute for graph in subgraphs(a)):
+            made = branch.output[at].name
+            tables += [each for each in branch.initializer if each.name == made]
+            tables += [
+                a.t for n in branch.node if made in n.output for a in n.attribute if a.HasField("t")
+            ]
+    return [table.dims[0] for table in tables if table.dims]
 
 
 def _cuts(decoder: DecoderGraph, options: SplitOptions, sizes: dict[str, int]) -> list[int]:

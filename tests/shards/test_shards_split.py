@@ -29,7 +29,7 @@ from shards.graph.cuts import nearest_position, sensible_cuts, thin_out
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
 from shards.graph.layer_range import extract, layer_range
-from shards.graph.source import read_model
+from shards.graph.source import read_model, weight_bytes
 from shards.graph.tensor_types import infer_types
 from shards.split.check import check_split
 from shards.split.split import SplitResult, split
@@ -275,9 +275,11 @@ def _renamed() -> onnx.ModelProto:
     return model
 
 
-def test_a_model_too_large_for_one_message_is_fused_through_files() -> None:
+@pytest.mark.parametrize("share", [0.5, 1.5])
+def test_a_model_too_large_for_one_message_is_fused_through_files(share: float) -> None:
+    """Itself, or what folding makes of it."""
     model, _ = read_model(mlp(width=64).SerializeToString())
-    small, large = fuse(model), fuse(model, limit=1)
+    small, large = fuse(model), fuse(model, limit=int(share * weight_bytes(model)))
     feeds = {"x": floats(2, 64)}
     same(whole(small.SerializeToString(), feeds), whole(large.SerializeToString(), feeds))
     again, _ = read_model(mlp(width=64).SerializeToString())

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from decoder_chains import greedy, stages_of
+from onnx import helper, numpy_helper
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from shards.decoder.folder import read_folder
@@ -90,3 +92,32 @@ def test_a_familys_folder_becomes_stages_that_are_the_whole_bit_by_bit(
     answer, _ = greedy(stages_of(result, slots=1), ids, 24)
     assert len(answer) == 24
     assert len(set(answer)) > 3
+
+
+def test_a_session_stays_within_the_shorter_of_two_rotary_tables() -> None:
+    """The builder of genai lets a session's length choose one for Phi-3 with long contexts: beyond
+    the shorter table a chunk would be turned otherwise than the chunks before it."""
+    model = onnx.load_from_string(decoder(DecoderShape(context=256)))
+    branches: list[list[Any]] = [[], []]
+    for name in ("cos_cache", "sin_cache"):
+        stored = next(each for each in model.graph.initializer if each.name == name)
+        model.graph.initializer.remove(stored)
+        rows = numpy_helper.to_array(stored)
+        for nodes, table in zip(branches, (rows, rows[:96]), strict=True):
+            value = numpy_helper.from_array(table)
+            nodes.append(helper.make_node("Constant", [], [f"{name}.{len(table)}"], value=value))
+    then, otherwise = (
+        helper.make_graph(
+            nodes, "tables", [], [helper.make_empty_tensor_value_info(n.output[0]) for n in nodes]
+        )
+        for nodes in branches
+    )
+    model.graph.initializer.append(helper.make_tensor("short", onnx.TensorProto.INT64, [], [96]))
+    at = next(i for i, n in enumerate(model.graph.node) if "mask.total" in n.output) + 1
+    model.graph.node.insert(at, helper.make_node("Greater", ["mask.total", "short"], ["is.long"]))
+    tables = ["cos_cache", "sin_cache"]
+    choice = helper.make_node("If", ["is.long"], tables, then_branch=then, else_branch=otherwise)
+    model.graph.node.insert(at + 1, choice)
+    described = split(model.SerializeToString(), name="m", stages=2, profile=False).manifest.decoder
+    assert described is not None
+    assert described.context == 96
