@@ -71,7 +71,7 @@ def _trial(schema: str) -> str:
 class Grammars:
     """Schemas over the tokens of one model. ends: ids that end an answer.
 
-    Making it takes seconds for a vocabulary of 100,000 tokens. Raises ModelError.
+    Making it takes a second or more for a large vocabulary. Raises ModelError.
     """
 
     def __init__(self, tokenizer: Tokenizer, ends: Sequence[int]) -> None:
