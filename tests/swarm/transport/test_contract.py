@@ -40,11 +40,12 @@ async def test_parcels_come_once_each_in_order_and_as_they_were(rig: MakeRig, pa
     r = await rig(path)
     receiver = await r.receiver()
     receiver.work = finish
-    sent = []
     for first in range(0, 40, AT_ONCE):  # more than a socket holds would go by the server
-        sent += [r.send(float(n), sequence=n + 1) for n in range(first, first + AT_ONCE)]
-        for _ in range(AT_ONCE):
+        sent = [r.send(float(n), sequence=n + 1) for n in range(first, first + AT_ONCE)]
+        for each in sent:
             await receiver.delivery()
+            # Nor are more handed over while as many acks are still to be read.
+            assert isinstance(await each.final(), usual_end(path))
     await r.quiet()
     assert receiver.values == [float(n) for n in range(40)]
     assert [d.features.sequence for d in receiver.came] == list(range(1, 41))
@@ -54,8 +55,6 @@ async def test_parcels_come_once_each_in_order_and_as_they_were(rig: MakeRig, pa
     assert all(0 < d.features.budget_us <= LIMIT * 1e6 for d in receiver.came)
     assert receiver.source.in_hand == 0
     assert r.mesh.link.callback_errors == receiver.mesh.link.callback_errors == 0
-    for each in sent:
-        assert isinstance(await each.final(), usual_end(path))
 
 
 @every_path
