@@ -19,7 +19,7 @@ from shards.errors import PlanError
 HANDLE_MS, HANDLE_MS_PER_MB = 0.065, 0.7  # at each end, on speed 1.0 …
 # … and so much more where the model's own work has pushed the code of messages out of the caches.
 COLD_MS, COLD_FROM_MS = 0.135, 1.0  # from so many milliseconds of computing a request on
-HOP_MS, HOP_MS_PER_MB = 0.35, 0.3  # on its way, beside the link's own
+HOP_MS, HOP_MS_PER_MB = 0.5, 0.3  # on its way, beside the link's own
 QUOTA_PERIOD_MS = 100.0  # as Docker and Kubernetes have it
 # What Linux leaves on each core of a quota's group (`min_cfs_rq_runtime`), for two cores.
 QUOTA_LEFT_MS = 2.0
