@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.up.mesh import BROKEN_FROM, LocalMesh
-from nodes.up.supervisor import NodeProcess
+from nodes.up.supervisor import STOP_TIMEOUT, NodeProcess
 
 LOOK_EVERY = 1.0  # seconds
 TRY_AGAIN_AFTER = 60.0  # seconds, for a stage whose further process did not become ready
+UNTOLD_FOR = 30.0  # seconds for which nobody tells of a stage until its further processes end
 FIELDS = ("stage", "replicas", "nodes", "busy")  # of a row of `wanted`
 BURNS = "the objective burns, and "
 
@@ -92,14 +93,16 @@ class Autoscale:
         self._tell = tell
         self._arguments = list(arguments)
         self._extra: dict[int, list[NodeProcess]] = {}
-        self._leaving: list[NodeProcess] = []
+        self._leaving: list[tuple[NodeProcess, float]] = []  # with when they are killed
+        self._untold: dict[int, float] = {}  # stages of further processes, and since when
         self._broken: dict[int, float] = {}  # stages, and when they are tried again
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            self._forget_the_ended()
-            self._end_the_broken(time.monotonic())
+            now = time.monotonic()
+            self._forget_the_ended(now)
+            self._end_the_broken(now)
             statuses = [
                 status
                 for node in self._local.supervisor.nodes
@@ -110,9 +113,19 @@ class Autoscale:
             starting = {
                 stage for stage, nodes in self._extra.items() if not all(map(self._serves, nodes))
             }
+            gone = self._gone(wanted, now)
+            wanted |= dict.fromkeys(gone, (0, "no version that serves has it any more"))
+            starting -= gone
             for move in moves(wanted, self._base, extra, self._most, starting):
                 if move.by < 0 or move.stage not in self._broken:
                     self._make(move)
+
+    def _gone(self, wanted: Collection[int], now: float) -> set[int]:
+        """The stages that nobody has told of for long, though others are told of: the version that
+        serves now lacks them."""
+        untold = [s for s, nodes in self._extra.items() if nodes and wanted and s not in wanted]
+        self._untold = {stage: self._untold.get(stage, now) for stage in untold}
+        return {stage for stage, since in self._untold.items() if now - since >= UNTOLD_FOR}
 
     def _serves(self, node: NodeProcess) -> bool:
         return (self._local.status_of(node) or {}).get("state") == "ready"
@@ -135,7 +148,7 @@ class Autoscale:
     def _end(self, node: NodeProcess) -> None:
         node.wanted = False
         node.signal(signal.SIGTERM)
-        self._leaving.append(node)
+        self._leaving.append((node, time.monotonic() + STOP_TIMEOUT))
 
     def _end_the_broken(self, now: float) -> None:
         """One that keeps dying before it is ready would keep its place from other stages."""
@@ -148,10 +161,14 @@ class Autoscale:
                 log = f"see {node.log_path}" if node.log_path else "it has no log"
                 self._tell(f"stage {stage}: a further node does not become ready: {log}")
 
-    def _forget_the_ended(self) -> None:
-        for node in [each for each in self._leaving if not each.alive]:
-            self._leaving.remove(node)
-            self._local.supervisor.nodes.remove(node)
+    def _forget_the_ended(self, now: float) -> None:
+        """One that hangs in its drain is killed, as at the end of `swarm up`."""
+        for node, until in list(self._leaving):
+            if not node.alive:
+                self._leaving.remove((node, until))
+                self._local.supervisor.nodes.remove(node)
+            elif now >= until:
+                node.signal(signal.SIGKILL)
 
 
 def _is_broken(node: NodeProcess) -> bool:

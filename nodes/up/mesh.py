@@ -38,11 +38,13 @@ log = logging.getLogger("swarm.up")
 
 BROKEN_FROM = 3  # deaths in a row before it was ready from which a node will not become ready
 CHECK_EVERY = 0.2  # seconds: a process that dies publishes no status
+MOST_STATUSES = 1024
 
 
 @dataclass
 class LocalMesh:
-    """A running mesh. statuses: the last status document of each node, by node id.
+    """A running mesh. statuses: the last status document of each node, by node id; of
+    `MOST_STATUSES` nodes, since each start of a process is another node.
 
     changed: set at each status. shm: see `local_mesh`. servers: those that are embedded. report:
     what people hear of them. rights: of users, where its servers are embedded and know any.
@@ -110,7 +112,7 @@ class LocalMesh:
 
     def status_of(self, node: NodeProcess) -> dict[str, Any] | None:
         """The last status document of a node's present process, or None before the first."""
-        for status in self.statuses.values():
+        for status in reversed(self.statuses.values()):
             if status["pid"] == node.pid and _is_of_here(status):
                 return status
         return None
@@ -164,7 +166,10 @@ class LocalMesh:
             if doc["node"] != speaker(message.subject, message.headers):
                 raise ValueError("a member speaks for another")
             pid, state = doc["pid"], doc["state"]
+            self.statuses.pop(doc["node"], None)  # the latest stand at the end
             self.statuses[doc["node"]] = doc
+            while len(self.statuses) > MOST_STATUSES:
+                del self.statuses[next(iter(self.statuses))]
             if state == "ready" and _is_of_here(doc):
                 self._note_ready(pid)
         except (ValueError, KeyError, TypeError, RecursionError):

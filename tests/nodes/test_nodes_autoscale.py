@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from support.meshes import mesh_of, split_digits
 from support.waiting import eventually
 
 from nodes.up.autoscale import Autoscale, Move, moves, wanted_of
-from nodes.up.mesh import BROKEN_FROM, LocalMesh, push
+from nodes.up.mesh import BROKEN_FROM, MOST_STATUSES, LocalMesh, push
 from nodes.up.restarts import Past
 from nodes.up.supervisor import NodeProcess, Supervisor
 from shards.zoo import digits_heldout
@@ -100,6 +101,58 @@ def test_a_status_that_names_no_process_is_not_kept() -> None:
     data = b'{"node": "n", "state": "starting"}'
     local.take_status(LinkMessage("swarm.m.status.n", "", None, data))
     assert local.status_of(NodeProcess("shard-1", [])) is None
+
+
+class Deaf(NodeProcess):
+    """A process that is ready, and hears of no signal but SIGKILL."""
+
+    heard: tuple[signal.Signals, ...] = ()
+
+    @property
+    def alive(self) -> bool:
+        return signal.SIGKILL not in self.heard
+
+    def signal(self, number: signal.Signals) -> None:
+        self.heard += (number,)
+
+
+async def test_a_process_of_a_stage_that_is_no_more_ends_even_if_it_hangs_in_its_drain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LOOK_EVERY", "STOP_TIMEOUT", "UNTOLD_FOR"):
+        monkeypatch.setattr(f"nodes.up.autoscale.{name}", 0.0)
+    serves, extra, stages = Deaf("shard-1", []), Deaf("shard-2", []), [1, 2]
+    supervisor = Supervisor([serves])
+
+    def start(role: str, model: str, *more: str) -> NodeProcess:
+        supervisor.nodes.append(extra)
+        return extra
+
+    def status_of(node: NodeProcess) -> dict[str, Any]:
+        rows = [told("1", stage, stage)["wanted"][0] for stage in stages]
+        return {"state": "ready" if node is serves else "waiting", "wanted": rows}
+
+    local: Any = SimpleNamespace(supervisor=supervisor, start=start, status_of=status_of)
+    said: list[str] = []
+    task = asyncio.create_task(Autoscale(local, "m", 1, 1, said.append).run())
+    await eventually(lambda: extra in supervisor.nodes, "a node more")
+    stages.remove(2)  # a version without a second stage was promoted
+    await eventually(lambda: supervisor.nodes == [serves], "it is forgotten")
+    task.cancel()
+    assert extra.heard[:1] == (signal.SIGTERM,)
+    assert "no version that serves has it any more" in said[-1]
+
+
+def test_the_statuses_of_a_mesh_whose_processes_start_again_for_ever_are_bounded() -> None:
+    node = NodeProcess("shard-1", [])
+    local = LocalMesh("", "m", None, Supervisor([node]), None, [], None)  # type: ignore[arg-type]
+    for n in range(MOST_STATUSES + 10):
+        status = {"node": f"n{n}", "state": "ready", "pid": node.pid}
+        local.take_status(
+            LinkMessage(f"swarm.m.status.n{n}", "", None, json.dumps(status).encode())
+        )
+    assert len(local.statuses) == MOST_STATUSES
+    assert (local.status_of(node) or {})["node"] == f"n{MOST_STATUSES + 9}"
 
 
 @pytest.mark.parametrize("is_here", [True, False])
