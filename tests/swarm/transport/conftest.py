@@ -10,13 +10,16 @@ from contract import MakeRig, Path, Rig
 from support.handover import change_handover
 
 from nodes.up.embedded_server import EmbeddedServer
+from swarm.transport.handover import receiver
 from swarm.transport.lane import LaneOptions
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Senders wait for an ack as long as it takes. (How long they wait: test_handover_policy.)"""
+    """Senders wait for an ack as long as it takes, and receivers take what lay long in the socket,
+    as on a busy machine. (How long: test_handover_policy, test_handover_receiver.)"""
     change_handover(monkeypatch, least_patience=3600.0, most_patience=3600.0, silent_least=3600.0)
+    monkeypatch.setattr(receiver, "STALE_AFTER", 3600 * 10**9)
 
 
 @pytest.fixture
