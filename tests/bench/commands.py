@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -141,6 +141,10 @@ def generate(
     link: Annotated[
         str, typer.Option(help="Instead: stage 2 behind a link of Mbit/s/ms/percent lost (root).")
     ] = "",
+    memory: Annotated[
+        int,
+        typer.Option(help="Instead: three nodes with a Qwen2-0.5B of 4 or 32 bits a weight."),
+    ] = 0,
     json_: Json = False,
     output: Output = "",
 ) -> None:
@@ -170,6 +174,13 @@ def generate(
         except (InvalidArgument, ValueError) as error:
             raise typer.BadParameter(str(error), param_hint="--link") from None
         raise typer.Exit(LINKED.run(LinkPlan(shape, at_once, tokens, rounds), json_, output=output))
+    if memory:
+        from bench.generation.resident import RESIDENT, ResidentPlan
+
+        if memory not in (4, 32):
+            raise typer.BadParameter("4 or 32 bits a weight", param_hint="--memory")
+        bits: Literal[4, 32] = 4 if memory == 4 else 32
+        raise typer.Exit(RESIDENT.run(ResidentPlan(bits), json_, output=output))
     from bench.generation.generate import GENERATE, GeneratePlan
 
     plan = GeneratePlan(at_once, tokens, rounds)

@@ -14,6 +14,7 @@ from bench.generation.killed_stages import KILLED, KillPlan
 from bench.generation.language import SHAPE, prompt
 from bench.generation.link import LINKED, LinkPlan, predicted_ms, turn_bytes
 from bench.generation.prefixes import PREFIXES, PrefixPlan
+from bench.generation.resident import RESIDENT, ResidentPlan, resident_of
 
 
 def test_a_missed_target_is_told_with_its_figure() -> None:
@@ -32,6 +33,9 @@ def test_a_missed_target_is_told_with_its_figure() -> None:
     assert len(FLOOD.misses(flooded)) == 1
     assert PREFIXES.misses is not None
     assert len(PREFIXES.misses({"figures": {"share": {"value": 0.6}}})) == 1
+    assert RESIDENT.misses is not None
+    assert RESIDENT.misses({"share": 1.09}) == []
+    assert len(RESIDENT.misses({"share": 1.11})) == 1
 
 
 def test_a_link_adds_its_round_trip_and_the_bytes_of_a_turn_both_ways() -> None:
@@ -42,6 +46,13 @@ def test_a_link_adds_its_round_trip_and_the_bytes_of_a_turn_both_ways() -> None:
     assert LINKED.misses is not None
     cells = {str(at): {"ratio": {"value": ratio}} for at, ratio in enumerate((0.8, 0.9, 1.1, 1.2))}
     assert [text[0] for text in LINKED.misses({"cells": cells})] == ["0", "3"]
+
+
+def test_memory_that_processes_share_counts_by_its_part_and_private_memory_is_told_apart() -> None:
+    rollup = "00400000-7ffd [rollup]\nRss: 30 kB\nPss: 14 kB\nShared_Clean: 20 kB\n"
+    rollup += "Private_Clean: 1 kB\nPrivate_Dirty: 3 kB\n"
+    seen = resident_of(rollup)
+    assert (seen.pss, seen.private) == (14 * 1024, 4 * 1024)
 
 
 def test_a_prompt_is_of_the_models_tokens_and_its_own() -> None:
@@ -79,3 +90,14 @@ def test_behind_a_slow_link_a_token_takes_its_round_trip_and_keeps_its_text() ->
     cell = document["cells"]["2"]
     assert cell["far_ms"]["value"] > cell["near_ms"]["value"] + 9
     assert cell["bytes_a_token"] > 4 * SHAPE.width
+
+
+@pytest.mark.benchmark
+def test_nodes_are_looked_at_when_all_sessions_have_their_prompts() -> None:
+    document = RESIDENT.document(ResidentPlan(4, 2, tokens=128, answered=16, shape=SHAPE))
+    looks, stages = document["looks"], document["stages"]
+    assert sum(stage["kv"] for stage in stages.values()) == 2 * 128 * 6 * 2 * 2 * 32 * 4
+    for role, need in stages.items():
+        assert looks["held"][role]["pss"] > sum(need.values())
+        assert looks["peak"][role]["pss"] >= looks["peak"][role]["private"] > sum(need.values())
+    assert document["share"] > 1  # three interpreters, and hardly a model
