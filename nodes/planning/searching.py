@@ -8,25 +8,32 @@ takes seconds of a thread: so it is looked for only while the present plan runs.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import inf
 
 from shards.errors import PlanError
 from shards.planning.plan import make_plan
 from shards.planning.predict import Range
-from shards.planning.problem import Device, Objective, Problem, Segment
-from swarm.plans.document import MOST_REPLICAS, Slot
+from shards.planning.problem import NO_CODEC, Codec, Device, Link, Objective, Problem, Segment
+from swarm.plans.document import MOST_REPLICAS, PlanInForce, Slot
 from swarm.plans.drafts import (
-    HOP_US,
     MOST_STEPS,
     WORTH_AN_ORDER,
     Draft,
     Partition,
     StageFacts,
+    has_dear_slot,
     paces,
+    predicted,
+    slot_of,
     steps_of,
     to_load,
 )
+from swarm.plans.links import NEAR
 from swarm.plans.slots import AutoNode
+from swarm.wire.codec_choice import COSTS, SLOWER
 
+SERVER = "server:"  # no node's id: where requests come from, and results go to
 MOST_SIZE = 400  # stages times nodes: two seconds of a core
 
 
@@ -47,7 +54,7 @@ class Searching:
         """See `Planner`."""
         quick = self._quick.draft(key, stages, nodes, named)
         size = len(stages) * len(nodes)
-        known = steps_of(len(stages), len(nodes)) <= MOST_STEPS
+        known = steps_of(len(stages), nodes) <= MOST_STEPS
         if quick is None or named or not thorough or known or size > MOST_SIZE:
             return quick
         found = _searched(stages, nodes)
@@ -59,38 +66,66 @@ class Searching:
 def _searched(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Draft | None:
     pace = paces(nodes, stages)
     try:
-        problem = Problem(
-            tuple(Segment(str(n), s.usual_us / 1e3, s.need) for n, s in enumerate(stages, 1)),
-            tuple(
-                Device(
-                    node.node,
-                    memory=max(1, node.room),
-                    times=tuple(us / 1e3 for us in pace[node.node]),
-                    session=0,  # a stage's need counts it
-                )
-                for node in nodes
-            ),
-            Objective.THROUGHPUT,
-        )
-        ranges = make_plan(problem).ranges
+        ranges = make_plan(problem_of(stages, nodes)).ranges
     except PlanError:
         return None
     by_id = {node.node: node for node in nodes}
     slots = tuple(_slot(each, stages, pace[each.devices[0]]) for each in ranges)
-    period, load = 0.0, 0
-    for slot, each in zip(slots, ranges, strict=True):
-        times = [sum(pace[node][each.start : each.end]) for node in each.devices]
-        period = max(period, 1 / sum(1 / (HOP_US + spent) for spent in times))
-        load = max(load, *(to_load(by_id[node], slot, stages) for node in each.devices))
+    filled = {node: number for number, each in enumerate(ranges) for node in each.devices}
+    if has_dear_slot(slots, nodes, stages):
+        return None
+    period = predicted(PlanInForce("", "", 1, slots), filled, nodes, stages)
+    load = max(to_load(by_id[node], slots[number], stages) for node, number in filled.items())
     return Draft(slots, period, load)
 
 
-def _slot(each: Range, stages: Sequence[StageFacts], pace: Sequence[float]) -> Slot:
-    return Slot(
-        each.start + 1,
-        each.end,
-        each.devices[0],
-        max(1, round(sum(pace[each.start : each.end]))),
-        sum(stage.need for stage in stages[each.start : each.end]),
-        min(MOST_REPLICAS, len(each.devices)),
+def problem_of(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Problem:
+    """The stages and nodes as `shards.planning` takes them. Nodes of a host are a site; between
+    sites messages go by the server. Raises PlanError where there is nothing to plan."""
+    pace = paces(nodes, stages)
+    devices = [
+        Device(
+            node.node,
+            memory=max(1, node.room),
+            site=node.host or node.node,
+            times=tuple(us / 1e3 for us in pace[node.node]),
+            session=0,  # a stage's need counts it
+        )
+        for node in nodes
+    ]
+    segments = tuple(
+        Segment(str(n), s.usual_us / 1e3, s.need, out=s.sends) for n, s in enumerate(stages, 1)
     )
+    if all(node.link == NEAR for node in nodes):
+        return Problem(segments, tuple(devices), Objective.THROUGHPUT)
+    # The server computes nothing: it has no memory to speak of, and no speed.
+    devices.append(Device(SERVER, 1e-6, 0.5, SERVER, session=0))
+    ends = {node.host or node.node: node.link for node in nodes} | {SERVER: NEAR}
+    links = {
+        (one, other): Link(
+            min(a.up or inf, b.down or inf), (a.round_trip_us + b.round_trip_us) / 1e3
+        )
+        for one, a in ends.items()
+        for other, b in ends.items()
+        if one != other and (a != NEAR or b != NEAR)
+    }
+    costs = [(coding, COSTS[coding]) for coding in stages[0].received_as]
+    codecs = [
+        Codec(f"{coding.lossy}+{coding.zstd}", 1 / cost.ratio, cost.seconds * SLOWER * 1e9)
+        for coding, cost in costs
+    ]
+    return Problem(
+        segments,
+        tuple(devices),
+        Objective.THROUGHPUT,
+        links,
+        codecs=(NO_CODEC, *codecs),
+        source=SERVER,
+        input_bytes=stages[0].receives,
+    )
+
+
+def _slot(each: Range, stages: Sequence[StageFacts], pace: Sequence[float]) -> Slot:
+    spent = sum(pace[each.start : each.end])
+    slot = slot_of(stages, each.start + 1, each.end, each.devices[0], spent)
+    return replace(slot, replicas=min(MOST_REPLICAS, len(each.devices)))

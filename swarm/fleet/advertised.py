@@ -6,6 +6,7 @@ priority    0 primary, 1 standby, 2 fallback memory    bytes free
             3 standby that has taken a stage, of its other stages
 link_wait   milliseconds of `ack_wait` that its link needs (swarm.flow.transfers), absent if few
 link_rate   bytes a second that its link brings, absent where it is fast or unknown
+link        [round trip in us, bytes a second down, up] of a node of role auto; absent where fast
 weight      its share of the requests beside its peers', absent if 1
 codecs      codecs that it reads (swarm.wire.tensors.known_codecs)
 inbox       where processes of its host reach it without the server, or ""
@@ -154,7 +155,7 @@ def burns_entry(model: str, what: str) -> tuple[str, list[str]]:
 
 def of_load(key: str) -> bool:
     """Whether a gossiped key says how busy a node is, and not what it serves or where."""
-    busy = ("memory", "link_wait", "link_rate", "room")
+    busy = ("memory", "link", "link_wait", "link_rate", "room")
     return key in busy or key.startswith(_LOADS)
 
 
@@ -277,6 +278,14 @@ def _busy_row(row: object) -> bool:
     )
 
 
+def _link(value: object) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 3
+        and all(type(number) is int and 0 <= number < 1 << 60 for number in value)
+    )
+
+
 def is_weight(value: object) -> bool:
     """Whether a node may have this weight in routing."""
     return type(value) in (int, float) and LEAST_WEIGHT <= value <= MOST_WEIGHT  # type: ignore[operator]
@@ -311,6 +320,7 @@ _CHECKS: dict[str, Any] = {
     "priority": lambda v: type(v) is int and 0 <= v <= 9,
     "link_wait": lambda v: type(v) is int and 0 <= v <= MAX_LINK_WAIT_MS,
     "link_rate": lambda v: type(v) is int and 0 <= v < 1 << 60,
+    "link": lambda v: _link(v),
     "codecs": lambda v: _codecs(v),
     "weight": lambda v: is_weight(v),
     IDENTITY: is_attestation,

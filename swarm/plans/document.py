@@ -4,7 +4,7 @@
      "reason": "a new node makes it 40 % faster", "at": "2026-01-01T12:00:00.000Z", "frozen": false,
      "period_us": 9100,
      "slots": [{"first": 1, "last": 3, "node": "auto-01J…", "compute_us": 8600, "need": 90000000,
-                "replicas": 1}, …]}
+                "replicas": 1, "link_bytes": 262144}, …]}
 
 A *slot* is a range of consecutive stages that one node serves. Ranges ascend and do not overlap;
 stages between them are left to nodes that were named by hand. `number` grows by one with each plan,
@@ -39,7 +39,8 @@ class Slot:
 
     node: for which the plan was computed; any other one that fits may fill it, "" for no choice.
     compute_us: microseconds that a request is expected to take there, 0 where nobody knows. need:
-    bytes of memory that its stages take. replicas: nodes that shall fill it.
+    bytes of memory that its stages take. replicas: nodes that shall fill it. link_bytes: of a
+    request's tensors that come to it and go from it, where no neighbour is on its node's host.
     """
 
     first: int
@@ -48,6 +49,7 @@ class Slot:
     compute_us: int = 0
     need: int = 0
     replicas: int = 1
+    link_bytes: int = 0
 
     @property
     def stages(self) -> range:
@@ -62,6 +64,7 @@ class Slot:
             "compute_us": self.compute_us,
             "need": self.need,
             "replicas": self.replicas,
+            "link_bytes": self.link_bytes,
         }
 
 
@@ -189,6 +192,7 @@ def _slots(value: Any) -> tuple[Slot, ...]:
                 _whole(entry, "compute_us", 0, MOST_NUMBER, 0, path),
                 _whole(entry, "need", 0, MOST_NUMBER, 0, path),
                 _whole(entry, "replicas", 1, MOST_REPLICAS, 1, path),
+                _whole(entry, "link_bytes", 0, MOST_NUMBER, 0, path),
             )
         )
     return tuple(slots)

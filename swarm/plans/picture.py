@@ -6,6 +6,7 @@ Of a node's gossip (`swarm.fleet.advertised`) plans need, beside `role`, `serves
 room        bytes that it has for stages, those that it holds included
 fills/T     [model, version, number, slot]      it fills this slot of the plan of this number
 pace/T      [model, version, [us, …]]           microseconds of each stage on it, from stage 1
+link        [round trip, down, up]              its link (`swarm.plans.links`), absent where fast
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from swarm.fleet.advertised import fills_of, pace_of, serving, stages_of
 from swarm.fleet.priorities import PRIMARY
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.gossip import PeerView
+from swarm.plans.links import link_of
 from swarm.plans.slots import AutoNode, Claim
 
 ROLE = "auto"
@@ -37,6 +39,7 @@ def auto_nodes(peers: Iterable[PeerView], model: str, version: str) -> list[Auto
                 None if claim is None else Claim(*claim),
                 frozenset(stages_of(values, model, version)),
                 str(values.get("host", "")),
+                link_of(values),
             )
         )
     return found

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import inf
 
 from swarm.plans.document import PlanInForce, Slot
+from swarm.plans.links import NEAR, NodeLink, time_on_link
 from swarm.routing.rendezvous import hash64, score
 
 # Of the time that the plan expects at a slot: a node within it does as well as the one it is for.
@@ -36,6 +37,7 @@ class AutoNode:
 
     room: bytes that it has for stages, those that it holds included. pace_us: microseconds of each
     stage on it, from stage 1; () where it has not measured. serves: stages that it serves now.
+    link: to the server.
     """
 
     node: str
@@ -44,12 +46,21 @@ class AutoNode:
     claim: Claim | None = None
     serves: frozenset[int] = frozenset()
     host: str = ""
+    link: NodeLink = NEAR
 
     def time_of(self, slot: Slot) -> float:
         """Microseconds of a request at this slot on this node; inf where nobody knows."""
         if len(self.pace_us) < slot.last:
             return inf
         return float(sum(self.pace_us[slot.first - 1 : slot.last]))
+
+    def may_take(self, slot: Slot) -> bool:
+        """Whether it has room, and a link that takes less time for the slot than computing does."""
+        if self.link == NEAR:
+            return self.room >= slot.need
+        rates = [rate for rate in (self.link.down, self.link.up) if rate]
+        on_link = time_on_link(slot.link_bytes, min(rates, default=0), ())
+        return self.room >= slot.need and self.link.round_trip_us + on_link <= slot.compute_us
 
 
 def fill(plan: PlanInForce, nodes: Iterable[AutoNode]) -> dict[str, int]:
@@ -75,7 +86,7 @@ def fill(plan: PlanInForce, nodes: Iterable[AutoNode]) -> dict[str, int]:
     for turn in range(max((slot.replicas for slot in plan.slots), default=0)):
         for number, slot in enumerate(plan.slots):
             if places[number] >= slot.replicas - turn and places[number]:
-                able = [node for node in free.values() if _fits(node, slot)]
+                able = [node for node in free.values() if node.may_take(slot)]
                 give(number, _in_order(plan, number, able), 1)
     return filled
 

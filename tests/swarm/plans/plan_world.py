@@ -12,6 +12,7 @@ from math import inf
 
 from swarm.plans.document import PlanInForce
 from swarm.plans.drafts import Draft, Partition, StageFacts, predicted
+from swarm.plans.links import NEAR, NodeLink
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.plans.slots import AutoNode, Claim, empty, fill, to_hold
 
@@ -34,9 +35,10 @@ class Device:
     serves: frozenset[int] = frozenset()
     loads: tuple[frozenset[int], float] | None = None  # stages, and until when
     told: list[tuple[float, AutoNode]] = field(default_factory=list)
+    link: NodeLink = NEAR
 
     def entry(self) -> AutoNode:
-        return AutoNode(self.node, self.room, self.pace, self.claim, self.serves)
+        return AutoNode(self.node, self.room, self.pace, self.claim, self.serves, "", self.link)
 
 
 @dataclass
@@ -57,6 +59,12 @@ class World:
     def join(self, node: str, room: int = 1000, speed: float = 1.0) -> None:
         pace = tuple(round(stage.usual_us / speed) for stage in self.stages)
         device = self.devices[node] = Device(node, room, pace, self.now)
+        device.told.append((self.now, device.entry()))
+
+    def fade(self, node: str, link: NodeLink) -> None:
+        """A node's link is another one from now on, and the node has measured it."""
+        device = self.devices[node]
+        device.link = link
         device.told.append((self.now, device.entry()))
 
     def leave(self, node: str) -> None:
