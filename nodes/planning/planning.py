@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -19,10 +19,11 @@ from nodes.connection.connection import Connection
 from nodes.connection.events import REASON_LIMIT
 from nodes.low_priority import in_low_priority_thread
 from nodes.planning.measuring import Measuring
+from nodes.planning.own_link import OwnLink
 from nodes.planning.places import AutoPlaces
 from nodes.planning.quota import cores_left
 from nodes.planning.searching import Searching
-from nodes.versions.serving import Serving
+from nodes.versions.serving import Serving, by_stage, link_rate
 from nodes.versions.versions import Versions
 from shards.manifest import Manifest
 from shards.runtimes.memory import free_bytes, need_of
@@ -31,15 +32,21 @@ from swarm.fleet.advertised import burning_models, fills_entry, of_load, pace_en
 from swarm.fleet.scaling import Scaling
 from swarm.fleet.warm_pool import states_of
 from swarm.gossip import Event
+from swarm.link import Link
+from swarm.model import ModelInfo
 from swarm.models.plan_store import PlanStore, StoredPlan
 from swarm.periodic import BEAT, next_beat
 from swarm.plans.document import PlanInForce, outline
 from swarm.plans.drafts import Draft, Planner, StageFacts, predicted, with_replicas
+from swarm.plans.links import KEY as LINK_KEY
+from swarm.plans.links import NEAR
 from swarm.plans.picture import auto_nodes, named_by_hand
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.plans.replicating import change, slot_loads
 from swarm.plans.slots import AutoNode, Claim, empty, fill, to_hold
 from swarm.plans.slowing import Slowing, each_run
+from swarm.wire.codec_choice import candidates, results_rule
+from swarm.wire.tensors import known_codecs
 
 log = logging.getLogger("swarm.planning")
 
@@ -108,6 +115,8 @@ class Planning:
         self._measuring = Measuring(versions.loader.artifacts, connection.config)
         self._tended: dict[str, _Tended] = {}
         self._room = -1
+        self._own_link = OwnLink(self._link)
+        self._link_told = NEAR
         self._began = 0.0
         self._news = asyncio.Event()
         self._changed = asyncio.Event()  # desired state, and plans
@@ -124,6 +133,7 @@ class Planning:
         if not self._began:
             self._mesh.follow_config(self._config_changed)
             self._began = time.monotonic()
+        probing = asyncio.create_task(self._own_link.run(), name="probing the link")
         try:
             while True:
                 await asyncio.sleep(LOOK_PAUSE)
@@ -141,6 +151,8 @@ class Planning:
             for tended in self._tended.values():
                 tended.measured.cancel()
             raise
+        finally:
+            probing.cancel()
 
     def _config_changed(self) -> None:
         self._changed.set()
@@ -150,6 +162,7 @@ class Planning:
         changed = self._changed.is_set()
         self._changed.clear()
         present = {serving.info.version: serving for serving in self._versions.all()}
+        self._write_link()
         for version in self._tended.keys() - present.keys():
             self._end(version)
         for serving in present.values():
@@ -201,11 +214,7 @@ class Planning:
     async def _begin(self, serving: Serving) -> _Tended:
         info = serving.info
         manifest = Manifest.from_json(await self._mesh.registry.manifest(info.model, info.version))
-        stages = tuple(
-            StageFacts(max(1, round(s.compute_ms * 1e3)), need_of(s.bytes), s.bytes)
-            for s in manifest.shards
-            if s.stage > 0
-        )
+        stages = facts_of(manifest, info, self._config.codec)
         task = asyncio.create_task(self._measuring.pace(manifest), name="measuring")
         task.add_done_callback(lambda _: self._news.set())
         tended = self._tended[info.version] = _Tended(manifest, stages, task)
@@ -277,6 +286,23 @@ class Planning:
         if pace != tended.told:
             tended.told = pace
             self._members.set(*self._pace(serving.info.version, pace))
+
+    def _link(self) -> Link:
+        """The connection that the stages' messages go over."""
+        served = self._versions.all()
+        return self._mesh.routes_for(served[0].info).link if served else self._mesh.link
+
+    def _write_link(self) -> None:
+        """Tell what this node's link to the server brings and takes, where it is far."""
+        seen = self._own_link.look(link_rate(by_stage(self._versions.all()).values()))
+        if seen == self._link_told:
+            return
+        self._link_told = seen
+        log.info("the link to the server is now %s", seen)
+        if seen == NEAR:
+            self._members.delete(LINK_KEY)
+        else:
+            self._members.set(LINK_KEY, [seen.round_trip_us, seen.down, seen.up])
 
     def _write_room(self, now: float) -> None:
         """Tell how much memory this node has for stages, those that it holds included."""
@@ -392,7 +418,9 @@ class Planning:
 
     def status(self) -> dict[str, Any]:
         """Fields of a status document."""
-        return {"plans": [self._status_of(v, tended) for v, tended in self._tended.items()]}
+        plans = [self._status_of(v, tended) for v, tended in self._tended.items()]
+        link = {} if self._link_told == NEAR else {"link": asdict(self._link_told)}
+        return {"plans": plans, **link}
 
     def _status_of(self, version: str, tended: _Tended) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -413,6 +441,27 @@ class Planning:
                 slot = plan.slots[tended.slot]
                 document["slot"] = [slot.first, slot.last]
         return document
+
+
+def facts_of(manifest: Manifest, info: ModelInfo, codec: str) -> tuple[StageFacts, ...]:
+    """What is known of a version's stages beforehand. codec: the setting of this node, which is
+    taken to be that of the others."""
+    known = known_codecs()
+    features = tuple(candidates(codec, info.codecs, known))
+    results = tuple(candidates(*results_rule(codec, info.result_codecs), known))
+    return tuple(
+        StageFacts(
+            max(1, round(shard.compute_ms * 1e3)),
+            need_of(shard.bytes),
+            shard.bytes,
+            sum(spec.nbytes for spec in shard.receives),
+            sum(spec.nbytes for spec in shard.sends),
+            features,
+            results if shard is manifest.shards[-1] else features,
+        )
+        for shard in manifest.shards
+        if shard.stage > 0
+    )
 
 
 def lacks(

@@ -318,6 +318,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "every_s": COUNT,
     "codecs": rows(text),
     "link_rate": COUNT,
+    "link": form({"round_trip_us": COUNT, "down": COUNT, "up": COUNT}),
     "sites": anything,
     "gateway": form({"doors": table(DOOR), "refused": COUNT}),
 }

@@ -382,7 +382,9 @@ def auto(
     rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 30.0,
     events: Annotated[
         str,
-        typer.Option(help="In this order; also kill-one, pause-two, slow (a quarter of a core)."),
+        typer.Option(
+            help="In this order; also kill-one, pause-two, slow (a quarter of a core), fade."
+        ),
     ] = "join,leave,kill-two",
     draw: Annotated[int, typer.Option(help="Instead: so many events by chance.")] = 0,
     seed: Annotated[int, typer.Option(help="Of --draw.")] = 1,

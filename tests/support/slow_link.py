@@ -55,6 +55,13 @@ class SlowLink:
     address: str
     device: str
     inside: tuple[str, ...]
+    carrier: subprocess.Popen[bytes]
+
+    def reshape(self, mbit: float) -> None:
+        """Mbit/s each way from now on."""
+        assert self.carrier.stdin is not None
+        self.carrier.stdin.write(f"{mbit * 125_000}\n".encode())
+        self.carrier.stdin.flush()
 
     def bytes_down(self) -> int:
         """Bytes of packets that were sent to the far side, those that were dropped included."""
@@ -88,11 +95,11 @@ def slow_link(mbit: float, round_trip: float, loss: float = 0.0) -> Iterator[Slo
     subprocess.run(["ip", "netns", "add", namespace], check=True)
     shape = [str(mbit * 125_000), str(round_trip / 2), str(loss)]
     words = [sys.executable, __file__, namespace, device, here, there, *shape]
-    carrier = subprocess.Popen(words, stdout=subprocess.PIPE)
+    carrier = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         if carrier.stdout is None or carrier.stdout.readline() != b"up\n":
             raise RuntimeError("the link did not come up")
-        yield SlowLink(here, device, ("ip", "netns", "exec", namespace))
+        yield SlowLink(here, device, ("ip", "netns", "exec", namespace), carrier)
     finally:
         carrier.kill()  # it owns nothing that outlives it
         carrier.wait()
@@ -160,7 +167,14 @@ def carry(
     while True:
         due = [way.waiting[0][0] for way in ways.values() if way.waiting]
         pause = max(0.0, min(due, default=time.monotonic() + 0.2) - time.monotonic())
-        for file in select.select([near, far], [], [], pause)[0]:
+        for file in select.select([near, far, 0], [], [], pause)[0]:
+            if file == 0:  # another rate, or the end of who made this link
+                told = os.read(0, 256).split()
+                if not told:
+                    return
+                for way in ways.values():
+                    way.rate = float(told[-1])
+                continue
             with suppress(BlockingIOError):
                 for _ in range(AT_ONCE):
                     ways[file].take(os.read(file, 2048), time.monotonic())

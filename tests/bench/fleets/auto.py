@@ -1,5 +1,8 @@
 """`swarm bench auto`: nodes of role `auto` that join, leave and die under a steady load.
 
+With the event `fade` the last node is in a network namespace behind a link of 100 Mbit/s, which
+drops to 5; the event is over when a new plan gives that node no slot. Linux, root.
+
 Every answer is compared with the whole model's. An event is over when each slot of the newest plan
 is served by a living node; the time until then is that of the new placement.
 """
@@ -27,7 +30,9 @@ from support.auto_meshes import (
     start_auto,
     until_settled,
 )
+from support.cut_link import NamespacedNode, start_in
 from support.meshes import mesh_of, whole
+from support.slow_link import SlowLink, slow_link
 from support.starved import starved
 
 import swarm
@@ -36,14 +41,19 @@ from bench.paced import paced
 from bench.report.figure import percentile
 from bench.report.frame import Benchmark
 from nodes.console import out
+from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir
 from shards.split.split import split
 from shards.zoo.builders import mobilenet
+from shards.zoo.graph_writer import GraphWriter
+from swarm.errors import Unavailable
 
 QUARTER = 0.25  # of a core
 PAUSED = 12.0  # seconds for which two nodes stand still
 MOVES_WITHIN = 100.0  # seconds: a minute between two moves, and patience
+GOOD, FADED, ROUND_TRIP = 100.0, 5.0, 0.004  # Mbit/s and seconds of a link that fades
+DEEP = 40  # layers of each stage behind such a link: 10 ms, and 50 KB between stages
 QUIET = 5.0  # seconds of load before the first event, and behind each
 WARM_UP = 20  # requests
 INPUTS = 8
@@ -76,11 +86,31 @@ def drawn(seed: int, count: int, nodes: int) -> tuple[str, ...]:
     return tuple(events)
 
 
-def workload_of(stages: int, size: int = 64) -> Workload:
-    """A MobileNet for small pictures, and inputs with the outputs of the whole model. size: pixels
-    of a picture's height and width."""
-    data = mobilenet(size=size)
-    result = split(data, name="mobilenet", stages=stages)
+def deep(stages: int) -> bytes:
+    """Stages that compute longer than their features are on a link of `GOOD` Mbit/s. Each layer
+    turns the channels' vector and keeps its length, so errors and values neither grow nor fade."""
+    writer = GraphWriter("deep", batch=1)
+    tensor = writer.input("x", [64, 14, 14])
+    kernel = np.zeros((64, 64, 5, 5), np.float32)
+    kernel[:, :, 2, 2] = np.linalg.qr(writer.random.standard_normal((64, 64)))[0]
+    weight = writer.constant("w", kernel)
+    for stage in range(1, stages + 1):
+        for layer in range(1, DEEP + 1):
+            name = f"stage{stage}" if layer == DEEP else f"t{stage}.{layer}"
+            tensor = writer.add("Conv", [tensor, weight], name, pads=[2] * 4)
+    writer.output(tensor, [64, 14, 14])
+    return writer.to_bytes()
+
+
+def workload_of(stages: int, size: int = 64, is_deep: bool = False) -> Workload:
+    """A MobileNet for small pictures, or a deep model; inputs with the whole model's outputs.
+    size: pixels of a picture's height and width."""
+    if is_deep:
+        data = deep(stages)
+        result = split(data, name="deep", cuts=[f"stage{n}" for n in range(1, stages)])
+    else:
+        data = mobilenet(size=size)
+        result = split(data, name="mobilenet", stages=stages)
     spec = result.manifest.inputs[0]
     rng = np.random.default_rng(1)
     shape = [max(1, d) for d in spec.shape]
@@ -130,10 +160,22 @@ def busiest(local: LocalMesh) -> list[int]:
     return [pid for _, pid in sorted(times)[-1:]]
 
 
+def has_slot(local: LocalMesh, pid: int) -> bool:
+    """Whether a node fills a slot of the plan that it knows."""
+    statuses = [status for status in alive(local) if status["pid"] == pid]
+    return any("slot" in plan for status in statuses for plan in status.get("plans", ()))
+
+
 async def act(
-    local: LocalMesh, event: str, model: str, memory: int, slow: contextlib.AsyncExitStack
+    local: LocalMesh,
+    event: str,
+    model: str,
+    memory: int,
+    slow: contextlib.AsyncExitStack,
+    link: SlowLink | None,
 ) -> None:
-    """Let an event happen, and wait until it has. slow: what is slowed stays so until its end."""
+    """Let an event happen, and wait until it has. slow: what is slowed stays so until its end.
+    link: to the last node that was started at first."""
     match event:
         case "join":
             node = start_auto(local, model, memory)
@@ -166,22 +208,41 @@ async def act(
             [pid] = busiest(local)
             await slow.enter_async_context(starved(pid, QUARTER))
             await local.until(lambda: newest(local)["plan"] != before, MOVES_WITHIN)
+        case "fade":
+            assert link is not None
+            [far] = [n.pid for n in local.supervisor.nodes if isinstance(n, NamespacedNode)]
+            if not has_slot(local, far):
+                raise Unavailable("the node behind the link has no slot that it could lose")
+            link.reshape(FADED)
+            if not await local.until(lambda: not has_slot(local, far), MOVES_WITHIN):
+                raise Unavailable(f"after {MOVES_WITHIN:g} s the node with a slow link has a slot")
         case _:
-            raise ValueError(f"event {event!r}: join, leave, kill-one, kill-two, pause-two or slow")
+            raise ValueError(
+                f"event {event!r}: join, leave, kill-one, kill-two, pause-two, slow, fade"
+            )
 
 
 async def play(plan: AutoPlan, progress: Callable[[str], None]) -> dict[str, Any]:
     """One run; returns its document. Raises `Unavailable`."""
-    workload = await asyncio.to_thread(workload_of, plan.stages)
+    fades = "fade" in plan.events
+    workload = await asyncio.to_thread(workload_of, plan.stages, is_deep=fades)
     model = workload.model.manifest.model
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="swarm-auto-"))) / "model"
         await asyncio.to_thread(write_dir, folder, workload.model.manifest, workload.model.files)
-        local = await stack.enter_async_context(mesh_of())
+        link, url = None, ""
+        if fades:
+            link = stack.enter_context(slow_link(GOOD, ROUND_TRIP))
+            server = await stack.enter_async_context(EmbeddedServer(host=link.address))
+            url = server.url
+        local = await stack.enter_async_context(mesh_of(url=url))
         await local.keep(folder)
         began = time.monotonic()
-        for _ in range(plan.nodes):
+        for _ in range(plan.nodes - fades):
             start_auto(local, model, plan.memory)
+        if link is not None:
+            more = ("--memory-mb", str(plan.memory), "--no-shm")
+            start_in(link.inside[-1], local, "auto", model, *more)
         local.start("fallback", model)
         await local.ready()
         await until_settled(local, "the start")
@@ -197,7 +258,7 @@ async def play(plan: AutoPlan, progress: Callable[[str], None]) -> dict[str, Any
             for event in plan.events:
                 progress(f"{event} …")
                 before, at = newest(local), load.now
-                await act(local, event, model, plan.memory, stack)
+                await act(local, event, model, plan.memory, stack, link)
                 await until_settled(local, event)
                 settled = load.now
                 await asyncio.sleep(QUIET)

@@ -13,6 +13,7 @@ from nodes.duties.going_on import go_on
 from nodes.planning import planning
 from nodes.planning.places import AutoPlaces
 from nodes.planning.planning import Planning
+from swarm.link.send_rate import SendRate
 from swarm.models.plan_store import StoredPlan
 from swarm.plans.document import PlanInForce, Slot
 
@@ -26,12 +27,13 @@ class Rig:
         self.places = AutoPlaces()
         config = SimpleNamespace(model_name="m", cache_folder="", threads=1, memory=0)
         subjects = SimpleNamespace(config_bucket="c")
-        mesh = SimpleNamespace(link=None, subjects=subjects, follow_config=self.follows.append)
+        link = SimpleNamespace(connected=False, send_rate=SendRate())
+        mesh = SimpleNamespace(link=link, subjects=subjects, follow_config=self.follows.append)
         events = SimpleNamespace(tell=lambda kind, detail: self.told.append(kind))
         connection: Any = SimpleNamespace(
             mesh=mesh, config=config, peers=None, membership=None, events=events
         )
-        versions: Any = SimpleNamespace(loader=SimpleNamespace(artifacts=None))
+        versions: Any = SimpleNamespace(loader=SimpleNamespace(artifacts=None), all=list)
         self.planning = Planning(connection, versions, self.places)
 
     def tend(self, measured: asyncio.Task[list[int]]) -> Any:

@@ -1,0 +1,97 @@
+"""What this node knows of its link to the server, for plans: the traffic tells, or rare probes.
+
+A node that has just come, and one that has no stage, has no traffic. It sends a message to itself
+by way of the server now and then, and so sees both ways of the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+
+from nodes.versions.serving import FAST_LINK
+from swarm.errors import SwarmError
+from swarm.link import Link, LinkMessage
+from swarm.link.asked import answered
+from swarm.plans.links import NEAR, NodeLink
+
+log = logging.getLogger("swarm.planning")
+
+PROBE = bytes(32 << 10)
+PROBE_EVERY = 10.0  # seconds without large messages from here
+PROBE_WITHIN = 5.0  # seconds; what takes longer is as slow as that
+MOVED = 0.25  # share by which a figure has to move, to be told again
+
+
+class OwnLink:
+    """`run()` probes until cancelled; `look(brings)` tells what is known. link(): the connection
+    that the stages' messages go over."""
+
+    def __init__(
+        self, link: Callable[[], Link], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._link = link
+        self._clock = clock
+        self._down = 0.0  # bytes a second, as the last probe saw it
+        self._told = NEAR
+
+    async def run(self) -> None:
+        """Probe at once, and then whenever nothing large was sent for a while."""
+        sent = self._link().send_rate.sent
+        while True:
+            if self._link().send_rate.sent == sent:
+                await self.probe()
+            sent = self._link().send_rate.sent
+            await asyncio.sleep(PROBE_EVERY)
+
+    async def probe(self) -> None:
+        """Send a message to this process by way of the server, where that is far."""
+        link = self._link()
+        if not link.connected or not link.send_rate.is_far:
+            return
+        answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
+        reply = link.expect(partial(answered, answer))
+        asked = self._clock()
+        try:
+            link.publish(reply, PROBE)
+            async with asyncio.timeout(PROBE_WITHIN):
+                await answer
+        except TimeoutError:
+            pass
+        except SwarmError as error:
+            log.info("the link is not probed: %s", error)
+            return
+        finally:
+            link.forget(reply)
+        both = self._clock() - asked - link.send_rate.round_trip
+        up = link.send_rate.rate
+        there = len(PROBE) / up if up > 0 else both / 2
+        # Where the way up was slower a while ago, it says too much: then both ways count alike.
+        back = both - there if there < both else both / 2
+        self._down = len(PROBE) / max(back, len(PROBE) / 1e12)
+
+    def look(self, brings: float) -> NodeLink:
+        """As of now; the same as before where little has changed. brings: bytes a second that
+        stages' messages come with, 0.0 where there are none."""
+        speed = self._link().send_rate
+        if not speed.is_far:
+            self._told = NEAR
+            return NEAR
+        up = speed.rate if math.isfinite(speed.rate) else 0.0
+        seen = NodeLink(round(speed.round_trip * 1e6), _slow(brings or self._down), _slow(up))
+        pairs = zip(_figures(self._told), _figures(seen), strict=True)
+        if any(abs(now - before) > MOVED * before for before, now in pairs):
+            self._told = seen
+        return self._told
+
+
+def _figures(link: NodeLink) -> tuple[int, int, int]:
+    return link.round_trip_us, link.down, link.up
+
+
+def _slow(rate: float) -> int:
+    return round(rate) if rate < FAST_LINK else 0

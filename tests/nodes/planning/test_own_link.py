@@ -1,0 +1,87 @@
+"""A node learns its link from its traffic, or else from a message to itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nodes.planning.own_link import PROBE, OwnLink
+from swarm.link import LinkMessage
+from swarm.link.send_rate import SendRate
+from swarm.plans.links import NEAR
+
+MBIT = 125_000  # bytes a second
+
+
+class FakeLink:
+    """A link in simulated time: up, down: bytes a second."""
+
+    def __init__(self, round_trip: float, up: float, down: float) -> None:
+        self.now, self.up, self.down = 100.0, up, down
+        self.connected = True
+        self.send_rate = SendRate()
+        self.send_rate.tripped(round_trip)
+        self.sent = 0
+        self.expected: dict[str, Any] = {}
+
+    def expect(self, callback: Any) -> str:
+        self.expected["me"] = callback
+        return "me"
+
+    def forget(self, reply: str) -> None:
+        del self.expected[reply]
+
+    def publish(self, subject: str, data: bytes) -> None:
+        self.sent += 1
+        sent, trip = self.now, self.send_rate.round_trip
+        assert self.send_rate.sends(len(data), sent)
+        self.send_rate.answered(sent + trip + len(data) / self.up)
+        self.now = sent + trip + len(data) / self.up + len(data) / self.down
+        self.expected[subject](LinkMessage(subject, "", None, data))
+
+
+def own(link: FakeLink) -> OwnLink:
+    return OwnLink(lambda: link, lambda: link.now)  # type: ignore[arg-type, return-value]
+
+
+async def test_a_server_nearby_is_not_probed() -> None:
+    link = FakeLink(0.0005, 100 * MBIT, 100 * MBIT)
+    known = own(link)
+    await known.probe()
+    assert link.sent == 0
+    assert known.look(0.0) == NEAR
+
+
+@pytest.mark.parametrize(("up", "down"), [(5, 5), (2, 50), (50, 2)])
+async def test_a_node_without_traffic_sees_both_ways_of_its_link(up: int, down: int) -> None:
+    link = FakeLink(0.02, up * MBIT, down * MBIT)
+    known = own(link)
+    await known.probe()
+    seen = known.look(0.0)
+    assert seen.round_trip_us == 20_000
+    assert seen.up == pytest.approx(up * MBIT, rel=0.01)
+    assert seen.down == pytest.approx(down * MBIT, rel=0.15)
+    assert not link.expected
+    assert len(PROBE) / (2 * MBIT) < 0.2, "a probe holds up little, even at 2 Mbit/s"
+
+
+async def test_what_stages_receive_counts_more_than_the_probe_and_small_changes_are_not_told() -> (
+    None
+):
+    link = FakeLink(0.02, 5 * MBIT, 5 * MBIT)
+    known = own(link)
+    await known.probe()
+    assert known.look(1e6).down == 1_000_000
+    assert known.look(1.2e6).down == 1_000_000
+    assert known.look(1.3e6).down == 1_300_000
+
+
+async def test_a_link_that_faded_without_traffic_is_seen_by_the_next_probe() -> None:
+    link = FakeLink(0.02, 80 * MBIT, 80 * MBIT)
+    known = own(link)
+    await known.probe()
+    good = known.look(0.0).down
+    link.up = link.down = 5 * MBIT
+    await known.probe()
+    assert known.look(0.0).down < good / 5
