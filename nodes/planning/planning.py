@@ -77,6 +77,7 @@ class _Tended:
     proposing: Proposing = field(default_factory=Proposing)
     drafted_of: tuple[Any, ...] = ()  # what the last draft was made of
     draft: Draft | None = None
+    draft_began: float = -inf
     draft_after: float = -inf
     slowing: Slowing = field(default_factory=Slowing)
     scaling: Scaling = field(default_factory=Scaling)
@@ -86,6 +87,13 @@ class _Tended:
     lacking: str = ""  # why its plan cannot run
     no_room_until: float = -inf
     no_room_for: int = 0  # bytes
+    drafting: asyncio.Task[Draft | None] | None = None
+
+    def cancel(self) -> None:
+        """End what goes on beside the looks."""
+        self.measured.cancel()
+        if self.drafting is not None:
+            self.drafting.cancel()
 
 
 class Planning:
@@ -138,10 +146,7 @@ class Planning:
             while True:
                 await asyncio.sleep(LOOK_PAUSE)
                 self._news.clear()
-                try:
-                    await self._look()
-                except SwarmError as error:
-                    log.info("plans are left as they are: %s", error)
+                await self._look()
                 try:
                     async with asyncio.timeout_at(next_beat(DECIDE_EVERY)):
                         await self._news.wait()
@@ -149,7 +154,7 @@ class Planning:
                     continue
         except asyncio.CancelledError:
             for tended in self._tended.values():
-                tended.measured.cancel()
+                tended.cancel()
             raise
         finally:
             probing.cancel()
@@ -165,12 +170,17 @@ class Planning:
         self._write_link()
         for version in self._tended.keys() - present.keys():
             self._end(version)
-        for serving in present.values():
-            await self._tend(serving, changed)
+        for version, serving in present.items():
+            try:
+                await self._tend(serving, changed)
+            except SwarmError as error:  # of this version: the others are tended all the same
+                log.info("the plan of %s is left as it is: %s", version, error)
+                if version in self._tended:
+                    self._tended[version].read_at = -inf
 
     def _end(self, version: str) -> None:
         tended = self._tended.pop(version)
-        tended.measured.cancel()
+        tended.cancel()
         self._places.forget(version)
         for key, _ in (self._fills(version, 0, 0), self._pace(version, [])):
             self._members.delete(key)
@@ -336,13 +346,20 @@ class Planning:
         model, now, plan = self._config.model_name, time.monotonic(), tended.stored.plan
         broken = tended.stored.refused or lacks(plan, len(tended.stages), filled, named)
         made_of = (tuple(nodes), frozenset(named), not broken)
-        if made_of != tended.drafted_of and (broken or now >= tended.draft_after):
-            tended.drafted_of = made_of
+        if tended.drafting is not None and tended.drafting.done():
+            drafting, tended.drafting = tended.drafting, None
+            tended.draft = drafting.result()
+            tended.draft_after = now + (now - tended.draft_began) / DRAFTING_SHARE
+        may_draft = tended.drafting is None and (broken or now >= tended.draft_after)
+        if made_of != tended.drafted_of and may_draft:
+            tended.drafted_of, tended.draft, tended.draft_began = made_of, None, now
             key = f"{model}/{version}"
-            tended.draft = await in_low_priority_thread(
-                partial(self._planner.draft, key, tended.stages, nodes, named, not broken)
-            )
-            tended.draft_after = now + (time.monotonic() - now) / DRAFTING_SHARE
+            make = partial(self._planner.draft, key, tended.stages, nodes, named, not broken)
+            tended.drafting = asyncio.create_task(in_low_priority_thread(make), name="draft")
+            tended.drafting.add_done_callback(lambda _: self._news.set())
+        if tended.drafting is not None:
+            tended.lacking = broken and (tended.lacking or broken)
+            return  # the looks go on meanwhile: slots are filled, claims are told
         fresh = made_of == tended.drafted_of and tended.draft is not None
         best = with_replicas(tended.draft, plan) if fresh and tended.draft else None
         self._say_what_lacks(version, tended, broken, best is not None)

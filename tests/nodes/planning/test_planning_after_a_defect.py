@@ -13,6 +13,7 @@ from nodes.duties.going_on import go_on
 from nodes.planning import planning
 from nodes.planning.places import AutoPlaces
 from nodes.planning.planning import Planning
+from swarm.errors import Unavailable
 from swarm.link.send_rate import SendRate
 from swarm.models.plan_store import StoredPlan
 from swarm.plans.document import PlanInForce, Slot
@@ -76,3 +77,24 @@ async def test_a_stage_that_fails_while_a_plan_with_fewer_slots_comes_ends_nothi
     rig.places.failed("1", 2, MemoryError("no room"))
     assert rig.told == ["rejected"]
     await tended.measured
+
+
+async def test_an_error_of_one_version_leaves_the_others_tended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, tended = Rig(), []
+    servings = [SimpleNamespace(info=SimpleNamespace(version=version)) for version in "123"]
+    monkeypatch.setattr(rig.planning._versions, "all", lambda: servings, raising=False)  # noqa: SLF001
+
+    async def tend(serving: Any, changed: bool) -> None:
+        tended.append(serving.info.version)
+        if serving.info.version == "1":
+            raise Unavailable("the plan was changed meanwhile")
+
+    monkeypatch.setattr(rig.planning, "_tend", tend)
+    duty = asyncio.create_task(rig.planning.run())
+    await eventually(lambda: len(tended) >= 6, "it looks again")
+    duty.cancel()
+    assert tended[:6] == ["1", "2", "3"] * 2
+    assert not duty.done()
+    await asyncio.gather(duty, return_exceptions=True)
