@@ -83,7 +83,9 @@ async def test_an_error_of_one_version_leaves_the_others_tended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig, tended = Rig(), []
-    servings = [SimpleNamespace(info=SimpleNamespace(version=version)) for version in "123"]
+    servings = [
+        SimpleNamespace(info=SimpleNamespace(version=version), servers=[]) for version in "123"
+    ]
     monkeypatch.setattr(rig.planning._versions, "all", lambda: servings, raising=False)  # noqa: SLF001
 
     async def tend(serving: Any, changed: bool) -> None:
