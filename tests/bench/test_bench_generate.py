@@ -13,6 +13,7 @@ from bench.generation.generate import GENERATE, GeneratePlan
 from bench.generation.killed_stages import KILLED, KillPlan
 from bench.generation.language import SHAPE, prompt
 from bench.generation.link import LINKED, LinkPlan, predicted_ms, turn_bytes
+from bench.generation.memory import MEMORY, MemoryPlan
 from bench.generation.prefixes import PREFIXES, PrefixPlan
 from bench.generation.resident import RESIDENT, ResidentPlan, resident_of
 
@@ -101,3 +102,9 @@ def test_nodes_are_looked_at_when_all_sessions_have_their_prompts() -> None:
         assert looks["held"][role]["pss"] > sum(need.values())
         assert looks["peak"][role]["pss"] >= looks["peak"][role]["private"] > sum(need.values())
     assert document["share"] > 1  # three interpreters, and hardly a model
+
+
+@pytest.mark.benchmark
+def test_nodes_have_their_memory_back_behind_many_sessions() -> None:
+    document = MEMORY.document(MemoryPlan(sessions=60))
+    assert 0.5 < document["ratio"] < 1.3
