@@ -138,7 +138,7 @@ def generate(
         typer.Option("--prefix", help="Instead: the first token of prompts that begin alike."),
     ] = False,
     replicas: Annotated[int, typer.Option(min=1, help="Nodes of each stage, of --prefix.")] = 1,
-    memory: Annotated[
+    many: Annotated[
         int, typer.Option(min=0, help="Instead: the nodes' memory behind so many sessions.")
     ] = 0,
     link: Annotated[
@@ -166,10 +166,10 @@ def generate(
         raise typer.Exit(
             PREFIXES.run(PrefixPlan(rounds=rounds, replicas=replicas), json_, output=output)
         )
-    if memory:
+    if many:
         from bench.generation.memory import MEMORY, MemoryPlan
 
-        raise typer.Exit(MEMORY.run(MemoryPlan(memory), json_, output=output))
+        raise typer.Exit(MEMORY.run(MemoryPlan(many), json_, output=output))
     at_once = tuple(_numbers(sessions, "--sessions"))
     if link:
         from bench.fleets.links import shapes_of

@@ -29,7 +29,7 @@ class MemoryPlan:
 
 
 async def measure(plan: MemoryPlan, progress: Progress) -> dict[str, Any]:
-    """The document of `swarm bench generate --memory`. Raises the error of a start."""
+    """The document of `swarm bench generate --many`. Raises the error of a start."""
     flags = ("--slots", str(AT_ONCE + 4), "--agent-share", "1")
     async with mesh_of(language(len(SHARDS)), *SHARDS, flags=flags) as local:
         progress(f"{WARM} sessions to be warm")
