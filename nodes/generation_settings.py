@@ -39,6 +39,13 @@ class GenerationOptions:
         "values. Off where a client may not learn by its first token's time what others asked.",
         negatable=True,
     )
+    drafts: int = tuning(
+        0,
+        "Ids that stage 1 guesses from a session's own text, while no other session is under way; "
+        "they are verified in one run. It pays where hops are long and texts repeat themselves.",
+        least=0,
+        most=16,
+    )
     kept_bytes: int = tuning(
         256,
         "Megabytes of hidden states that a stage keeps, to go on at another node when the next "

@@ -342,7 +342,7 @@ class GenerationServer:
         """Of a run: ids [b, s] or hidden states [b, s, width], and positions [b]."""
         positions = np.array([step.position for _, step in run.steps], np.int64)
         if self.stage == 1:
-            return np.array([step.ids for _, step in run.steps], np.int64), positions
+            return np.array([step.fed for _, step in run.steps], np.int64), positions
         rows = [step.rows for _, step in run.steps if step.rows is not None]
         return (rows[0][None] if len(rows) == 1 else np.stack(rows)), positions
 
@@ -367,7 +367,8 @@ class GenerationServer:
                     lack = self._without.pop(slot, None)
                     if lack is not None and step.position:
                         raise lack
-                results.append(self.decoder.run(rows, run.slot, positions))
+                wanted = 1 + len(run.steps[0][1].drafts) if self.decoder.last else 1
+                results.append(self.decoder.run(rows, run.slot, positions, logits=wanted))
             except Exception as error:
                 results.append(error)
         return results
@@ -536,5 +537,5 @@ def _caught(
 
 
 def _decodes(runs: Sequence[Run]) -> bool:
-    """Whether a turn has no chunk of a prompt."""
+    """Whether a turn has no chunk of a prompt; drafts do not make one."""
     return all(len(step.ids) == 1 for run in runs for _, step in run.steps)

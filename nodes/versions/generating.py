@@ -36,6 +36,7 @@ class GenerationServing(Serving):
             shares=shares,
             quota=options.token_quota,
             reuse=options.prefix_reuse,
+            drafts=options.drafts,
         )
         self._membership = connection.membership
         self.generation = [

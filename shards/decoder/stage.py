@@ -27,13 +27,16 @@ class DecoderStage(Protocol):
     slots: int
     kv_bytes_per_token: int
 
-    def run(self, rows: np.ndarray, slot: int, positions: np.ndarray) -> np.ndarray:
+    def run(
+        self, rows: np.ndarray, slot: int, positions: np.ndarray, *, logits: int = 1
+    ) -> np.ndarray:
         """Compute the next tokens of the sessions in the slots `slot` to `slot + b`.
 
         rows: [b, s], int64, for the first stage, else [b, s, width], float32. positions: [b],
         int64, the tokens that each slot holds before. s is 1 for a batch of several slots; one
         slot takes a chunk of any s. Returns [b, s, width], float32; the last stage
-        [b, vocabulary], float32: the logits behind each slot's last token. Raises `RunError`,
+        [b, vocabulary], float32: the logits behind each slot's last token; with `logits` above 1
+        those behind so many of the last tokens, [b, logits, vocabulary]. Raises `RunError`,
         `InputError`.
         """
         ...

@@ -28,8 +28,10 @@ from swarm.generation.effects import Ended, Pass, Prepare, Tell
 from swarm.generation.grammar import Grammars
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
+from swarm.generation.speculation import Benefit, Drafter, Lookup
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
 from swarm.generation.steps import (
+    MOST_DRAFTS,
     Alive,
     Failed,
     Gone,
@@ -50,21 +52,24 @@ LATE_FACTOR, SOONEST_LATE, LATEST_LATE = 4.0, 0.25, 2.0
 class Led:
     """What stage 1 knows of a session besides. fed: ids `[0, fed)` have been given to the layers.
     waits: since when all are fed, and the next one is awaited; None while it is not. status: with
-    which it ends."""
+    which it ends. round: when the last question began, with how many ids, and whether with drafts;
+    None where its time says nothing about either."""
 
     request: GenerateRequest
     deadline: float
     began: float
+    drafter: Drafter
     fed: int = 0
     waits: float | None = None
     probes: int = 0
     last_token: float | None = None
     status: Status = Status.OK
+    round: tuple[float, int, bool] | None = None
 
 
 class HeadCore(StageCore):
-    """words_to: where later stages send tokens. version: of the model. first_token,
-    between_tokens: seconds, as seen here."""
+    """words_to: where later stages send tokens. version: of the model. drafter: makes what guesses
+    the ids of one session. first_token, between_tokens: seconds, as seen here."""
 
     def __init__(
         self,
@@ -77,12 +82,14 @@ class HeadCore(StageCore):
         limits: Limits = USUAL,
         decode: Decode | None = None,
         grammars: Grammars | None = None,
+        drafter: Callable[[], Drafter] = Lookup,
     ) -> None:
         super().__init__(1, last, node, shape, peers, limits, decode, grammars)
         self.led: dict[str, Led] = {}
         self.admission = Admission(shape.slots, limits.shares)
         self._prepares: list[Prepare] = []
         self._spending = Spending()
+        self.benefit, self.drafter = Benefit(), drafter
         self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
         self._words_to = words_to
         self._version = version
@@ -280,7 +287,8 @@ class HeadCore(StageCore):
         if session is None:
             raise Unavailable(f"{self.node} is leaving: ask again")
         session.ids = [*request.prompt, *_made(request)]
-        self.led[session.key] = Led(request, now + request.budget, now, fed=session.held)
+        drafter = self.drafter()
+        self.led[session.key] = Led(request, now + request.budget, now, drafter, session.held)
         if not request.made:
             self._spend(request.agent, len(request.prompt), now)
         return session
@@ -293,7 +301,8 @@ class HeadCore(StageCore):
         session.epoch = request.epoch
         session.opening = self._opening(request, reply)
         session.ids[session.opening.prompt :] = _made(request)
-        led.request, led.waits, led.probes = request, None, 0
+        led.request, led.waits, led.probes, led.round = request, None, 0, None
+        session.guess = None
         led.fed = min(led.fed, self._start(session, len(session.ids) - 1))
         session.held = min(session.held, len(session.ids))
         self.kept_bytes -= session.kept.cut(len(session.ids))
@@ -326,17 +335,38 @@ class HeadCore(StageCore):
             end = chunk_end(led.fed, session.opening.prompt, self.shape.width)
             ids = tuple(session.ids[led.fed : end])
             step = Step(session.key, session.epoch, led.fed, len(session.ids), ids)
+            if step.asks and len(ids) == 1 and not led.probes:
+                step.drafts = self._drafts(session, led)
             ready.append((session, step))
         return ready
 
     def _begun(self, session: Session, step: Step) -> None:
-        self.led[session.key].fed = step.end
-        if step.asks:
-            self.led[session.key].waits = session.ran
+        led = self.led[session.key]
+        led.fed = step.end
+        if not step.asks:
+            return
+        led.waits = session.ran
+        if led.round is not None:
+            began, known, drafted = led.round
+            self.benefit.ended(session.ran - began, step.known - known, drafted)
+        led.round = (session.ran, step.known, bool(step.drafts)) if self._may_guess else None
+
+    @property
+    def _may_guess(self) -> bool:
+        """Whether drafts are wanted at all: beside other sessions they would take their turns."""
+        return bool(self._limits.drafts) and self.last > 1 and len(self.sessions) == 1
+
+    def _drafts(self, session: Session, led: Led) -> tuple[int, ...]:
+        """What may follow a session's ids, where that pays."""
+        if not self._may_guess or not self.benefit.wants_drafts:
+            return ()
+        opening = session.opening
+        left = min(self.shape.context, opening.prompt + opening.most) - len(session.ids) - 1
+        return led.drafter.draft(session.ids, min(self._limits.drafts, MOST_DRAFTS, left))
 
     def _lacks(self, session: Session, have: int, now: float) -> None:
         led = self.led[session.key]
-        led.fed = min(led.fed, self._start(session, have))
+        led.fed, led.round = min(led.fed, self._start(session, have)), None
 
     # --- tokens -----------------------------------------------------------------------
 
@@ -367,6 +397,11 @@ class HeadCore(StageCore):
     def _token(self, session: Session, index: int, token: int, finish: str, now: float) -> None:
         if index == len(session.ids):
             session.ids.append(token)
+            led = self.led[session.key]
+            if led.fed == session.held:
+                # The last id is fed in any case: with it the next one is asked for.
+                self.kept_bytes += session.settle(index)
+                led.fed = session.held
             self._token_came(session, now)
         if finish and index == len(session.ids) - 1:
             self.close(session.key)
@@ -438,7 +473,7 @@ class HeadCore(StageCore):
     def _probe(self, session: Session, led: Led, now: float) -> None:
         """Ask for the token again."""
         self.counts["probes"] += 1
-        led.probes += 1
+        led.probes, led.round = led.probes + 1, None
         led.waits = now
         is_kept = bool(session.kept.chunks) and session.kept.end == len(session.ids)
         if not is_kept or session.kept.chunks[-1].position > session.sent:

@@ -23,6 +23,16 @@ class Chunk:
         return self.position + len(self.rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Drafts that were computed behind the tokens that a slot holds. rows: their hidden states,
+    None at the last stage."""
+
+    position: int
+    ids: tuple[int, ...]
+    rows: np.ndarray | None
+
+
 class Kept:
     """The latest hidden states of a session, without a gap: `[start, end)`."""
 
@@ -85,7 +95,8 @@ class Session:
     wait for their run. touched: when it was last heard of. ran: when its last run
     began. reaches: the end of the step that is running. refused: nodes that had no slot for it.
     announce: the next stage has not heard the present opening yet. shared: tokens whose KV were
-    another session's.
+    another session's. guess: of the latest run, None if that had no drafts. offered: where the
+    drafts end that the next stage has got behind `sent`, if it got some.
     """
 
     key: str
@@ -107,6 +118,8 @@ class Session:
     closed: bool = False
     announce: bool = False
     shared: int = 0
+    guess: Guess | None = None
+    offered: int = 0
     refused: set[str] = field(default_factory=set)
     resent: tuple[float, int, str] = (-1e9, -1, "")  # when, from where, to whom
     asked: tuple[float, int] = (-1e9, -1)  # when the stage before was told what lacks, from where
@@ -116,6 +129,19 @@ class Session:
         """Tokens that are held once all that is pending has run."""
         running = self.reaches if self.running else 0
         return max([self.held, running, *(step.end for step in self.pending)])
+
+    def settle(self, end: int) -> int:
+        """Of the drafts behind `held`, take in those that the ids before `end` say to be right. The
+        bytes of hidden states that are kept more."""
+        guess, added = self.guess, 0
+        while guess is not None and self.held < min(end, len(self.ids)):
+            at = self.held - guess.position
+            if not 0 <= at < len(guess.ids) or guess.ids[at] != self.ids[self.held]:
+                break
+            if guess.rows is not None:
+                added += self.kept.put(Chunk(self.held, guess.rows[at : at + 1].copy()))
+            self.held += 1
+        return added
 
     def learn(self, position: int, ids: tuple[int, ...]) -> None:
         """Take in ids of a step."""

@@ -20,7 +20,7 @@ from swarm.generation.effects import Outbox, Prepare
 from swarm.generation.grammar import Grammars
 from swarm.generation.prefixes import Copy, Prefixes, Source
 from swarm.generation.request import Opening
-from swarm.generation.session import Chunk, Session
+from swarm.generation.session import Chunk, Guess, Session
 from swarm.generation.steps import (
     Alive,
     Behind,
@@ -72,6 +72,9 @@ class Limits:
 
     reuse: bool = True
     """Whether a session that begins as another one takes a copy of its keys and values."""
+
+    drafts: int = 0
+    """Ids that stage 1 guesses from a session's own text while no other session is under way."""
 
     quota: float = 0.0
     """Tokens a second of prompts and answers of one agent, at stage 1; 0.0 for any number."""
@@ -164,6 +167,9 @@ class StageCore:
             session.opening, session.epoch = step.opening, step.epoch
             session.route |= step.route
             session.announce = True
+        if step.accepted:
+            session.learn(step.position - len(step.accepted), step.accepted)
+            self.kept_bytes += session.settle(step.position)
         if step.position > session.reach:
             self._lacks(session, session.reach, now)
             return
@@ -207,6 +213,7 @@ class StageCore:
         for run in runs:
             for session, step in run.steps:
                 session.running, session.ran, session.reaches = True, now, step.end
+                session.guess = None  # the run may write where its drafts are
                 self._begun(session, step)
         return runs
 
@@ -238,8 +245,13 @@ class StageCore:
                 continue
             if step.end > len(session.ids):
                 continue  # the client asked again, and has fewer
-            # At position 0 a slot begins anew: what lies behind is computed again, in order.
-            session.held = step.end if step.position == 0 else max(session.held, step.end)
+            # At position 0 a slot begins anew: what lies behind is computed again, in order. Drafts
+            # replace what lay behind.
+            anew = step.position == 0 or bool(step.drafts)
+            session.held = step.end if anew else max(session.held, step.end)
+            if step.drafts:
+                hidden = None if self._tail else rows[at][len(step.ids) :]
+                session.guess = Guess(step.end, step.drafts, hidden)
             if self._tail is None:
                 self._pass_on(session, step, rows[at].copy() if len(run.steps) > 1 else rows[at])
             elif step.asks:
@@ -260,26 +272,34 @@ class StageCore:
         self.close(session.key)
 
     def _ask_tail(self, session: Session, step: Step, logits: np.ndarray, now: float) -> None:
+        """logits: [vocabulary], or with drafts [1 + drafts, vocabulary]."""
         assert self._tail is not None
-        self.counts["tokens"] += 1
-        try:
-            is_last = self._tail.choose(session, step.end, logits, self._out)
-        except SwarmError as error:
-            self._end_failed(session, error)
-            return
-        if is_last:
-            self.close(session.key)
+        for index, row in enumerate(np.atleast_2d(logits), step.end):
+            self.counts["tokens"] += 1
+            try:
+                is_last = self._tail.choose(session, index, row, self._out)
+            except SwarmError as error:
+                self._end_failed(session, error)
+                return
+            if is_last:
+                self.close(session.key)
+                return
+            at = index - step.end
+            if at == len(step.drafts) or step.drafts[at] != session.ids[index]:
+                return
+            self.counts["accepted"] += 1
 
     def _pass_on(self, session: Session, step: Step, rows: np.ndarray) -> None:
-        chunk = Chunk(step.position, rows)
+        chunk = Chunk(step.position, rows[: len(step.ids)])
         self.kept_bytes += session.kept.put(chunk)
         while self.kept_bytes > self._limits.kept_bytes and (freed := session.kept.drop_first()):
             self.kept_bytes -= freed
         # Behind a gap nothing is sent: what is lacking comes first, and that was perhaps not heard.
-        if step.position > session.sent:
+        if step.position > max(session.sent, session.offered):
             self._lacks(session, session.sent, session.ran)
         elif step.asks or step.end > session.sent:
-            self._forward(session, chunk, step.known, session.ran)
+            guess = session.guess if step.asks else None
+            self._forward(session, chunk, step.known, session.ran, guess=guess)
 
     # --- out --------------------------------------------------------------------------
 
@@ -289,26 +309,38 @@ class StageCore:
         return out
 
     def _forward(
-        self, session: Session, chunk: Chunk, known: int, now: float, probe: bool = False
+        self,
+        session: Session,
+        chunk: Chunk,
+        known: int,
+        now: float,
+        probe: bool = False,
+        guess: Guess | None = None,
     ) -> None:
         if not session.to and not self._find_next(session, now):
             return  # `tick` looks again
         opens = chunk.position == 0 or probe or session.announce
         session.announce = False
+        rows = chunk.rows
+        if guess is not None and guess.rows is not None:
+            rows = np.concatenate([rows, guess.rows])
         step = Step(
             session.key,
             session.epoch,
             chunk.position,
             known,
             tuple(session.ids[chunk.position : chunk.end]),
-            chunk.rows,
+            rows,
             session.opening if opens else None,
             session.route if opens else {},
             tuple(session.ids[: chunk.position])
             if opens and 0 < chunk.position == session.shared
             else (),
+            () if guess is None else guess.ids,
+            tuple(session.ids[session.sent : chunk.position]),
         )
         self._out.step(session.to, step, probe)
+        session.offered = step.end + len(step.drafts)
         session.sent = max(session.sent, chunk.end)
         if probe:
             self._probed.setdefault(session.to, now + PROBE_WITHIN)
@@ -327,7 +359,7 @@ class StageCore:
 
     def _rebind(self, session: Session, now: float) -> bool:
         """Go on with another node of the next stage; whether there is one."""
-        session.to, session.sent = "", 0
+        session.to, session.sent, session.offered = "", 0, 0
         if not self._find_next(session, now):
             return False
         self.counts["rebound"] += 1
@@ -337,7 +369,7 @@ class StageCore:
     def _resend(self, session: Session, have: int, now: float) -> None:
         """Send what the next stage lacks, in the chunks in which it was computed."""
         session.resent = (now, have, session.to)
-        session.sent = have
+        session.sent, session.offered = have, 0
         if session.held <= have:
             return
         if not session.kept.chunks or session.kept.start > have:

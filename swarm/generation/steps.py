@@ -27,6 +27,7 @@ from swarm.wire.maps import pack, unpack_map
 
 MOST_MESSAGE = 64 << 20  # bytes
 MOST_STEPS = 4096  # of one message
+MOST_DRAFTS = 16  # ids of one step
 CHUNK_BYTES, LEAST_CHUNK, MOST_CHUNK = 256 << 10, 16, 64
 
 
@@ -55,9 +56,13 @@ class Step:
     """Tokens `[position, position + len(ids))` of a session on their way to the next stage.
 
     known: how many ids its first stage knew: a step that reaches them asks for the next token.
-    rows: [len(ids), width], float32; None at stage 1. opening: in the step at position 0, and
-    where it has changed. route: nodes of later stages that hold the session, by stage. prefix: all
-    ids before `position`, in the first step of a session that begins with another one's KV."""
+    drafts: guesses of the ids behind, where the next token is asked for: of these, too, the last
+    stage chooses what follows, as far as they are what it chose. accepted: ids right before
+    `position` that were drafts of the step before.
+    rows: [len(ids) + len(drafts), width], float32; None at stage 1. opening: in the step at
+    position 0, and where it has changed. route: nodes of later stages that hold the session, by
+    stage. prefix: all ids before `position`, in the first step of a session that begins with
+    another one's KV."""
 
     session: str
     epoch: int
@@ -68,6 +73,13 @@ class Step:
     opening: Opening | None = None
     route: dict[int, str] = field(default_factory=dict)
     prefix: tuple[int, ...] = ()
+    drafts: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+
+    @property
+    def fed(self) -> tuple[int, ...]:
+        """What its run takes, at stage 1."""
+        return self.ids + self.drafts
 
     @property
     def end(self) -> int:
@@ -176,8 +188,9 @@ def _step_doc(step: Step) -> dict[str, Any]:
     }
     if step.epoch:
         doc["e"] = step.epoch
-    if step.prefix:
-        doc["x"] = pack_ids(step.prefix)
+    for name, ids in (("x", step.prefix), ("d", step.drafts), ("a", step.accepted)):
+        if ids:
+            doc[name] = pack_ids(ids)
     if step.opening is not None:
         doc["o"] = step.opening.as_doc()
         doc["r"] = [[stage, node] for stage, node in step.route.items()]
@@ -190,13 +203,13 @@ def _forward(kind: type[Forward], doc: dict[str, Any], rows: memoryview) -> Forw
     steps = [_read_step(one) for one in _listed(doc, "steps", MOST_STEPS)]
     width = _count(doc.get("width", 0))
     if width:
-        if len(rows) != 4 * width * sum(len(step.ids) for step in steps):
+        if len(rows) != 4 * width * sum(len(step.fed) for step in steps):
             raise DecodeError(f"{len(rows)} bytes of hidden states do not fit their steps")
         table = np.frombuffer(rows, "<f4").reshape(-1, width)
         at = 0
         for step in steps:
-            step.rows = table[at : at + len(step.ids)]
-            at += len(step.ids)
+            step.rows = table[at : at + len(step.fed)]
+            at += len(step.fed)
     closed = {_name(key): _count(epoch) for key, epoch in _listed(doc, "closed", MOST_STEPS)}
     left = [_name(one) for one in _listed(doc, "left", MOST_STEPS)]
     asks = [
@@ -217,11 +230,17 @@ def _read_step(doc: dict[str, Any]) -> Step:
         opening=None if doc.get("o") is None else Opening.read(doc["o"]),
         route={_count(stage): _name(node) for stage, node in doc.get("r") or []},
         prefix=ids_of(doc, "x"),
+        drafts=ids_of(doc, "d"),
+        accepted=ids_of(doc, "a"),
     )
     if step.prefix and len(step.prefix) != step.position:
         raise DecodeError(f"{len(step.prefix)} ids before a step from {step.position}")
     if not ids or step.end > step.known:
         raise DecodeError(f"a step from {step.position} to {step.end} of {step.known} known ids")
+    if step.drafts and (not step.asks or len(step.drafts) > MOST_DRAFTS):
+        raise DecodeError(f"{len(step.drafts)} drafts behind {step.end} of {step.known} known ids")
+    if len(step.accepted) > min(step.position, MOST_DRAFTS):
+        raise DecodeError(f"{len(step.accepted)} drafts before a step from {step.position}")
     return step
 
 

@@ -59,11 +59,13 @@ class Tail:
         return bool(finish)
 
     def repeat(self, session: Session, index: int, out: Outbox) -> bool:
-        """Tell the id at `index` again; whether it was chosen before."""
+        """Tell the id at `index` and those behind it again; whether it was chosen before."""
         told = self._told.get(session.key)
         if told is None or index not in told.tokens:
             return False
-        self._tell(session, told.tokens[index], out)
+        while index in told.tokens:
+            self._tell(session, told.tokens[index], out)
+            index += 1
         return True
 
     def forget(self, key: str) -> None:

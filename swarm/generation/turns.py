@@ -26,7 +26,7 @@ def plan(ready: Iterable[tuple[Session, Step]]) -> list[Run]:
     chunk: Run | None = None
     single: dict[int, tuple[Session, Step]] = {}
     for session, step in ready:
-        if len(step.ids) == 1:
+        if len(step.fed) == 1:
             single[session.slot] = (session, step)
         elif chunk is None:
             chunk = Run(session.slot, ((session, step),))

@@ -24,6 +24,7 @@ from swarm.generation.head import HeadCore
 from swarm.generation.prefixes import Copy
 from swarm.generation.request import GenerateRequest
 from swarm.generation.sampling import choose
+from swarm.generation.speculation import Benefit, Drafter
 from swarm.generation.stage import USUAL, Limits, Shape, StageCore
 from swarm.generation.steps import Forward, decode_words, encode_words
 from swarm.generation.turns import Run
@@ -33,6 +34,27 @@ WIDTH, VOCABULARY, CONTEXT = 8, 41, 400
 TICK = 0.1  # seconds
 LATEST = 0.3  # seconds that a message is held back at most
 SEEN_DEAD, SEEN_HUNG = 0.2, 1.0  # seconds until gossip knows it
+
+
+class Always(Benefit):
+    """Drafts in each round, whether they pay or not."""
+
+    @property
+    def wants_drafts(self) -> bool:
+        return True
+
+
+class HalfRight:
+    """Drafts that begin as the text goes on, and end otherwise. texts: whole ones, by prompt."""
+
+    def __init__(self, rng: Random, texts: Sequence[Sequence[int]]) -> None:
+        self._rng, self._texts = rng, texts
+
+    def draft(self, ids: Sequence[int], most: int) -> tuple[int, ...]:
+        right = next((t for t in self._texts if list(t[: len(ids)]) == list(ids)), ())
+        good = right[len(ids) : len(ids) + self._rng.randint(0, max(most, 0))]
+        wrong = [self._rng.randrange(VOCABULARY) for _ in range(self._rng.randint(0, 2))]
+        return tuple([*good, *wrong][: max(most, 0)])
 
 
 class NumpyDecoder:
@@ -50,7 +72,9 @@ class NumpyDecoder:
         self._sums[target, : tokens + 1] = self._sums[source, : tokens + 1]
         self._sums[target, tokens + 1 :] = np.nan
 
-    def run(self, rows: np.ndarray, slot: int, positions: np.ndarray) -> np.ndarray:
+    def run(
+        self, rows: np.ndarray, slot: int, positions: np.ndarray, logits: int = 1
+    ) -> np.ndarray:
         hidden = self._embeddings[rows] if self.first else rows.astype(np.float64)
         out = np.empty(hidden.shape, np.float32)
         for at in range(hidden.shape[0]):
@@ -59,7 +83,10 @@ class NumpyDecoder:
                 position = int(positions[at]) + row
                 sums[position + 1] = 0.8 * sums[position] + hidden[at, row]
                 out[at, row] = np.tanh(sums[position + 1] @ self._map)
-        return 3.0 * (out[:, -1].astype(np.float64) @ self._head) if self.last else out
+        if not self.last:
+            return out
+        chosen = out[:, -logits:] if logits > 1 else out[:, -1]
+        return 3.0 * (chosen.astype(np.float64) @ self._head)
 
 
 def whole(request: GenerateRequest, last: int) -> list[int]:
@@ -103,7 +130,8 @@ class Client:
 
 class World:
     """last: stages. One agent may have all slots. Times are seconds from 0. loss, wild: parts of
-    the messages between nodes that are lost, and that come late or twice."""
+    the messages between nodes that are lost, and that come late or twice. drafter: of each
+    session, whether it pays or not; None for what nodes do."""
 
     def __init__(
         self,
@@ -115,12 +143,13 @@ class World:
         slots: int = 4,
         limits: Limits = USUAL,
         latency: tuple[float, float] = (0.0002, 0.002),
+        drafter: Callable[[], Drafter] | None = None,
     ) -> None:
         self.last, self.now, self.loss, self.wild = last, 0.0, loss, wild
         self.rng = Random(seed)
         self.nodes: dict[str, Node] = {}
         self.clients: dict[str, Client] = {}
-        self._slots, self._latency = slots, latency
+        self._slots, self._latency, self._drafter = slots, latency, drafter
         self._limits = replace(limits, shares=Shares(share=1.0))
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
@@ -163,7 +192,9 @@ class World:
             core: StageCore
             if stage == 1:
                 to = f"{name}/1"
-                core = HeadCore(self.last, name, shape, self._peers, to, limits=self._limits)
+                core = head = HeadCore(self.last, name, shape, self._peers, to, limits=self._limits)
+                if self._drafter is not None:
+                    head.drafter, head.benefit = self._drafter, Always()
             else:
                 core = StageCore(stage, self.last, name, shape, self._peers, self._limits)
             node.cores[stage] = (core, NumpyDecoder(stage, self.last, self._slots))
@@ -265,11 +296,12 @@ class World:
                 decoder.copy(copy.source, copy.target, copy.tokens)
             for run in runs:
                 if core.stage == 1:
-                    rows = np.array([step.ids for _, step in run.steps], np.int64)
+                    rows = np.array([step.fed for _, step in run.steps], np.int64)
                 else:
                     rows = np.stack([step.rows for _, step in run.steps if step.rows is not None])
                 positions = np.array([step.position for _, step in run.steps])
-                core.computed(run, decoder.run(rows, run.slot, positions), self.now)
+                wanted = 1 + len(run.steps[0][1].drafts)
+                core.computed(run, decoder.run(rows, run.slot, positions, wanted), self.now)
             node.busy.discard(core.stage)
             self._after(node, core)
 

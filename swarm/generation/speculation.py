@@ -1,0 +1,86 @@
+"""Drafts of the next tokens from a session's own text, and whether they pay. Pure.
+
+A draft is what followed the last two or three ids where they occurred before (prompt lookup). The
+last stage chooses each token as it would without drafts, and a round ends at the first one that is
+no draft: a draft changes the time of a token, and not the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from swarm.flow.latency import Usual
+
+LENGTHS = (3, 2)  # ids that have to occur again, the most first
+SAMPLES = 4  # rounds of either kind, before they are compared
+PLAIN_EVERY = 16  # rounds with drafts, behind which one without is timed
+FIRST_PAUSE, LONGEST_PAUSE = 32, 1024  # rounds without drafts where they do not pay
+MARGIN = 1.05  # so many times as fast drafts have to be
+
+
+class Drafter(Protocol):
+    """Of one session."""
+
+    def draft(self, ids: Sequence[int], most: int) -> tuple[int, ...]:
+        """What may follow `ids`, of `most` ids at most."""
+        ...
+
+
+class Lookup:
+    """Where short sequences of one session's ids occurred last."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[int, ...], int] = {}
+        self._read = 0
+
+    def draft(self, ids: Sequence[int], most: int) -> tuple[int, ...]:
+        """See `Drafter`."""
+        for end in range(self._read, len(ids)):
+            for length in LENGTHS:
+                if end >= length:
+                    self._ends[tuple(ids[end - length : end])] = end
+        self._read = len(ids)
+        for length in LENGTHS:
+            found = self._ends.get(tuple(ids[-length:]))
+            if found is not None and most > 0:
+                return tuple(ids[found : found + most])
+        return ()
+
+
+class Benefit:
+    """Compares rounds with drafts and rounds without, by tokens and seconds."""
+
+    def __init__(self) -> None:
+        self._plain, self._drafted, self._tokens = Usual(), Usual(), Usual()
+        self._timed = [0, 0]  # rounds without and with drafts, since the last pause
+        self._skip, self._pause = 0, FIRST_PAUSE
+
+    @property
+    def pays(self) -> bool:
+        """Whether drafts are faster, as far as is known."""
+        if min(self._timed) < SAMPLES:
+            return True
+        return self._tokens.ewma * self._plain.ewma >= MARGIN * self._drafted.ewma
+
+    @property
+    def wants_drafts(self) -> bool:
+        """Whether the next round is one with drafts."""
+        plain, drafted = self._timed
+        return self._skip == 0 and (plain >= SAMPLES or drafted < SAMPLES)
+
+    def ended(self, seconds: float, tokens: int, drafted: bool) -> None:
+        """A round has ended, of which so many tokens came."""
+        self._skip = max(0, self._skip - 1)
+        if not drafted:
+            self._plain.add(seconds)
+            self._timed[0] += 1
+            return
+        self._drafted.add(seconds)
+        self._tokens.add(float(tokens))
+        self._timed[1] += 1
+        if not self.pays:
+            self._skip, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+            self._timed = [0, 0]
+        elif self._timed[1] % PLAIN_EVERY == 0:
+            self._pause, self._skip = FIRST_PAUSE, 1
