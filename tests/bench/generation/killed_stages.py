@@ -28,12 +28,13 @@ FALLBACK = "fallback"
 @dataclass(frozen=True)
 class KillPlan:
     """kills: of each stage. sessions: under way at each kill. tokens: of each answer. seed: of the
-    moments."""
+    moments. drafts: of each step, 0 for none."""
 
     kills: int = 50
     sessions: int = 8
     tokens: int = 300
     seed: int = 1
+    drafts: int = 0
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ async def measure(plan: KillPlan, progress: Progress) -> dict[str, Any]:
     expected = await asyncio.to_thread(undisturbed, plan)
     found, chance = Found(), random.Random(plan.seed)
     flags = ("--slots", str(plan.sessions + 2), "--agent-share", "1")
+    flags += ("--drafts", str(plan.drafts))
     async with mesh_of(language(len(SHARDS)), *SHARDS, FALLBACK, flags=flags) as local:
         length = await _trial(local, plan, None, 0.0, expected, found)
         for number in range(plan.kills):
