@@ -64,8 +64,8 @@ async def measure(plan: KillPlan, progress: Progress) -> dict[str, Any]:
     """The document of `swarm bench generate --kills`. Raises the error of a start."""
     expected = await asyncio.to_thread(undisturbed, plan)
     found, chance = Found(), random.Random(plan.seed)
-    flags = ("--slots", str(plan.sessions + 2), "--agent-share", "1")
-    flags += ("--drafts", str(plan.drafts))
+    slots, drafts = str(plan.sessions + 2), str(plan.drafts)
+    flags = ("--slots", slots, "--agent-share", "1", "--drafts", drafts)
     async with mesh_of(language(len(SHARDS)), *SHARDS, FALLBACK, flags=flags) as local:
         length = await _trial(local, plan, None, 0.0, expected, found)
         for number in range(plan.kills):
