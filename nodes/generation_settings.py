@@ -54,6 +54,11 @@ class GenerationOptions:
         least=1,
         name="kept_mb",
     )
+    follow: bool = tuning(
+        False,
+        "A replica or a fallback node computes the sessions of other nodes' stages too, from stage "
+        "2 on, a moment behind: when such a node dies, little is computed again.",
+    )
     session_idle: float = tuning(
         30.0, "Seconds after which a session that nobody speaks of leaves its slot.", least=1
     )

@@ -32,9 +32,10 @@ from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.choice import Candidate
 from swarm.generation.effects import Ended, Pass, Prepare, Tell
 from swarm.generation.head import HeadCore
+from swarm.generation.limits import USUAL, Limits, Shape
 from swarm.generation.prefixes import Copy
 from swarm.generation.request import GenerateRequest
-from swarm.generation.stage import USUAL, Limits, Shape, StageCore
+from swarm.generation.stage import StageCore
 from swarm.generation.steps import Ask, Forward, Gone, decode_words, encode_words
 from swarm.generation.turns import Run
 from swarm.link import LinkMessage
@@ -147,7 +148,7 @@ class GenerationServer:
     async def drain(self, timeout: float) -> None:
         """Take no new session, let other nodes go on with those that are here, and wait up to
         `timeout` seconds for those that stay."""
-        self.core.draining = True
+        self.core.drain()
         self._emptied.clear()
         if isinstance(self.core, HeadCore):
             self.core.hand_over(time.monotonic())
@@ -411,6 +412,8 @@ class GenerationServer:
             self._send_words(to, words)
         for node, message in out.forward.items():
             self._send_forward(node, self.stage + 1, message)
+        for node, message in out.behind.items():
+            self._send_forward(node, self.stage + 1, message)
         for each in out.passes:
             self._passed[each.node] = [*self._passed.get(each.node, [])[-15:], each]
             ask = Ask(each.request, each.reply)
@@ -509,7 +512,8 @@ class GenerationServer:
             "model": self.info.model,
             "version": self.info.version,
             "slots": self.decoder.slots,
-            "sessions": len(core.sessions),
+            "sessions": core.served,
+            "followed": len(core.sessions) - core.served,
             "context": self.decoder.context,
             "kv_bytes": core.kv_bytes,
             "kept_bytes": core.kept_bytes,

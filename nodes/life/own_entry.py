@@ -56,7 +56,7 @@ class OwnEntry:
         self._gossiped_load: dict[Where, list[int]] = {}
         self._busy = Utilisation()
         self._gossiped_busy: dict[Where, float] = {}
-        self._holds: dict[Where, tuple[int, int, bytes]] = {}  # of stages of language models
+        self._holds: dict[Where, tuple[int, int, bool, bytes]] = {}  # of stages of language models
         self._holds_due = 0.0
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
         self._gossiped_link: dict[str, int] = {}  # by key, 0 for what need not be gossiped
@@ -142,13 +142,14 @@ class OwnEntry:
             else:
                 self._members.delete(key)
 
-    def _held(self) -> dict[Where, tuple[int, int, bytes]]:
-        """Sessions, slots and beginnings of the stages of language models."""
+    def _held(self) -> dict[Where, tuple[int, int, bool, bytes]]:
+        """What is told of the stages of language models, see `holds_entry`."""
         servers = [server for serving in self._servings() for server in serving.generation]
         return {
             (each.info.model, each.info.version, each.stage): (
-                len(each.core.sessions),
+                each.core.served,
                 each.decoder.slots,
+                self._config.generation.follow,
                 each.core.marks(),
             )
             for each in servers

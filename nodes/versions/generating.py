@@ -9,7 +9,7 @@ from nodes.generation.server import GenerationServer
 from nodes.versions.loaded import Loaded
 from nodes.versions.serving import Serving, Shared
 from swarm.generation.admission import Shares
-from swarm.generation.stage import Limits
+from swarm.generation.limits import Limits
 from swarm.gossip import Event
 from swarm.link import LinkMessage
 

@@ -21,8 +21,9 @@ fills/T     [model, version, number, slot]   the slot of the plan in force that 
 pace/T      [model, version, [us, …]]        microseconds of each stage on it, from stage 1
 load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
-holds/T/S   [sessions, slots, marks]         of stage S of a language model: its sessions, and which
-            beginnings of prompts it holds (swarm.generation.marks), 96 bytes at most
+holds/T/S   [sessions, slots, follows, marks]  of stage S of a language model: its sessions, whether
+            it follows those of others, and which beginnings of prompts it holds
+            (swarm.generation.marks), 96 bytes at most
 burns/T     [model, "latency"]               the objective that burns where this node answers
 busy/T/C    [[stage, thousandths of the time in which it computes], …] of the same stages
 
@@ -70,7 +71,7 @@ STAGES_PER_LOAD_KEY = 16  # stages whose loads travel together
 _IDLE_LOAD = (0,) * LOAD_FIELDS
 _LARGEST_LOAD = (MAX_COUNT,) * 2 + (MAX_TIME,) * 6
 MOST_MARKS = 128  # bytes
-_HOLDS_NOTHING = (0, 0, b"")
+_HOLDS_NOTHING = (0, 0, False, b"")
 _HOLDS_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,3})")
 _LOADS = ("load/", "busy/", "holds/", "learns/", "pace/", "burns/")
 _LOAD_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,2})")
@@ -123,10 +124,12 @@ def busy_entries(busy: Mapping[Where, float]) -> dict[str, list[list[int]]]:
     return entries
 
 
-def holds_entry(where: Where, sessions: int, slots: int, marks: bytes) -> tuple[str, list[Any]]:
+def holds_entry(
+    where: Where, sessions: int, slots: int, follows: bool, marks: bytes
+) -> tuple[str, list[Any]]:
     """The key and value by which a node tells of a language model's stage."""
     model, version, stage = where
-    return f"holds/{_tag(model, version)}/{stage}", [sessions, slots, marks]
+    return f"holds/{_tag(model, version)}/{stage}", [sessions, slots, follows, marks]
 
 
 def learns_entry(
@@ -258,12 +261,13 @@ def _row(row: object) -> bool:
 
 
 def _holds(rest: str, value: object) -> bool:
-    if not (isinstance(value, list | tuple) and len(value) == 3):
+    if not (isinstance(value, list | tuple) and len(value) == 4):
         return False
-    *counts, marks = value
+    *counts, follows, marks = value
     return (
         _HOLDS_KEY.fullmatch(rest) is not None
         and all(type(count) is int and 0 <= count <= MAX_COUNT for count in counts)
+        and type(follows) is bool
         and isinstance(marks, bytes)
         and len(marks) <= MOST_MARKS
     )
@@ -344,8 +348,8 @@ _KEYED: dict[str, Any] = {
 @dataclass(frozen=True, slots=True)
 class StagePeer:
     """One node that serves a stage, as gossip tells it. link_wait: seconds. link_rate: bytes a
-    second, 0.0 where it is fast or unknown. codecs: those that it reads. holds: sessions, slots and
-    marks of a language model's stage, see `holds_entry`."""
+    second, 0.0 where it is fast or unknown. codecs: those that it reads. holds: of a language
+    model's stage, see `holds_entry`."""
 
     node: str
     priority: int
@@ -355,7 +359,7 @@ class StagePeer:
     link_wait: float = 0.0
     link_rate: float = 0.0
     codecs: frozenset[str] = frozenset()
-    holds: tuple[int, int, bytes] = _HOLDS_NOTHING
+    holds: tuple[int, int, bool, bytes] = _HOLDS_NOTHING
 
 
 def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> list[StagePeer]:

@@ -16,14 +16,15 @@ LEAN = 0.5
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A living node of a stage. priority: 0 for a primary; the lowest go first. sessions, slots: as
-    it told lately; no slots where it did not. marks: what it holds, see `swarm.generation.marks`.
-    """
+    it told lately; no slots where it did not. follows: it follows sessions of others. marks: what
+    it holds, see `swarm.generation.marks`."""
 
     node: str
     priority: int = 0
     draining: bool = False
     sessions: int = 0
     slots: int = 0
+    follows: bool = False
     marks: bytes = b""
 
 

@@ -52,9 +52,11 @@ class Ended:
 
 @dataclass(slots=True)
 class Outbox:
-    """forward: by the next stage's node. words: by the subject that hears them."""
+    """forward: by the next stage's node. behind: by the node that follows it. words:
+    by the subject that hears them."""
 
     forward: dict[str, Forward] = field(default_factory=dict)
+    behind: dict[str, Forward] = field(default_factory=dict)
     words: dict[str, list[Word]] = field(default_factory=dict)
     tells: list[Tell] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
@@ -65,6 +67,10 @@ class Outbox:
         message = self.forward.setdefault(node, Forward(""))
         message.steps.append(step)
         message.probe = message.probe or probe
+
+    def follow(self, node: str, step: Step) -> None:
+        """Send a step to a follower."""
+        self.behind.setdefault(node, Forward("", follow=True)).steps.append(step)
 
     def close(self, node: str, session: str, epoch: int) -> None:
         """A session has ended."""

@@ -26,10 +26,11 @@ from swarm.generation.admission import AGAIN_AFTER, Admission, Asked
 from swarm.generation.choice import Candidate, choose, holder, with_room
 from swarm.generation.effects import Ended, Pass, Prepare, Tell
 from swarm.generation.grammar import Grammars
+from swarm.generation.limits import USUAL, Limits, Shape
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
 from swarm.generation.speculation import Benefit, Drafter, Lookup
-from swarm.generation.stage import USUAL, Limits, Shape, StageCore
+from swarm.generation.stage import StageCore
 from swarm.generation.steps import (
     MOST_DRAFTS,
     Alive,

@@ -82,7 +82,31 @@ class Kept:
 
     def since(self, position: int) -> list[Chunk]:
         """The chunks with tokens from `position` on."""
-        return [chunk for chunk in self.chunks if chunk.end > position]
+        found: deque[Chunk] = deque()
+        for chunk in reversed(self.chunks):
+            if chunk.end <= position:
+                break
+            found.appendleft(chunk)
+        return list(found)
+
+
+@dataclass(slots=True)
+class Stream:
+    """What a follower of a session gets. sent, held: tokens, as far as it was sent and as it said.
+    at: when it last said something, or was sent something behind all that it held. heard: it has
+    said something. row: bytes of a token."""
+
+    node: str
+    sent: int
+    held: int
+    at: float
+    heard: bool = False
+    row: int = 0
+
+    @property
+    def ahead(self) -> int:
+        """Bytes on their way."""
+        return (self.sent - self.held) * self.row
 
 
 @dataclass(slots=True)
@@ -96,7 +120,9 @@ class Session:
     began. reaches: the end of the step that is running. refused: nodes that had no slot for it.
     announce: the next stage has not heard the present opening yet. shared: tokens whose KV were
     another session's. guess: of the latest run, None if that had no drafts. offered: where the
-    drafts end that the next stage has got behind `sent`, if it got some.
+    drafts end that the next stage has got behind `sent`, if it got some. stream: to the node that
+    follows this session, at rest until `rests`. follows: another node serves this session, and this
+    one computes what it computes. owes: the sender is to hear how much is held.
     """
 
     key: str
@@ -120,6 +146,10 @@ class Session:
     shared: int = 0
     guess: Guess | None = None
     offered: int = 0
+    stream: Stream | None = None
+    rests: float = 0.0
+    follows: bool = False
+    owes: bool = False
     refused: set[str] = field(default_factory=set)
     resent: tuple[float, int, str] = (-1e9, -1, "")  # when, from where, to whom
     asked: tuple[float, int] = (-1e9, -1)  # when the stage before was told what lacks, from where

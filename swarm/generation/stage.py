@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from swarm.errors import Internal, SwarmError
-from swarm.generation.admission import USUAL_SHARES, Shares
 from swarm.generation.choice import Candidate, choose, holder, with_room
 from swarm.generation.effects import Outbox, Prepare
+from swarm.generation.following import due, rest, said
 from swarm.generation.grammar import Grammars
+from swarm.generation.limits import USUAL, Limits, Shape
 from swarm.generation.prefixes import Copy, Prefixes, Source
 from swarm.generation.request import Opening
 from swarm.generation.session import Chunk, Guess, Session
@@ -27,6 +27,7 @@ from swarm.generation.steps import (
     Failed,
     Forward,
     Full,
+    Holds,
     Moved,
     Stale,
     Step,
@@ -41,46 +42,6 @@ SHUN_FOR = 3.0  # seconds for which a node that failed gets no session
 PROBE_WITHIN = 0.4  # seconds in which a living process answers a probe
 MOST_ENDED, ENDED_FOR = 4096, 60.0  # sessions that have ended, seconds that they are remembered
 PRESSED_AFTER = 5.0  # seconds; a session without news for so long makes room for a new one
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Of a stage's decoder: see `shards.decoder.stage.DecoderStage`."""
-
-    width: int
-    context: int
-    slots: int
-    kv_bytes_per_token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of a stage."""
-
-    kept_bytes: int = 256 << 20
-    """Of hidden states that are kept for a new node of the next stage; what lies beyond is computed
-    again from token ids."""
-
-    pending_bytes: int = 64 << 20
-    """Of steps that wait for a run; later ones are dropped, and come again."""
-
-    idle: float = 30.0
-    """Seconds after which a session that nobody speaks of leaves its slot."""
-
-    shares: Shares = USUAL_SHARES
-    """Of one agent, at stage 1."""
-
-    reuse: bool = True
-    """Whether a session that begins as another one takes a copy of its keys and values."""
-
-    drafts: int = 0
-    """Ids that stage 1 guesses from a session's own text while no other session is under way."""
-
-    quota: float = 0.0
-    """Tokens a second of prompts and answers of one agent, at stage 1; 0.0 for any number."""
-
-
-USUAL = Limits()
 
 
 class StageCore:
@@ -118,6 +79,11 @@ class StageCore:
         self._ended: dict[str, tuple[int, float]] = {}
 
     @property
+    def served(self) -> int:
+        """Sessions, without those that are followed."""
+        return sum(not session.follows for session in self.sessions.values())
+
+    @property
     def is_idle(self) -> bool:
         """Whether there is no session, and nobody who waits for one."""
         return not self.sessions
@@ -138,7 +104,10 @@ class StageCore:
         for key in message.left:
             self.drop(key)
         for step in message.steps:
-            self._take(step, message.back, message.probe, now)
+            if message.follow:
+                self._follow(step, message.back, now)
+            else:
+                self._take(step, message.back, message.probe, now)
 
     def _take(self, step: Step, back: str, probe: bool, now: float) -> None:
         session = self.sessions.get(step.session)
@@ -167,6 +136,8 @@ class StageCore:
             session.opening, session.epoch = step.opening, step.epoch
             session.route |= step.route
             session.announce = True
+        if session.follows:
+            self._serve(session, now)
         if step.accepted:
             session.learn(step.position - len(step.accepted), step.accepted)
             self.kept_bytes += session.settle(step.position)
@@ -177,6 +148,43 @@ class StageCore:
         if step.end <= session.reach and self._is_done(session, step, probe, now):
             return
         self._wait(session, step)
+
+    def _follow(self, step: Step, back: str, now: float) -> None:
+        """A step of a session that another node serves: it is computed, and nothing is sent on."""
+        session = self.sessions.get(step.session)
+        if session is None:
+            if step.epoch <= self._ended.get(step.session, (-1, 0.0))[0]:
+                return
+            if step.opening is None or not self._may_begin(step):
+                self._out.word(back, Holds(step.session, 0))
+                return
+            session = self._open(step.session, step.opening, step.epoch, now, step.prefix, True)
+            if session is None:
+                self._out.word(back, Full(step.session))
+                return
+        if not session.follows:
+            return  # it is served here by now
+        if step.epoch < session.epoch:
+            self._out.word(back, Stale(session.key, session.epoch))
+            return
+        session.touched, session.back, session.owes = now, back, True
+        if step.opening is not None:
+            session.opening, session.epoch = step.opening, step.epoch
+            session.route |= step.route
+        if step.position <= session.reach < step.end:
+            session.learn(step.position, step.ids)
+            step.known = step.end + 1  # the next token is not for a follower to ask for
+            self._wait(session, step)
+
+    def _serve(self, session: Session, now: float) -> None:
+        """The node that served a session is gone: it goes on here, behind what is held."""
+        session.follows, session.announce = False, True
+        self.counts["taken_over"] += 1
+        self.pending_bytes -= sum(step.nbytes for step in session.pending)
+        session.pending.clear()  # its sender sends again what it did not hear to be held
+        if self._tail is None:
+            session.sent = session.held
+            self._find_next(session, now)
 
     def _may_begin(self, step: Step) -> bool:
         """Whether the KV before a session's first step are here, or there are none."""
@@ -205,6 +213,11 @@ class StageCore:
             return True
         return not step.asks and step.end <= session.sent
 
+    def drain(self) -> None:
+        """Take no new session; those that are only followed leave."""
+        self.draining = True
+        self._make_room(self.shape.slots)
+
     # --- turns ------------------------------------------------------------------------
 
     def plan(self, now: float) -> list[Run]:
@@ -220,6 +233,8 @@ class StageCore:
     def _ready(self, now: float) -> list[tuple[Session, Step]]:
         """The next step of each session, those that ran the longest ago first."""
         waiting = [s for s in self.sessions.values() if s.pending and not s.running]
+        # Those that are only followed compute while no others do.
+        waiting = [s for s in waiting if not s.follows] or waiting
         waiting.sort(key=lambda session: session.ran)
         for session in waiting:
             while session.pending and session.pending[0].position > session.held:
@@ -252,6 +267,7 @@ class StageCore:
             if step.drafts:
                 hidden = None if self._tail else rows[at][len(step.ids) :]
                 session.guess = Guess(step.end, step.drafts, hidden)
+            session.owes = session.follows
             if self._tail is None:
                 self._pass_on(session, step, rows[at].copy() if len(run.steps) > 1 else rows[at])
             elif step.asks:
@@ -294,6 +310,8 @@ class StageCore:
         self.kept_bytes += session.kept.put(chunk)
         while self.kept_bytes > self._limits.kept_bytes and (freed := session.kept.drop_first()):
             self.kept_bytes -= freed
+        if session.follows:
+            return
         # Behind a gap nothing is sent: what is lacking comes first, and that was perhaps not heard.
         if step.position > max(session.sent, session.offered):
             self._lacks(session, session.sent, session.ran)
@@ -321,10 +339,20 @@ class StageCore:
             return  # `tick` looks again
         opens = chunk.position == 0 or probe or session.announce
         session.announce = False
+        step = self._step(session, chunk, known, opens, guess)
+        self._out.step(session.to, step, probe)
+        session.offered = step.end + len(step.drafts)
+        session.sent = max(session.sent, chunk.end)
+        if probe:
+            self._probed.setdefault(session.to, now + PROBE_WITHIN)
+
+    def _step(
+        self, session: Session, chunk: Chunk, known: int, opens: bool, guess: Guess | None = None
+    ) -> Step:
         rows = chunk.rows
         if guess is not None and guess.rows is not None:
             rows = np.concatenate([rows, guess.rows])
-        step = Step(
+        return Step(
             session.key,
             session.epoch,
             chunk.position,
@@ -339,16 +367,11 @@ class StageCore:
             () if guess is None else guess.ids,
             tuple(session.ids[session.sent : chunk.position]),
         )
-        self._out.step(session.to, step, probe)
-        session.offered = step.end + len(step.drafts)
-        session.sent = max(session.sent, chunk.end)
-        if probe:
-            self._probed.setdefault(session.to, now + PROBE_WITHIN)
 
-    def _find_next(self, session: Session, now: float) -> bool:
-        """Choose a node of the next stage, which holds nothing yet; whether there is one."""
+    def _find_next(self, session: Session, now: float, follower: str = "") -> bool:
+        """Choose a node of the next stage; whether there is one. follower: holds most of it."""
         avoid = session.refused | {n for n, until in self._shunned.items() if until > now}
-        hint = session.route.get(self.stage + 1, "")
+        hint = session.route.get(self.stage + 1, follower)
         session.to = choose(session.key, self._peers(self.stage + 1), avoid, hint)
         if not session.to:
             return False
@@ -359,11 +382,17 @@ class StageCore:
 
     def _rebind(self, session: Session, now: float) -> bool:
         """Go on with another node of the next stage; whether there is one."""
+        stream, session.stream = session.stream, None
         session.to, session.sent, session.offered = "", 0, 0
-        if not self._find_next(session, now):
+        if not self._find_next(session, now, "" if stream is None else stream.node):
             return False
         self.counts["rebound"] += 1
-        self._resend(session, 0, now)
+        have = 0
+        if stream is not None and session.to == stream.node and session.kept.chunks:
+            # The last chunk goes again: it asks for the token that is missing.
+            have = min(stream.held, session.kept.chunks[-1].position)
+            session.announce = True
+        self._resend(session, have, now)
         return True
 
     def _resend(self, session: Session, have: int, now: float) -> None:
@@ -408,6 +437,10 @@ class StageCore:
                     self._resend(session, min(have, session.held), now)
             case Behind(key):
                 self._out.leave(node, key)
+            case Holds(_, have):
+                said(session, node, have, now)
+            case Full() if session.stream is not None and node == session.stream.node:
+                rest(session, now)
             case Full() if node == session.to:
                 session.refused.add(node)
                 session.route.pop(self.stage + 1, None)
@@ -433,6 +466,8 @@ class StageCore:
         self._probed.pop(node, None)
         self._shunned[node] = now + SHUN_FOR
         for session in list(self.sessions.values()):
+            if session.stream is not None and session.stream.node == node:
+                session.stream = None
             if session.route.get(self.stage + 1) == node:
                 del session.route[self.stage + 1]
             if session.to == node:
@@ -440,7 +475,7 @@ class StageCore:
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        for node in [node for node, due in self._probed.items() if due <= now]:
+        for node in [node for node, until in self._probed.items() if until <= now]:
             self.counts["hung"] += 1
             self.gone(node, now)
         self._shunned = {n: until for n, until in self._shunned.items() if until > now}
@@ -451,11 +486,29 @@ class StageCore:
             if now - session.touched > self._limits.idle:
                 self.counts["evicted"] += 1
                 self.drop(session.key)
+            elif session.follows:
+                self._tell_held(session)
             elif self._tail is None and not session.to and session.held > session.shared:
                 session.refused.clear()
                 self._rebind(session, now)
             elif session.to in leaving:
                 self._leave(session, now)
+        if self._tail is None and self.sessions:
+            self._stream(now)
+
+    def _tell_held(self, session: Session) -> None:
+        if session.owes:
+            session.owes = False
+            self._out.word(session.back, Holds(session.key, session.held))
+
+    def _stream(self, now: float) -> None:
+        """Send followers what the next stage has had meanwhile."""
+        nodes = self._peers(self.stage + 1)
+        for parcel in due(self.sessions.values(), nodes, self._shunned.keys(), now):
+            session, chunk = parcel.session, parcel.chunk
+            opens = chunk.position in (0, session.shared)
+            known = max(len(session.ids), session.opening.prompt)
+            self._out.follow(parcel.node, self._step(session, chunk, known, opens))
 
     def _leaving_nodes(self) -> set[str]:
         if self._tail is not None or not self.sessions:
@@ -471,12 +524,22 @@ class StageCore:
             self._rebind(session, now)
 
     def _open(
-        self, key: str, opening: Opening, epoch: int, now: float, ids: Sequence[int] = ()
+        self,
+        key: str,
+        opening: Opening,
+        epoch: int,
+        now: float,
+        ids: Sequence[int] = (),
+        follows: bool = False,
     ) -> Session | None:
         """A session in a free slot; None where there is none. ids: of its beginning, as much of
-        which as another slot holds is copied."""
+        which as another slot holds is copied. follows: it takes no slot that others may need."""
         if self.draining:
             return None
+        spare = max(1, self.shape.slots // 4) + 1
+        if follows and len(self._free_slots()) < spare:
+            return None
+        self._make_room(spare)
         if not self._free_slots():
             idle = min(self.sessions.values(), key=lambda each: each.touched, default=None)
             if idle is None or now - idle.touched < PRESSED_AFTER:
@@ -488,10 +551,18 @@ class StageCore:
         self.counts["opened"] += 1
         source, tokens = self._prefixes.longest(ids, self.sessions.values())
         slot = self._prefixes.place(self._free_slots(), source, tokens)
-        session = self.sessions[key] = Session(key, opening, epoch, slot, now)
+        session = self.sessions[key] = Session(key, opening, epoch, slot, now, follows=follows)
         if source is not None:
             self._share(session, source, list(ids[:tokens]))
         return session
+
+    def _make_room(self, spare: int) -> None:
+        """Sessions that are only followed leave so many slots free."""
+        followed = [session for session in self.sessions.values() if session.follows]
+        followed.sort(key=lambda session: (session.running, session.touched))
+        for session in followed[: max(0, spare - len(self._free_slots()))]:
+            self.counts["unfollowed"] += 1
+            self.drop(session.key)
 
     def _share(self, session: Session, source: Source, ids: list[int]) -> None:
         """A session begins with KV of another one, here and at the next stages, as far as known."""
@@ -524,6 +595,8 @@ class StageCore:
             self._remember_end(key, session.epoch, session.touched)
             if session.to:
                 self._out.close(session.to, key, session.epoch)
+            if session.stream is not None:
+                self._out.close(session.stream.node, key, session.epoch)
         self.drop(key)
 
     def _remember_end(self, key: str, epoch: int, now: float) -> None:

@@ -5,7 +5,9 @@ over, and gives the same bits. It carries its token ids too, so each stage holds
 record, and any of them can begin the session anew at the next node.
 
     forward  steps; sessions that have ended or left; a question whether the node lives (`probe`)
+             the same steps for a node that follows (`follow`)
     back     behind: a stage holds fewer tokens, and says how many      full: it has no slot
+             holds: a follower says how many tokens it holds
              stale: a newer attempt of the session is under way         failed: a run raised
              tokens: chosen by the last stage                           gone: the client is gone
              alive: the answer to a probe                               moved: who serves stage k
@@ -109,7 +111,7 @@ class Ask:
 class Forward:
     """One message to the next stage. back: the subject that the sender hears words on. closed:
     sessions that have ended, with the number of their last attempt. left: sessions that go on at
-    another node."""
+    another node. follow: the receiver computes the steps, and sends nothing on."""
 
     back: str
     steps: list[Step] = field(default_factory=list)
@@ -117,6 +119,7 @@ class Forward:
     left: list[str] = field(default_factory=list)
     probe: bool = False
     asks: list[Ask] = field(default_factory=list)
+    follow: bool = False
 
     @property
     def is_alone(self) -> bool:
@@ -133,7 +136,7 @@ class Forward:
         pieces, size = [replace(self, steps=[])], 0
         for step in self.steps:
             if size and size + step.nbytes > largest:
-                pieces.append(Forward(self.back))
+                pieces.append(Forward(self.back, follow=self.follow))
                 size = 0
             pieces[-1].steps.append(step)
             size += step.nbytes
@@ -144,6 +147,8 @@ class Forward:
         head: dict[str, Any] = {"v": 1, "back": self.back}
         if self.probe:
             head["probe"] = True
+        if self.follow:
+            head["follow"] = True
         if self.closed:
             head["closed"] = [[key, epoch] for key, epoch in self.closed.items()]
         if self.left:
@@ -216,7 +221,8 @@ def _forward(kind: type[Forward], doc: dict[str, Any], rows: memoryview) -> Forw
         Ask(GenerateRequest.read(request), _subject(reply))
         for request, reply in _listed(doc, "asks", MOST_STEPS)
     ]
-    return kind(_subject(doc["back"]), steps, closed, left, doc.get("probe") is True, asks)
+    probe, follow = doc.get("probe") is True, doc.get("follow") is True
+    return kind(_subject(doc["back"]), steps, closed, left, probe, asks, follow)
 
 
 def _read_step(doc: dict[str, Any]) -> Step:
@@ -247,6 +253,14 @@ def _read_step(doc: dict[str, Any]) -> Step:
 @dataclass(frozen=True, slots=True)
 class Behind:
     """The sender of this word holds `have` tokens of a session: send it those from there on."""
+
+    session: str
+    have: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """A follower holds `have` tokens of a session."""
 
     session: str
     have: int
@@ -307,7 +321,7 @@ class Failed:
     status: str = Status.INTERNAL
 
 
-Word = Behind | Full | Stale | Token | Gone | Alive | Moved | Failed
+Word = Behind | Holds | Full | Stale | Token | Gone | Alive | Moved | Failed
 
 
 def encode_words(node: str, words: Iterable[Word]) -> bytes:
@@ -332,6 +346,8 @@ def _word(word: Word) -> list[Any]:
     match word:
         case Behind(session, have):
             return ["behind", session, have]
+        case Holds(session, have):
+            return ["holds", session, have]
         case Full(session):
             return ["full", session]
         case Stale(session, epoch):
@@ -352,6 +368,8 @@ def _read_word(item: Any) -> Word:
     match item:
         case ["behind", session, have]:
             return Behind(_name(session), _count(have))
+        case ["holds", session, have]:
+            return Holds(_name(session), _count(have))
         case ["full", session]:
             return Full(_name(session))
         case ["stale", session, epoch]:

@@ -66,8 +66,8 @@ def test_shards_answer_as_one_process_does_and_so_they_do_when_they_die() -> Non
     """Both benchmarks, once: a wrong text raises in the first, and counts in the second."""
     document = GENERATE.document(GeneratePlan((1, 4), tokens=40, rounds=1))
     assert document["figures"]["4/shards/share"]["value"] > 0
-    killed = KILLED.document(KillPlan(kills=1, sessions=4, tokens=150))
-    assert (killed["texts"], killed["wrong"]) == (12, 0)
+    killed = KILLED.document(KillPlan(kills=1, sessions=4, tokens=150, follow=True))
+    assert (killed["texts"], killed["wrong"]) == (24, 0)
 
 
 @pytest.mark.benchmark

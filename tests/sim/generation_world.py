@@ -21,11 +21,12 @@ from swarm.generation.choice import Candidate
 from swarm.generation.effects import Outbox, Tell
 from swarm.generation.follow import Follower, GeneratedToken
 from swarm.generation.head import HeadCore
+from swarm.generation.limits import USUAL, Limits, Shape
 from swarm.generation.prefixes import Copy
 from swarm.generation.request import GenerateRequest
 from swarm.generation.sampling import choose
 from swarm.generation.speculation import Benefit, Drafter
-from swarm.generation.stage import USUAL, Limits, Shape, StageCore
+from swarm.generation.stage import StageCore
 from swarm.generation.steps import Forward, decode_words, encode_words
 from swarm.generation.turns import Run
 from swarm.wire.maps import pack
@@ -118,7 +119,8 @@ class Node:
     known: bool = True  # gossip lists it
     held: list[Callable[[], None]] = field(default_factory=list)
     busy: set[int] = field(default_factory=set)
-    told: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)  # as gossip has it
+    follows: bool = False
+    told: dict[int, tuple[int, int, bool, bytes]] = field(default_factory=dict)  # as gossip has it
 
 
 @dataclass
@@ -185,8 +187,10 @@ class World:
 
     # --- nodes ------------------------------------------------------------------------
 
-    def join(self, name: str, stages: Iterable[int], priority: int = 0) -> Node:
-        node = self.nodes[name] = Node(name, priority, {})
+    def join(
+        self, name: str, stages: Iterable[int], priority: int = 0, follows: bool = False
+    ) -> Node:
+        node = self.nodes[name] = Node(name, priority, {}, follows=follows)
         for stage in stages:
             shape = Shape(WIDTH, CONTEXT, self._slots, 64)
             core: StageCore
@@ -238,7 +242,7 @@ class World:
         node = self.nodes[name]
         node.draining = True
         for core, _ in node.cores.values():
-            core.draining = True
+            core.drain()
             if isinstance(core, HeadCore):
                 core.hand_over(self.now)
             self._after(node, core)
@@ -267,7 +271,7 @@ class World:
     def _tick(self, node: Node, core: StageCore) -> None:
         def tick() -> None:
             core.tick(self.now)
-            node.told[core.stage] = (len(core.sessions), self._slots, core.marks())
+            node.told[core.stage] = (core.served, self._slots, node.follows, core.marks())
             self._after(node, core)
 
         self._do(node, tick)
@@ -308,7 +312,7 @@ class World:
         self._do(node, compute)
 
     def _deliver(self, node: Node, core: StageCore, out: Outbox) -> None:
-        for name, message in out.forward.items():
+        for name, message in (*out.forward.items(), *out.behind.items()):
             message.back = f"{node.name}/{core.stage}"
             data = b"".join(bytes(part) for part in message.parts())
             self._send(node.name, name, partial(self._arrived, node, core, name, data))

@@ -4,6 +4,7 @@ the pause of each session."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
@@ -15,7 +16,7 @@ from support.meshes import READY, all_ready, mesh_of
 from bench.generation.generate import SHARDS
 from bench.generation.language import MODEL, answers, language, prompt, sampling
 from bench.report.figure import percentile
-from bench.report.frame import Benchmark, Progress
+from bench.report.frame import Benchmark, Progress, by_turns
 from bench.report.tables import facts
 from nodes.console import out
 from nodes.up.mesh import LocalMesh
@@ -23,18 +24,21 @@ from nodes.up.supervisor import NodeProcess
 from shards.decoder.load import load_decoder_stage
 
 FALLBACK = "fallback"
+REPLAY, FOLLOWED = "replayed", "followed"
 
 
 @dataclass(frozen=True)
 class KillPlan:
     """kills: of each stage. sessions: under way at each kill. tokens: of each answer. seed: of the
-    moments. drafts: of each step, 0 for none."""
+    moments. drafts: of each step, 0 for none. follow: by turns with a mesh whose fallback follows
+    the sessions."""
 
     kills: int = 50
     sessions: int = 8
     tokens: int = 300
     seed: int = 1
     drafts: int = 0
+    follow: bool = False
 
 
 @dataclass(slots=True)
@@ -63,19 +67,38 @@ def undisturbed(plan: KillPlan) -> list[list[int]]:
 async def measure(plan: KillPlan, progress: Progress) -> dict[str, Any]:
     """The document of `swarm bench generate --kills`. Raises the error of a start."""
     expected = await asyncio.to_thread(undisturbed, plan)
-    found, chance = Found(), random.Random(plan.seed)
     slots, drafts = str(plan.sessions + 2), str(plan.drafts)
     flags = ("--slots", slots, "--agent-share", "1", "--drafts", drafts)
-    async with mesh_of(language(len(SHARDS)), *SHARDS, FALLBACK, flags=flags) as local:
-        length = await _trial(local, plan, None, 0.0, expected, found)
-        for number in range(plan.kills):
+    ways = {REPLAY: flags} | ({FOLLOWED: (*flags, "--follow")} if plan.follow else {})
+    found, length, chance = {name: Found() for name in ways}, {}, random.Random(plan.seed)
+    async with contextlib.AsyncExitStack() as stack:
+        meshes = {
+            name: await stack.enter_async_context(
+                mesh_of(language(len(SHARDS)), *SHARDS, FALLBACK, flags=given)
+            )
+            for name, given in ways.items()
+        }
+        for name, local in meshes.items():
+            length[name] = await _trial(local, plan, None, 0.0, expected, found[name])
+        for number, name in by_turns(plan.kills, list(ways)):
             for role in SHARDS:
-                progress(f"kill {number + 1} of {plan.kills}, {role}; {found.wrong} wrong")
+                wrong = sum(each.wrong for each in found.values())
+                progress(f"kill {number} of {plan.kills}, {role}, {name}; {wrong} wrong")
+                local = meshes[name]
                 node = next(node for node in local.supervisor.nodes if node.role == role)
                 await _takes_sessions(local, node)
-                after = length * chance.random()
-                await _trial(local, plan, node, after, expected, found)
+                after = length[name] * chance.random()
+                await _trial(local, plan, node, after, expected, found[name])
                 await all_ready(local)
+    return {
+        "kills": plan.kills * len(SHARDS) * len(ways),
+        "texts": sum(each.texts for each in found.values()),
+        "wrong": sum(each.wrong for each in found.values()),
+        **{name: _figures(each) for name, each in found.items()},
+    }
+
+
+def _figures(found: Found) -> dict[str, Any]:
     pauses = [pause for each in found.pauses.values() for pause in each]
     by_stage = {
         role: {
@@ -85,9 +108,6 @@ async def measure(plan: KillPlan, progress: Progress) -> dict[str, Any]:
         for role, each in found.pauses.items()
     }
     return {
-        "kills": plan.kills * len(SHARDS),
-        "texts": found.texts,
-        "wrong": found.wrong,
         "under_way": found.hit,
         "longest_wait_undisturbed_ms": round(1e3 * max(found.usual), 1),
         "pause_p50_ms": round(1e3 * percentile(pauses, 0.5), 1),

@@ -164,7 +164,7 @@ SERVES_KEY, LOAD_KEY = (
     *serves_entries([("m", "1", 1)]),
     *load_entries({("m", "1", 1): [0] * 8}),
 )
-HOLDS_KEY, HOLDS = holds_entry(("m", "1", 1), 3, 8, bytes(96))
+HOLDS_KEY, HOLDS = holds_entry(("m", "1", 1), 3, 8, True, bytes(96))
 ROW = [1, *[0] * 8]
 
 
@@ -198,10 +198,11 @@ ROW = [1, *[0] * 8]
         (LOAD_KEY[:-1] + "257", [[257 * 16, *[0] * 8]]),
         (HOLDS_KEY, None),
         (HOLDS_KEY, [3, 8]),
-        (HOLDS_KEY, [3, -8, b""]),
-        (HOLDS_KEY, [True, 8, b""]),
-        (HOLDS_KEY, [3, 8, ""]),
-        (HOLDS_KEY, [3, 8, bytes(MOST_MARKS + 1)]),
+        (HOLDS_KEY, [3, -8, True, b""]),
+        (HOLDS_KEY, [True, 8, True, b""]),
+        (HOLDS_KEY, [3, 8, 1, b""]),
+        (HOLDS_KEY, [3, 8, True, ""]),
+        (HOLDS_KEY, [3, 8, True, bytes(MOST_MARKS + 1)]),
         ("holds/m/1", HOLDS),
         (SERVES_KEY, None),
         (SERVES_KEY, "everything"),
@@ -254,8 +255,8 @@ def test_whatever_a_peer_says_routing_reads_what_was_believed_without_an_error(
 def test_what_a_language_models_stage_holds_is_read_of_that_stage_alone() -> None:
     stages = serves_entries([("m", "1", 1), ("m", "1", 2)])
     said = peer(as_read(stages | {HOLDS_KEY: HOLDS}))
-    assert [each.holds for each in serving([said], "m", "1", 1)] == [(3, 8, bytes(96))]
-    assert [each.holds for each in serving([said], "m", "1", 2)] == [(0, 0, b"")]
+    assert [each.holds for each in serving([said], "m", "1", 1)] == [(3, 8, True, bytes(96))]
+    assert [each.holds for each in serving([said], "m", "1", 2)] == [(0, 0, False, b"")]
 
 
 def test_a_load_that_names_stages_nobody_serves_adds_none() -> None:

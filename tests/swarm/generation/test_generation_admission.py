@@ -15,8 +15,8 @@ from swarm.generation.admission import Admission, Shares
 from swarm.generation.choice import Candidate
 from swarm.generation.effects import Ended
 from swarm.generation.head import HeadCore
+from swarm.generation.limits import Limits, Shape
 from swarm.generation.request import GenerateRequest
-from swarm.generation.stage import Limits, Shape
 
 SLOTS = 8
 

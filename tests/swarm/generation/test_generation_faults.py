@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.generation.limits import Limits, Shape
 from swarm.generation.request import GenerateRequest, Opening, Sampling
-from swarm.generation.stage import Limits, Shape, StageCore
+from swarm.generation.stage import StageCore
 from swarm.generation.steps import Forward, Step, Token
 from tests.sim.generation_world import CONTEXT, WIDTH, NumpyDecoder, World, whole
 
@@ -31,13 +32,19 @@ def asked(
     )
 
 
-def fleet(world: World) -> World:
-    """Two nodes a stage, and a fallback that has all stages."""
+def fleet(world: World, follows: bool = False) -> World:
+    """Two nodes a stage, and a fallback that has all stages. follows: it and one of each two do."""
     for stage in range(1, world.last + 1):
         world.join(f"a{stage}", [stage])
-        world.join(f"b{stage}", [stage])
-    world.join("fallback", range(1, world.last + 1), priority=2)
+        world.join(f"b{stage}", [stage], follows=follows)
+    world.join("fallback", range(1, world.last + 1), priority=2, follows=follows)
     return world
+
+
+def counted(world: World, kind: str) -> int:
+    """Of all stages of all nodes."""
+    cores = (core for node in world.nodes.values() for core, _ in node.cores.values())
+    return sum(core.counts[kind] for core in cores)
 
 
 def all_texts_are_as_if_undisturbed(world: World, requests: list[GenerateRequest]) -> None:
@@ -100,12 +107,6 @@ def test_a_node_that_drains_hands_its_sessions_to_others() -> None:
     all_texts_are_as_if_undisturbed(world, requests)
 
 
-def reused(world: World) -> int:
-    """Tokens that no stage computed, of all stages."""
-    cores = (core for node in world.nodes.values() for core, _ in node.cores.values())
-    return sum(core.counts["reused_tokens"] for core in cores)
-
-
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("last", [1, 3])
 def test_sessions_that_begin_alike_compute_it_once_on_all_stages(last: int, together: bool) -> None:
@@ -119,7 +120,7 @@ def test_sessions_that_begin_alike_compute_it_once_on_all_stages(last: int, toge
         world.at(after, lambda request=request: world.client(request) and None)
     world.run(0.1 if together else 3.1)
     all_texts_are_as_if_undisturbed(world, requests)
-    assert reused(world) == 2 * 128 * last
+    assert counted(world, "reused_tokens") == 2 * 128 * last
 
 
 def test_a_node_that_lacks_a_beginning_gets_it_computed() -> None:
@@ -133,7 +134,7 @@ def test_a_node_that_lacks_a_beginning_gets_it_computed() -> None:
     world.at(2.0, lambda: world.client(second) and None)
     world.run(2.1)
     all_texts_are_as_if_undisturbed(world, [first, second])
-    assert reused(world) >= 128
+    assert counted(world, "reused_tokens") >= 128
 
 
 def test_a_session_goes_to_the_node_that_holds_its_beginning_on_every_stage() -> None:
@@ -146,7 +147,7 @@ def test_a_session_goes_to_the_node_that_holds_its_beginning_on_every_stage() ->
         world.at(1.0 * number, lambda request=request: world.client(request) and None)
     world.run(7.1)
     all_texts_are_as_if_undisturbed(world, requests)
-    assert reused(world) == 7 * 128 * 3
+    assert counted(world, "reused_tokens") == 7 * 128 * 3
 
 
 def opened(world: World, name: str) -> int:
@@ -182,13 +183,71 @@ def test_sessions_that_a_full_node_was_asked_for_go_on_to_another_one() -> None:
     all_texts_are_as_if_undisturbed(world, requests)
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_follower_goes_on_behind_what_it_holds(stage: int) -> None:
+    def run(follows: bool) -> tuple[int, float]:
+        """Runs of the node that took over, behind the death; the longest pause."""
+        world = World(3, 11)
+        for number in range(1, 4):
+            world.join(f"a{number}", [number])
+        world.join("fallback", range(1, 4), priority=2, follows=follows)
+        requests = [asked(number, tokens=200, system=100) for number in range(3)]
+        for request in requests:
+            world.client(request)
+        world.run(0.9)
+        heir = world.nodes["fallback"].cores[stage][0]
+        assert (heir.served, len(heir.sessions)) == (0, 3 if follows else 0)
+        before = heir.counts["runs"]
+        world.kill(f"a{stage}")
+        world.run(1.1)
+        assert heir.served == 3
+        assert heir.counts["taken_over"] == (3 if follows else 0)
+        runs = heir.counts["runs"] - before
+        all_texts_are_as_if_undisturbed(world, requests)
+        clients = world.clients.values()
+        return runs, max(b - a for c in clients for a, b in zip(c.times, c.times[1:], strict=False))
+
+    (warm, short), (cold, long) = run(True), run(False)
+    assert warm < cold
+    assert short < long / 2
+
+
+def test_those_that_are_only_followed_leave_slots_to_sessions() -> None:
+    world = World(2, 12, slots=6)
+    for stage in (1, 2):
+        world.join(f"a{stage}", [stage])
+        world.join(f"b{stage}", [stage], follows=True)
+    requests = [asked(number, tokens=100) for number in range(12)]
+    for number, request in enumerate(requests):
+        world.at(0.03 * number, lambda request=request: world.client(request) and None)
+    world.run(0.4)
+    all_texts_are_as_if_undisturbed(world, requests)
+    assert counted(world, "unfollowed") > 0
+
+
+def test_a_follower_that_hangs_costs_nobody_anything() -> None:
+    def took(hangs: bool) -> float:
+        world = World(3, 13)
+        for number in range(1, 4):
+            world.join(f"a{number}", [number])
+        world.join("fallback", range(1, 4), priority=2, follows=True)
+        request = asked(0, tokens=200)
+        client = world.client(request)
+        if hangs:
+            world.at(0.15, lambda: world.hang("fallback", 10.0))
+        all_texts_are_as_if_undisturbed(world, [request])
+        return client.times[-1]
+
+    assert took(True) == pytest.approx(took(False), rel=0.05)
+
+
 def test_without_reuse_each_session_computes_all() -> None:
     world = fleet(World(3, 7, limits=Limits(reuse=False)))
     requests = [asked(number, system=130) for number in range(4)]
     for request in requests:
         world.client(request)
     all_texts_are_as_if_undisturbed(world, requests)
-    assert reused(world) == 0
+    assert counted(world, "reused_tokens") == 0
 
 
 def test_a_question_that_comes_late_takes_back_no_token_that_was_told_since() -> None:
@@ -233,6 +292,7 @@ EVENTS = st.lists(
     kept=st.sampled_from([500, 1 << 20]),
     system=st.sampled_from([0, 64, 150]),
     apart=st.floats(0.0, 0.4),
+    follows=st.booleans(),
 )
 @settings(max_examples=30, deadline=None)
 def test_no_schedule_of_deaths_changes_a_token(
@@ -243,6 +303,7 @@ def test_no_schedule_of_deaths_changes_a_token(
     kept: int,
     system: int,
     apart: float,
+    follows: bool,
 ) -> None:
     world = fleet(World(3, seed, loss=loss, wild=wild, limits=Limits(kept_bytes=kept)))
     requests = [asked(number, tokens=30, system=system) for number in range(4)]
@@ -260,7 +321,8 @@ def test_no_schedule_of_deaths_changes_a_token(
             (world.kill if kind == "kill" else world.drain)(name)
             stages, priority = list(world.nodes[name].cores), world.nodes[name].priority
             world.at(
-                world.now + 1.0, lambda: world.join(f"{name}n{number}", stages, priority) and None
+                world.now + 1.0,
+                lambda: world.join(f"{name}n{number}", stages, priority, follows) and None,
             )
 
         world.at(at, happen)

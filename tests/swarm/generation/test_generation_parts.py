@@ -24,6 +24,7 @@ from swarm.generation.steps import (
     Behind,
     Failed,
     Forward,
+    Holds,
     Moved,
     Step,
     Token,
@@ -154,6 +155,7 @@ def steps() -> Forward:
         ["s4"],
         True,
         [Ask(GenerateRequest(session="s5", prompt=(1,)), "_INBOX.d.4")],
+        True,
     )
 
 
@@ -173,6 +175,7 @@ def test_large_messages_go_in_pieces_of_the_same_steps() -> None:
     pieces = steps().pieces(300)
     assert [step.session for piece in pieces for step in piece.steps] == ["s1", "s2"]
     assert [bool(piece.probe) for piece in pieces] == [True, False]
+    assert all(piece.follow for piece in pieces)
 
 
 def test_only_steps_behind_a_token_that_came_back_may_overtake_what_went_before() -> None:
@@ -185,7 +188,7 @@ def test_only_steps_behind_a_token_that_came_back_may_overtake_what_went_before(
 
 
 def test_words_come_as_they_were_said() -> None:
-    words = [Alive(), Behind("s", 4), Token("s", 5, 6, "stop"), Moved("s", 2, "n-2")]
+    words = [Alive(), Behind("s", 4), Holds("s", 5), Token("s", 5, 6, "stop"), Moved("s", 2, "n-2")]
     words += [Failed("s", "why"), Failed("s", "why", Status.INVALID_ARGUMENT)]
     assert decode_words(encode_words("n-1", words)) == ("n-1", words)
 
