@@ -129,6 +129,9 @@ def generate(
             min=0, help="Instead: kill -9 of each stage, so often, at random moments of 8 sessions."
         ),
     ] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Of --kills: by turns with a fallback that follows.")
+    ] = False,
     flood: Annotated[
         bool,
         typer.Option("--flood", help="Instead: another client opens 500 chats, all the time."),
@@ -155,7 +158,9 @@ def generate(
     if kills:
         from bench.generation.killed_stages import KILLED, KillPlan
 
-        raise typer.Exit(KILLED.run(KillPlan(kills, tokens=tokens), json_, output=output))
+        raise typer.Exit(
+            KILLED.run(KillPlan(kills, tokens=tokens, follow=follow), json_, output=output)
+        )
     if flood:
         from bench.generation.flood import FLOOD, FloodPlan
 
