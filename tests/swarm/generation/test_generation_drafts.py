@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import DecodeError
+from swarm.generation.limits import Limits
 from swarm.generation.request import GenerateRequest, Sampling
 from swarm.generation.speculation import FIRST_PAUSE, Benefit, Lookup
-from swarm.generation.stage import Limits
 from swarm.generation.steps import Forward, Step
 from tests.sim.generation_world import HalfRight, World, whole
 
