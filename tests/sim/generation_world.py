@@ -133,7 +133,7 @@ class Client:
 class World:
     """last: stages. One agent may have all slots. Times are seconds from 0. loss, wild: parts of
     the messages between nodes that are lost, and that come late or twice. drafter: of each
-    session, whether it pays or not; None for what nodes do."""
+    session, whether it pays or not; None for what nodes do. tick: between looks of a node."""
 
     def __init__(
         self,
@@ -146,7 +146,9 @@ class World:
         limits: Limits = USUAL,
         latency: tuple[float, float] = (0.0002, 0.002),
         drafter: Callable[[], Drafter] | None = None,
+        tick: float = TICK,
     ) -> None:
+        self.tick = tick
         self.last, self.now, self.loss, self.wild = last, 0.0, loss, wild
         self.rng = Random(seed)
         self.nodes: dict[str, Node] = {}
@@ -202,7 +204,7 @@ class World:
             else:
                 core = StageCore(stage, self.last, name, shape, self._peers, self._limits)
             node.cores[stage] = (core, NumpyDecoder(stage, self.last, self._slots))
-            self.at(self.now + TICK, partial(self._tick, node, core))
+            self.at(self.now + self.tick, partial(self._tick, node, core))
         return node
 
     def _peers(self, stage: int) -> list[Candidate]:
@@ -276,7 +278,7 @@ class World:
 
         self._do(node, tick)
         if node.alive:
-            self.at(self.now + TICK, lambda: self._tick(node, core))
+            self.at(self.now + self.tick, lambda: self._tick(node, core))
 
     # --- what a shell does ------------------------------------------------------------
 

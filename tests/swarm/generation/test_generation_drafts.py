@@ -14,7 +14,7 @@ from swarm.generation.limits import Limits
 from swarm.generation.request import GenerateRequest, Sampling
 from swarm.generation.speculation import FIRST_PAUSE, Benefit, Lookup
 from swarm.generation.steps import Forward, Step
-from tests.sim.generation_world import HalfRight, World, whole
+from tests.sim.generation_world import TICK, HalfRight, World, whole
 
 
 def asked(number: int, tokens: int = 40) -> GenerateRequest:
@@ -31,9 +31,16 @@ TEXTS = [[*asked(number).prompt, *made] for number, made in RIGHT.items()]
 
 
 def world_of(
-    drafts: int, *, seed: int = 1, loss: float = 0.0, wild: float = 0.0, kept: int = 1 << 20
+    drafts: int,
+    *,
+    seed: int = 1,
+    loss: float = 0.0,
+    wild: float = 0.0,
+    kept: int = 1 << 20,
+    follows: bool = False,
 ) -> World:
-    """Two nodes a stage, and a fallback that has all stages; about half of the drafts are right."""
+    """Two nodes a stage, and a fallback that has all stages; about half of the drafts are right.
+    follows: the fallback and one node of each stage do."""
     chance = Random(seed)
     world = World(
         3,
@@ -42,11 +49,13 @@ def world_of(
         wild=wild,
         limits=Limits(drafts=drafts, kept_bytes=kept),
         drafter=lambda: HalfRight(chance, TEXTS),
+        # A text takes 0.1 s: followers hear of it in that time.
+        tick=0.004 if follows else TICK,
     )
     for stage in (1, 2, 3):
         world.join(f"a{stage}", [stage])
-        world.join(f"b{stage}", [stage])
-    world.join("fallback", (1, 2, 3), priority=2)
+        world.join(f"b{stage}", [stage], follows=follows)
+    world.join("fallback", (1, 2, 3), priority=2, follows=follows)
     return world
 
 
@@ -102,6 +111,7 @@ def test_beside_other_sessions_nothing_is_guessed() -> None:
     loss=st.sampled_from([0.0, 0.0, 0.03]),
     wild=st.sampled_from([0.0, 0.05, 0.3]),
     kept=st.sampled_from([500, 1 << 20]),
+    follows=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
 def test_no_schedule_of_deaths_changes_a_token_of_a_session_with_drafts(
@@ -112,8 +122,9 @@ def test_no_schedule_of_deaths_changes_a_token_of_a_session_with_drafts(
     loss: float,
     wild: float,
     kept: int,
+    follows: bool,
 ) -> None:
-    world = world_of(drafts, seed=seed, loss=loss, wild=wild, kept=kept)
+    world = world_of(drafts, seed=seed, loss=loss, wild=wild, kept=kept, follows=follows)
     does: dict[str, Callable[[str], None]] = {
         "kill": world.kill,
         "hang": lambda name: world.hang(name, 2.5),
@@ -129,7 +140,10 @@ def test_no_schedule_of_deaths_changes_a_token_of_a_session_with_drafts(
             if kind != "hang":
                 stages, priority = list(node.cores), node.priority
                 again = f"{name}n{number}"
-                world.at(world.now + 0.5, lambda: world.join(again, stages, priority) and None)
+                world.at(
+                    world.now + 0.5,
+                    lambda: world.join(again, stages, priority, follows) and None,
+                )
 
         world.at(at, happen)
     answered(world, *numbers)

@@ -305,7 +305,8 @@ def test_no_schedule_of_deaths_changes_a_token(
     apart: float,
     follows: bool,
 ) -> None:
-    world = fleet(World(3, seed, loss=loss, wild=wild, limits=Limits(kept_bytes=kept)))
+    world = World(3, seed, loss=loss, wild=wild, limits=Limits(kept_bytes=kept))
+    fleet(world, follows)
     requests = [asked(number, tokens=30, system=system) for number in range(4)]
     for number, request in enumerate(requests):
         world.at(number * apart, lambda request=request: world.client(request) and None)
