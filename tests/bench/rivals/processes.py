@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -50,11 +51,14 @@ def die_with_parent() -> None:
 
 
 def free_port() -> int:
-    """A TCP port that is free on the loopback address now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port that is free on the loopback address now, below those that the system gives to
+    connections: one of them could take it before its server does."""
+    for _ in range(1000):
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port from 20000 to 32000 is free")
 
 
 def wait_until(ready: Callable[[], bool], timeout: float, name: str) -> None:

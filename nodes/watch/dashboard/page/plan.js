@@ -6,7 +6,7 @@ import { nodeLink, setSign, sign } from "./parts.js";
 
 export function planPart() {
   const title = el("h4");
-  const why = el("p", { class: "facts" });
+  const why = el("p", { class: "why" });
   const lanes = el("ol", { class: "lanes" });
   const element = el("section", { class: "plan" }, title, why, lanes);
   return {
