@@ -152,7 +152,7 @@ async def test_the_plan_in_force_is_drawn_with_a_lane_for_each_device(
     publish_status(link, an_auto_status("auto-spare", None))
     plan = page.locator('.plan[aria-label="Plan of planned@1"]')
     await expect(plan.locator("h4")).to_have_text("Plan 7: stages 1–3, stages 4–5 (1 of 2 nodes)")
-    await expect(plan.locator(".facts")).to_have_text("a new node makes it shorter")
+    await expect(plan.locator(".why")).to_have_text("a new node makes it shorter")
     lanes = plan.locator(".lane")
     await expect(lanes).to_have_count(3)
     await expect(lanes.nth(1)).to_contain_text("auto-b")
