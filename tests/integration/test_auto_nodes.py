@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
+import pytest
 from support.auto_meshes import alive, is_settled, leaves, newest, start_auto, until_settled
 from support.meshes import close, digits, mesh_of, split_digits
 
@@ -41,6 +42,7 @@ async def acts(local: LocalMesh) -> AsyncIterator[dict[str, Any]]:
             yield record
 
 
+@pytest.mark.benchmark
 async def test_nodes_share_a_model_and_a_newcomer_takes_the_place_of_a_dead_one() -> None:
     model = split_digits(stages=STAGES)
     async with mesh_of() as local:
