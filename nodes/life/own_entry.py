@@ -115,9 +115,10 @@ class OwnEntry:
         if busy != known:
             self._gossiped_busy = busy
             self._load_fits = False
-        if now >= self._holds_due and (holds := self._held()) != self._holds:
-            self._holds, self._holds_due = holds, now + HOLDS_EVERY
-            self._load_fits = False
+        if now >= self._holds_due:
+            self._holds_due = now + HOLDS_EVERY  # all prompts in the slots are hashed for it
+            if (holds := self._held()) != self._holds:
+                self._holds, self._load_fits = holds, False
         if loads != self._gossiped_load:
             self._gossiped_load = loads
             if (free := free_bytes()) is not None:
