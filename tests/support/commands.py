@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from bench.rivals.processes import free_port as free_port
 from typer.testing import CliRunner
 
 from nodes.cli.main import app
@@ -28,6 +28,12 @@ ROOT = Path(__file__).resolve().parents[2]
 # In the environment of a command, which all its descendants inherit: whose they are shows even
 # where their parents have ended.
 FAMILY = "TEST_FAMILY"
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
