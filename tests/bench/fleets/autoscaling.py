@@ -2,7 +2,9 @@
 
 Three devices of a quarter of a core each, by quotas of control groups. *auto*: three nodes of role
 `auto`; one fills the only slot, two are idle until the load wants them. Beside it one fixed node,
-and three. Requests come at their moments, even if the mesh is behind; each answer is compared.
+and three. The usual load is a share of one device's measured rate, so that the step is more than
+one device serves and less than two do, on each machine. Requests come at their moments, even if the
+mesh is behind; each answer is compared.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ AUTO, ONE, THREE = "auto", "fixed one", "fixed three"
 DEVICES = 3
 SHARE, PERIOD = 0.25, 0.01  # of a core; seconds of the quota
 SIZE = 128  # pixels of the picture's height and width
-USUAL, STEP = 30.0, 3  # requests a second, and times of them behind the step
+USUAL, STEP = 0.4, 3  # of one device's rate, and times of that behind the step
+CLOSED, CLOSED_FOR = 4, 4.0  # requests at once, and seconds, that measure one device's rate
 BUDGET = 2.0  # seconds
 WINDOW = 2.0  # seconds of a p99 in a series
 INSIDE_FOR = 10.0  # seconds at least
@@ -79,25 +82,29 @@ class AutoscalePlan:
 async def measure(plan: AutoscalePlan, progress: Progress) -> dict[str, Any]:
     """The document. Raises `Unavailable`."""
     workload = await asyncio.to_thread(workload_of, 1, SIZE)
+    served = await _served(workload)
+    progress(f"one device serves {served:.0f} requests/s")
+    usual = USUAL * served
     runs = []
     if plan.swing:
         seconds = plan.swing * 60
 
         def swings(at: float) -> float:
-            return USUAL * (1 + (STEP - 1) * (1 - math.cos(2 * math.pi * at / SWING)) / 2)
+            return usual * (1 + (STEP - 1) * (1 - math.cos(2 * math.pi * at / SWING)) / 2)
 
         progress(f"a load that swings for {plan.swing:g} minutes")
         runs.append(await _run(AUTO, workload, swings, seconds, plan))
     else:
 
         def steps(at: float) -> float:
-            return USUAL * (1 if at < plan.before else STEP)
+            return usual * (1 if at < plan.before else STEP)
 
         for number, way in by_turns(plan.rounds, (AUTO, ONE, THREE)):
             progress(f"round {number}: {way}")
             runs.append(await _run(way, workload, steps, plan.before + plan.after, plan))
     return {
-        "usual_rate": USUAL,
+        "device_rate": significant(served),
+        "usual_rate": significant(usual),
         "step": STEP,
         "share": SHARE,
         "objective_ms": plan.objective * 1e3,
@@ -112,13 +119,7 @@ async def _run(
     """One load on one way."""
     asked: list[Asked] = []
     seen: list[tuple[float, int]] = []
-    async with contextlib.AsyncExitStack() as stack:
-        local = await stack.enter_async_context(_mesh(way, workload))
-        for node in local.supervisor.nodes:
-            await stack.enter_async_context(starved(node.pid, SHARE, PERIOD))
-        mesh = await stack.enter_async_context(swarm.connect(local.url, local.name))
-        for inputs in workload.inputs:
-            await mesh.infer(workload.model.manifest.model, inputs, READY)
+    async with _asked(way, workload) as (local, mesh):
         began = time.monotonic()
         looking = asyncio.create_task(_look(local, began, seen))
         try:
@@ -132,6 +133,37 @@ async def _run(
     seen = [each for each in seen if each[0] <= seconds]
     step = {} if plan.swing else step_of(asked, plan)
     return {"way": way, **step, **_counted(asked), **_used(seen), "series": _series(asked, seen)}
+
+
+async def _served(workload: Workload) -> float:
+    """Requests a second that one device answers, asked by a few in turn."""
+    done: list[float] = []
+
+    async def one_behind_the_other(mesh: swarm.Mesh, ends: float) -> None:
+        model = workload.model.manifest.model
+        while time.monotonic() < ends:
+            await mesh.infer(model, workload.inputs[0], BUDGET)
+            done.append(time.monotonic())
+
+    async with _asked(ONE, workload) as (_, mesh):
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CLOSED):
+                group.create_task(one_behind_the_other(mesh, began + CLOSED_FOR))
+    return len(done) / (done[-1] - began)
+
+
+@contextlib.asynccontextmanager
+async def _asked(way: str, workload: Workload) -> AsyncIterator[tuple[LocalMesh, swarm.Mesh]]:
+    """The devices of a way, held to their share, and a client that has had each answer once."""
+    async with contextlib.AsyncExitStack() as stack:
+        local = await stack.enter_async_context(_mesh(way, workload))
+        for node in local.supervisor.nodes:
+            await stack.enter_async_context(starved(node.pid, SHARE, PERIOD))
+        mesh = await stack.enter_async_context(swarm.connect(local.url, local.name))
+        for inputs in workload.inputs:
+            await mesh.infer(workload.model.manifest.model, inputs, READY)
+        yield local, mesh
 
 
 @contextlib.asynccontextmanager
@@ -238,7 +270,7 @@ def step_of(asked: Sequence[Asked], plan: AutoscalePlan) -> dict[str, Any]:
 def show(document: dict[str, Any]) -> None:
     """Print the document of `measure`."""
     title = (
-        f"{document['usual_rate']:g} requests/s and {document['step']} times as many; devices of "
+        f"{document['usual_rate']:.3g} requests/s and {document['step']} times as many; devices of "
         f"{document['share']:g} of a core; objective: p99 of {document['objective_ms']:g} ms"
     )
     shown = {name: title for name, title in COLUMNS.items() if name in document["runs"][0]}
