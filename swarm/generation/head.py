@@ -147,8 +147,8 @@ class HeadCore(StageCore):
         has room; "" for none."""
         if not self._limits.reuse or request.routed or request.head:
             return ""
-        ids = request.prompt[: self._prefixes.below(len(request.prompt))]
-        _, mine = self._prefixes.longest(ids, self.sessions.values())
+        ids = request.prompt[: self._slots.prefixes.below(len(request.prompt))]
+        _, mine = self._slots.prefixes.longest(ids, self.sessions.values())
         busy = self.admission.held - 1  # without this one
         able = with_room(
             [
@@ -158,8 +158,8 @@ class HeadCore(StageCore):
             set(self._shunned),
         )
         others = [each for each in able if each.node != self.node]
-        node, chunks = holder(self._prefixes.marks(ids), others)
-        return node if chunks > mine // self._prefixes.size else ""
+        node, chunks = holder(self._slots.prefixes.marks(ids), others)
+        return node if chunks > mine // self._slots.prefixes.size else ""
 
     def _elsewhere(self, request: GenerateRequest) -> str:
         """Another node that may have a slot for a request that came here; "" for none."""
@@ -181,7 +181,7 @@ class HeadCore(StageCore):
     @property
     def free(self) -> int:
         """Slots that no session has, and none will have that is being prepared."""
-        return self.shape.slots - self.admission.held - len(self._leaving)
+        return self.shape.slots - self.admission.held - len(self._slots.leaving)
 
     def _admit(self) -> None:
         """Give free slots to those that wait."""
@@ -283,7 +283,7 @@ class HeadCore(StageCore):
         opening = self._opening(request, reply)
         # A session that another node had begins a new attempt: should that one live, it is stale.
         epoch = request.epoch + bool(request.head)
-        shared = self._prefixes.below(len(request.prompt)) if self._limits.reuse else 0
+        shared = self._slots.prefixes.below(len(request.prompt)) if self._limits.reuse else 0
         session = self._open(request.session, opening, epoch, now, request.prompt[:shared])
         if session is None:
             raise Unavailable(f"{self.node} is leaving: ask again")

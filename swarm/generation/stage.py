@@ -1,4 +1,4 @@
-"""One stage of one node: sessions in slots, steps in, runs, steps out. Pure: no clock, no socket.
+"""One stage of one node: steps in, runs, steps out. Pure: no clock, no socket.
 
 The shell calls `take` and `heard` with messages, `plan` when the thread is free, `computed` behind
 a run, `gone` when a node is dead or hangs, and `tick` about ten times a second; after each it sends
@@ -18,9 +18,10 @@ from swarm.generation.effects import Outbox, Prepare
 from swarm.generation.following import due, rest, said
 from swarm.generation.grammar import Grammars
 from swarm.generation.limits import USUAL, Limits, Shape
-from swarm.generation.prefixes import Copy, Prefixes, Source
+from swarm.generation.prefixes import Copy
 from swarm.generation.request import Opening
 from swarm.generation.session import Chunk, Guess, Session
+from swarm.generation.slots import Slots
 from swarm.generation.steps import (
     Alive,
     Behind,
@@ -40,8 +41,6 @@ from swarm.generation.turns import Run, plan
 REPEAT_AFTER = 0.1  # seconds in which the same question and the same repetition are not made twice
 SHUN_FOR = 3.0  # seconds for which a node that failed gets no session
 PROBE_WITHIN = 0.4  # seconds in which a living process answers a probe
-MOST_ENDED, ENDED_FOR = 4096, 60.0  # sessions that have ended, seconds that they are remembered
-PRESSED_AFTER = 5.0  # seconds; a session without news for so long makes room for a new one
 
 
 class StageCore:
@@ -70,13 +69,9 @@ class StageCore:
         self._limits = limits
         self._tail = Tail(node, decode, grammars) if stage == last else None
         self._out = Outbox()
-        self._prefixes = Prefixes(shape.width)
-        self._copies: list[Copy] = []
-        self._leaving: set[int] = set()  # slots of closed sessions that a run still writes to
+        self._slots = Slots(shape, limits, self.sessions, self.counts, self.drop)
         self._probed: dict[str, float] = {}  # by node: when its answer is overdue
         self._shunned: dict[str, float] = {}  # by node: until when
-        # By session that has ended: its last attempt, and until when that is remembered.
-        self._ended: dict[str, tuple[int, float]] = {}
 
     @property
     def served(self) -> int:
@@ -99,7 +94,7 @@ class StageCore:
         if message.probe:
             self._out.word(message.back, Alive())
         for key, epoch in message.closed.items():
-            self._remember_end(key, epoch, now)
+            self._slots.remember_end(key, epoch, now)
             self.close(key)
         for key in message.left:
             self.drop(key)
@@ -114,13 +109,12 @@ class StageCore:
         if session is not None and step.epoch < session.epoch:
             self._out.word(back, Stale(session.key, session.epoch))
             return
-        ended, _ = self._ended.get(step.session, (-1, 0.0))
-        if session is None and step.epoch <= ended:
+        if session is None and step.epoch <= (ended := self._slots.ended(step.session)):
             # A sender that hung while another one brought the session to its end.
             self._out.word(back, Stale(step.session, ended + 1))
             return
         if session is None:
-            if step.opening is None or not self._may_begin(step):
+            if step.opening is None or not self._slots.may_begin(step.position, step.prefix):
                 self._out.word(back, Behind(step.session, 0))
                 return
             session = self._open(step.session, step.opening, step.epoch, now, step.prefix)
@@ -153,9 +147,9 @@ class StageCore:
         """A step of a session that another node serves: it is computed, and nothing is sent on."""
         session = self.sessions.get(step.session)
         if session is None:
-            if step.epoch <= self._ended.get(step.session, (-1, 0.0))[0]:
+            if step.epoch <= self._slots.ended(step.session):
                 return
-            if step.opening is None or not self._may_begin(step):
+            if step.opening is None or not self._slots.may_begin(step.position, step.prefix):
                 self._out.word(back, Holds(step.session, 0))
                 return
             session = self._open(step.session, step.opening, step.epoch, now, step.prefix, True)
@@ -186,13 +180,6 @@ class StageCore:
             session.sent = session.held
             self._find_next(session, now)
 
-    def _may_begin(self, step: Step) -> bool:
-        """Whether the KV before a session's first step are here, or there are none."""
-        if not self._limits.reuse:
-            return not step.position
-        _, tokens = self._prefixes.longest(step.prefix, self.sessions.values())
-        return step.position == tokens
-
     def _wait(self, session: Session, step: Step) -> None:
         for waiting in session.pending:
             if waiting.end == step.end:
@@ -216,7 +203,7 @@ class StageCore:
     def drain(self) -> None:
         """Take no new session; those that are only followed leave."""
         self.draining = True
-        self._make_room(self.shape.slots)
+        self._slots.make_room(self.shape.slots)
 
     # --- turns ------------------------------------------------------------------------
 
@@ -248,15 +235,14 @@ class StageCore:
 
     def copies(self) -> list[Copy]:
         """What is to be copied, in order, before the runs of the latest `plan`."""
-        found, self._copies = self._copies, []
-        return found
+        return self._slots.copies()
 
     def computed(self, run: Run, rows: np.ndarray, now: float) -> None:
         """A run ended. rows: as `DecoderStage.run` returns them."""
         for at, (session, step) in enumerate(run.steps):
             session.running = False
             if session.closed:
-                self._leaving.discard(session.slot)
+                self._slots.leaving.discard(session.slot)
                 continue
             if step.end > len(session.ids):
                 continue  # the client asked again, and has fewer
@@ -278,7 +264,7 @@ class StageCore:
         """A run raised: its sessions end, and their clients are told."""
         for session, _ in run.steps:
             session.running = False
-            self._leaving.discard(session.slot)
+            self._slots.leaving.discard(session.slot)
             if not session.closed:
                 text = f"stage {self.stage} on {self.node}: {error}"
                 self._end_failed(session, Internal(text))
@@ -479,8 +465,7 @@ class StageCore:
             self.counts["hung"] += 1
             self.gone(node, now)
         self._shunned = {n: until for n, until in self._shunned.items() if until > now}
-        while self._ended and self._ended[oldest := next(iter(self._ended))][1] <= now:
-            del self._ended[oldest]
+        self._slots.forget_ended(now)
         leaving = self._leaving_nodes()
         for session in list(self.sessions.values()):
             if now - session.touched > self._limits.idle:
@@ -532,77 +517,37 @@ class StageCore:
         ids: Sequence[int] = (),
         follows: bool = False,
     ) -> Session | None:
-        """A session in a free slot; None where there is none. ids: of its beginning, as much of
-        which as another slot holds is copied. follows: it takes no slot that others may need."""
+        """See `Slots.open`; what a session's beginning shares is used at the next stages too, as
+        far as known."""
         if self.draining:
             return None
-        spare = max(1, self.shape.slots // 4) + 1
-        if follows and len(self._free_slots()) < spare:
-            return None
-        self._make_room(spare)
-        if not self._free_slots():
-            idle = min(self.sessions.values(), key=lambda each: each.touched, default=None)
-            if idle is None or now - idle.touched < PRESSED_AFTER:
-                return None
-            self.counts["evicted"] += 1
-            self.drop(idle.key)
-            if not self._free_slots():
-                return None
-        self.counts["opened"] += 1
-        source, tokens = self._prefixes.longest(ids, self.sessions.values())
-        slot = self._prefixes.place(self._free_slots(), source, tokens)
-        session = self.sessions[key] = Session(key, opening, epoch, slot, now, follows=follows)
-        if source is not None:
-            self._share(session, source, list(ids[:tokens]))
-        return session
-
-    def _make_room(self, spare: int) -> None:
-        """Sessions that are only followed leave so many slots free."""
-        followed = [session for session in self.sessions.values() if session.follows]
-        followed.sort(key=lambda session: (session.running, session.touched))
-        for session in followed[: max(0, spare - len(self._free_slots()))]:
-            self.counts["unfollowed"] += 1
-            self.drop(session.key)
-
-    def _share(self, session: Session, source: Source, ids: list[int]) -> None:
-        """A session begins with KV of another one, here and at the next stages, as far as known."""
-        tokens = len(ids)
-        self.counts["reused_tokens"] += tokens
-        self._copies.append(Copy(source.slot, session.slot, tokens))
-        session.ids, session.announce = ids, True
-        session.held = session.sent = session.shared = tokens
-        if self._tail is None and (to := self._holder(ids, source.to)):
+        session, had = self._slots.open(key, opening, epoch, now, ids, follows)
+        if session is None or not session.shared or self._tail is not None:
+            return session
+        if to := self._holder(session.ids, had):
             session.route.setdefault(self.stage + 1, to)
+        return session
 
     def _holder(self, ids: list[int], known: str) -> str:
         """The node of the next stage that is to go on behind a beginning; "" where none that has
         room holds it. known: the node that held it for another session."""
-        wanted = self._prefixes.marks(ids)
+        wanted = self._slots.prefixes.marks(ids)
         able = with_room(self._peers(self.stage + 1), set(self._shunned))
         if any(each.node == known for each in able):
             return known
         node, chunks = holder(wanted, able)
         return node if chunks == len(wanted) else ""
 
-    def _free_slots(self) -> set[int]:
-        taken = {each.slot for each in self.sessions.values()} | self._leaving
-        return set(range(self.shape.slots)) - taken
-
     def close(self, key: str) -> None:
         """A session has ended: its slot is free, here and at the stages behind."""
         session = self.sessions.get(key)
         if session is not None:
-            self._remember_end(key, session.epoch, session.touched)
+            self._slots.remember_end(key, session.epoch, session.touched)
             if session.to:
                 self._out.close(session.to, key, session.epoch)
             if session.stream is not None:
                 self._out.close(session.stream.node, key, session.epoch)
         self.drop(key)
-
-    def _remember_end(self, key: str, epoch: int, now: float) -> None:
-        if len(self._ended) >= MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
-        self._ended[key] = (max(epoch, self._ended.pop(key, (0, 0.0))[0]), now + ENDED_FOR)
 
     def drop(self, key: str) -> None:
         """A session leaves its slot here."""
@@ -610,10 +555,7 @@ class StageCore:
         if session is None:
             return
         session.closed = True
-        if self._limits.reuse:
-            self._prefixes.keep(session)
-        if session.running:
-            self._leaving.add(session.slot)
+        self._slots.leave(session)
         self.kept_bytes -= session.kept.clear()
         self.pending_bytes -= sum(step.nbytes for step in session.pending)
         if self._tail is not None:
@@ -621,7 +563,7 @@ class StageCore:
 
     def marks(self) -> bytes:
         """The beginnings that other nodes may send sessions here for."""
-        return self._prefixes.told(self.sessions.values()) if self._limits.reuse else b""
+        return self._slots.marks()
 
     @property
     def kv_bytes(self) -> int:
