@@ -13,8 +13,8 @@ from rich.table import Table
 
 import swarm
 from nodes.cli.options import Target
-from nodes.cli.with_mesh import with_mesh
-from nodes.console import conclude, err, guarded, out, print_json
+from nodes.cli.with_mesh import client_of
+from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import stop_on_signals
 from swarm.audit.chain import Extent, Head, Verdict, verify
 from swarm.audit.record import parse
@@ -30,10 +30,9 @@ FAULTS_SHOWN = 20
 DAY = 86400.0  # seconds
 
 
-def run_init(max_days: float, max_mb: int, target: Target) -> int:
+async def run_init(max_days: float, max_mb: int, target: Target) -> int:
     """`swarm audit init`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         limits = AuditLimits(max_days * DAY, max_mb * 1_000_000)
         await limit_audit(client.link, client.subjects, limits)
         doc = {"stream": client.subjects.audit_stream, **asdict(limits)}
@@ -44,8 +43,6 @@ def run_init(max_days: float, max_mb: int, target: Target) -> int:
             "next: swarm-node --audit …, or swarm up --audit …",
         )
         return 0
-
-    return with_mesh(target, work)
 
 
 async def _extent(client: swarm.Mesh) -> Extent:
@@ -71,10 +68,9 @@ async def _all(client: swarm.Mesh) -> tuple[Extent, list[Stored]]:
 # --- tail -----------------------------------------------------------------------------------
 
 
-def run_tail(agent: str, last: int, follow: bool, target: Target) -> int:
+async def run_tail(agent: str, last: int, follow: bool, target: Target) -> int:
     """`swarm audit tail`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         wanted = client.subjects.audit(token(agent, "agent")) if agent else ""
         arrived: asyncio.Queue[LinkMessage] = asyncio.Queue()
         if follow:
@@ -106,8 +102,6 @@ def run_tail(agent: str, last: int, follow: bool, target: Target) -> int:
                     "  ".join(_row(record)), markup=False
                 )
         return 0
-
-    return with_mesh(target, work)
 
 
 def _records(stored: list[Stored]) -> Iterator[dict[str, Any]]:
@@ -154,10 +148,9 @@ def _id(record: dict[str, Any]) -> str:
 # --- export ---------------------------------------------------------------------------------
 
 
-def run_export(output: str, target: Target) -> int:
+async def run_export(output: str, target: Target) -> int:
     """`swarm audit export`; returns its exit code, 1 where something is wrong with the records."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         extent, stored = await _all(client)
         verdict = verify(((s.place, s.data) for s in stored), extent)
         head = {
@@ -177,8 +170,6 @@ def run_export(output: str, target: Target) -> int:
             f"next, anywhere: swarm audit verify {output}",
         )
         return _judged(verdict, False, silent=True)
-
-    return with_mesh(target, work)
 
 
 def _line(data: bytes) -> str:
@@ -209,24 +200,18 @@ def read_export(path: str) -> tuple[Extent, dict[str, Head], list[tuple[int, byt
 # --- verify ---------------------------------------------------------------------------------
 
 
-def run_verify(file: str, target: Target) -> int:
+async def run_verify(file: str, target: Target) -> int:
     """`swarm audit verify`; returns its exit code: 1 where a record is gone or was changed."""
-
-    async def exported() -> int:
+    if file:
         extent, heads, records = read_export(file)
         return _judged(verify(records, extent, heads), target.json)
-
-    async def live(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             await watch.hear_all()
             # Before the stream is read, which may only have grown since.
             heads = stored_last(watch.picture)
         extent, stored = await _all(client)
         return _judged(verify(((s.place, s.data) for s in stored), extent, heads), target.json)
-
-    if file:
-        return guarded(exported, target.json)
-    return with_mesh(target, live)
 
 
 def stored_last(fleet: FleetPicture) -> dict[str, Head]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import add_commands, argument, option
+from nodes.cli.command import Ran, add_commands, argument, option
 from nodes.cli.options import Target
 
 
@@ -14,7 +14,7 @@ def init(
     target: Target,
     max_days: float = option(90.0, "Days that records are kept.", min=0.01),
     max_mb: int = option(256, "Megabytes of records; the oldest go first.", min=1),
-) -> int:
+) -> Ran:
     """Make the audit's stream, or change its limits. Nodes without rights need it made."""
     from nodes.cli.audit import run_init
 
@@ -26,7 +26,7 @@ def tail(
     agent: str = option("", "Only of this agent; `operator` for what commands did."),
     last: int = option(20, "Records to show.", "-n", "--last", min=1),
     follow: bool = option(False, "Go on with what comes, until Ctrl-C.", "-f", "--follow"),
-) -> int:
+) -> Ran:
     """Show the last records: who asked what, which nodes worked on it, with what outcome."""
     from nodes.cli.audit import run_tail
 
@@ -36,7 +36,7 @@ def tail(
 def export(
     output: Annotated[str, typer.Argument(help="The file to write: one record a line.")],
     target: Target,
-) -> int:
+) -> Ran:
     """Write all records to a file that `swarm audit verify` checks without a server."""
     from nodes.cli.audit import run_export
 
@@ -46,7 +46,7 @@ def export(
 def verify(
     target: Target,
     file: str = argument("", "An export; the mesh itself when left out."),
-) -> int:
+) -> Ran:
     """Find records that were removed, altered or moved. Exits with 1 if there is one."""
     from nodes.cli.audit import run_verify
 

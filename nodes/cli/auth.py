@@ -19,7 +19,7 @@ from nodes.cli.auth_options import (
     RightsOptions,
     ServerOptions,
 )
-from nodes.console import conclude, guarded, long_duration, out, print_json
+from nodes.console import conclude, long_duration, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.security.authority.authority import Authority, User
 from swarm.security.authority.keys import make_private_folder, write_text
@@ -37,131 +37,107 @@ CONF, USERS_CONF, TLS_CONF = "nats-server.conf", "users.conf", "tls.conf"
 PLAIN_MARK = "# plain: users by their public keys\n"
 
 
-def run_init(folder: str, mesh: str, as_json: bool) -> int:
+async def run_init(folder: str, mesh: str, as_json: bool) -> int:
     """`swarm auth init`; returns its exit code."""
-
-    async def main() -> int:
-        authority = Authority.create(folder, mesh)
-        conclude(
-            as_json,
-            {"directory": folder, "mesh": authority.mesh},
-            f"{folder} holds the keys of mesh {mesh!r}: keep it off the nodes, and keep a copy",
-            f"next: swarm auth server {folder}/server --auth {folder}, then swarm auth add NAME "
-            f"--role shard-1 --model MODEL --auth {folder}",
-        )
-        return 0
-
-    return guarded(main, as_json)
+    authority = Authority.create(folder, mesh)
+    conclude(
+        as_json,
+        {"directory": folder, "mesh": authority.mesh},
+        f"{folder} holds the keys of mesh {mesh!r}: keep it off the nodes, and keep a copy",
+        f"next: swarm auth server {folder}/server --auth {folder}, then swarm auth add NAME "
+        f"--role shard-1 --model MODEL --auth {folder}",
+    )
+    return 0
 
 
-def run_add(name: str, options: AddOptions) -> int:
+async def run_add(name: str, options: AddOptions) -> int:
     """`swarm auth add`; returns its exit code."""
-
-    async def main() -> int:
-        authority, role = Authority(options.auth), options.role
-        valid = validity(options.valid) if options.valid else 0.0
-        user = authority.add(name, role, options.model or [], valid, options.stages)
-        path = authority.credentials(name)
-        conclude(
-            options.json,
-            _document(user, time.time()) | {"credentials": str(path)},
-            f"{path}: {role}" + (f" of {', '.join(user.models)}" if user.models else ""),
-            f"next: give it to {name} alone, and there: swarm-node … --credentials {name}.creds"
-            + (f" --node {name}" if role.startswith("shard") else ""),
-        )
-        return 0
-
-    return guarded(main, options.json)
+    authority, role = Authority(options.auth), options.role
+    valid = validity(options.valid) if options.valid else 0.0
+    user = authority.add(name, role, options.model or [], valid, options.stages)
+    path = authority.credentials(name)
+    conclude(
+        options.json,
+        _document(user, time.time()) | {"credentials": str(path)},
+        f"{path}: {role}" + (f" of {', '.join(user.models)}" if user.models else ""),
+        f"next: give it to {name} alone, and there: swarm-node … --credentials {name}.creds"
+        + (f" --node {name}" if role.startswith("shard") else ""),
+    )
+    return 0
 
 
-def run_list(folder: str, as_json: bool) -> int:
+async def run_list(folder: str, as_json: bool) -> int:
     """`swarm auth list`; returns its exit code."""
-
-    async def main() -> int:
-        now = time.time()
-        rows = [_document(user, now) for user in Authority(folder).users]
-        if as_json:
-            print_json({"users": rows})
-            return 0
-        table = Table("name", "role", "models", "state", "expires", "public key")
-        for row in rows:
-            table.add_row(
-                row["name"],
-                row["role"],
-                " ".join(row["models"]),
-                row["state"],
-                row["expires"] or "never",
-                row["public"],
-            )
-        out.print(table if rows else "nobody has credentials: swarm auth add NAME --role ROLE")
+    now = time.time()
+    rows = [_document(user, now) for user in Authority(folder).users]
+    if as_json:
+        print_json({"users": rows})
         return 0
+    table = Table("name", "role", "models", "state", "expires", "public key")
+    for row in rows:
+        table.add_row(
+            row["name"],
+            row["role"],
+            " ".join(row["models"]),
+            row["state"],
+            row["expires"] or "never",
+            row["public"],
+        )
+    out.print(table if rows else "nobody has credentials: swarm auth add NAME --role ROLE")
+    return 0
 
-    return guarded(main, as_json)
 
-
-def run_revoke(name: str, target: AuthTarget) -> int:
+async def run_revoke(name: str, target: AuthTarget) -> int:
     """`swarm auth revoke`; returns its exit code."""
-
-    async def main() -> int:
-        authority = Authority(target.auth)
-        user = authority.revoke(name)
-        await auth_on_record(target, authority.mesh, "revoke", name)
-        reached = await _tell_servers(authority, target)
-        conclude(
-            target.json,
-            _document(user, time.time()) | {"told": reached},
-            f"{name} is revoked; {_reached(reached)}",
-        )
-        return 0
-
-    return guarded(main, target.json)
+    authority = Authority(target.auth)
+    user = authority.revoke(name)
+    await auth_on_record(target, authority.mesh, "revoke", name)
+    reached = await _tell_servers(authority, target)
+    conclude(
+        target.json,
+        _document(user, time.time()) | {"told": reached},
+        f"{name} is revoked; {_reached(reached)}",
+    )
+    return 0
 
 
-def run_limits(options: LimitOptions, target: AuthTarget) -> int:
+async def run_limits(options: LimitOptions, target: AuthTarget) -> int:
     """`swarm auth limits`; returns its exit code. It shows the limits where none is to change."""
-
-    async def main() -> int:
-        authority = Authority(target.auth)
-        reached: list[str] = []
-        changes = {name: value for name, value in vars(options).items() if value is not None}
-        if changes:
-            with authority.changing():
-                authority.limit(replace(authority.limits, **changes))
-            await auth_on_record(target, authority.mesh, "limits", " ".join(changes))
-            reached = await _tell_servers(authority, target)
-        document = asdict(authority.limits)
-        lines = [f"{name} {value}" for name, value in document.items()]
-        text = "\n".join([*lines, _reached(reached)] if changes else lines)
-        conclude(target.json, document | {"told": reached}, text)
-        return 0
-
-    return guarded(main, target.json)
-
-
-def run_rotate(finish: bool, target: AuthTarget) -> int:
-    """`swarm auth rotate`; returns its exit code."""
-
-    async def main() -> int:
-        authority = Authority(target.auth)
-        renewed: list[User] = []
-        if finish:
-            authority.finish_rotation()
-        else:
-            renewed = authority.rotate()
-        await auth_on_record(target, authority.mesh, "rotate-finish" if finish else "rotate", "")
+    authority = Authority(target.auth)
+    reached: list[str] = []
+    changes = {name: value for name, value in vars(options).items() if value is not None}
+    if changes:
+        with authority.changing():
+            authority.limit(replace(authority.limits, **changes))
+        await auth_on_record(target, authority.mesh, "limits", " ".join(changes))
         reached = await _tell_servers(authority, target)
-        text = (
-            "the old signing keys are worth nothing any more"
-            if finish
-            else f"new signing keys; {len(renewed)} new files in {target.auth}/users: give them to "
-            "their users, then: swarm auth rotate --finish"
-        )
-        document: dict[str, Any] = {"renewed": [user.name for user in renewed], "finished": finish}
-        document |= {"told": reached}
-        conclude(target.json, document, f"{text}; {_reached(reached)}")
-        return 0
+    document = asdict(authority.limits)
+    lines = [f"{name} {value}" for name, value in document.items()]
+    text = "\n".join([*lines, _reached(reached)] if changes else lines)
+    conclude(target.json, document | {"told": reached}, text)
+    return 0
 
-    return guarded(main, target.json)
+
+async def run_rotate(finish: bool, target: AuthTarget) -> int:
+    """`swarm auth rotate`; returns its exit code."""
+    authority = Authority(target.auth)
+    renewed: list[User] = []
+    if finish:
+        authority.finish_rotation()
+    else:
+        renewed = authority.rotate()
+    await auth_on_record(target, authority.mesh, "rotate-finish" if finish else "rotate", "")
+    reached = await _tell_servers(authority, target)
+    text = (
+        "the old signing keys are worth nothing any more"
+        if finish
+        else f"new signing keys; {len(renewed)} new files in {target.auth}/users: give them to "
+        "their users, then: swarm auth rotate --finish"
+    )
+    document: dict[str, Any] = {"renewed": [user.name for user in renewed], "finished": finish}
+    document |= {"told": reached}
+    conclude(target.json, document, f"{text}; {_reached(reached)}")
+    return 0
 
 
 async def _tell_servers(authority: Authority, target: AuthTarget) -> list[str]:
@@ -195,44 +171,40 @@ def _reached(reached: list[str]) -> str:
     return "told: " + ", ".join(reached)
 
 
-def run_server(folder: str, options: ServerOptions, auth: str, as_json: bool) -> int:
+async def run_server(folder: str, options: ServerOptions, auth: str, as_json: bool) -> int:
     """`swarm auth server`; returns its exit code."""
 
     tls, encrypt = options.tls or [], options.encrypt
-    target = Path(folder).absolute()
-
-    async def main() -> int:
-        if options.mutual and not tls:
-            raise InvalidArgument("--mutual is about TLS: add --tls HOST, the server's name")
-        authority = Authority(auth)
-        with authority.changing():
-            if options.separate_store:
-                authority.separate_store()
-            write_server(
-                authority,
-                target,
-                plain=options.plain,
-                hosts=tls,
-                mutual=options.mutual,
-                encrypt=encrypt,
-            )
-            authority.remember_server(target)
-        conclude(
-            as_json,
-            {"configuration": str(target / CONF), "plain": options.plain, "tls": bool(tls)},
-            f"{target / CONF}: nats-server -c {target / CONF}",
-            *(
-                [f"every command and node then needs --tls-ca {target / 'ca.pem'}"]
-                + (["and a certificate: swarm auth certs --client NAME"] if options.mutual else [])
-                if tls
-                else ["no TLS: add --tls HOST, or certificates of yours to tls.conf"]
-            ),
-            *(["its environment needs JS_KEY=k$(openssl rand -hex 32)"] if encrypt else []),
-            *([] if authority.has_store else [NO_STORE]),
+    target = Path.cwd() / folder
+    if options.mutual and not tls:
+        raise InvalidArgument("--mutual is about TLS: add --tls HOST, the server's name")
+    authority = Authority(auth)
+    with authority.changing():
+        if options.separate_store:
+            authority.separate_store()
+        write_server(
+            authority,
+            target,
+            plain=options.plain,
+            hosts=tls,
+            mutual=options.mutual,
+            encrypt=encrypt,
         )
-        return 0
-
-    return guarded(main, as_json)
+        authority.remember_server(target)
+    conclude(
+        as_json,
+        {"configuration": str(target / CONF), "plain": options.plain, "tls": bool(tls)},
+        f"{target / CONF}: nats-server -c {target / CONF}",
+        *(
+            [f"every command and node then needs --tls-ca {target / 'ca.pem'}"]
+            + (["and a certificate: swarm auth certs --client NAME"] if options.mutual else [])
+            if tls
+            else ["no TLS: add --tls HOST, or certificates of yours to tls.conf"]
+        ),
+        *(["its environment needs JS_KEY=k$(openssl rand -hex 32)"] if encrypt else []),
+        *([] if authority.has_store else [NO_STORE]),
+    )
+    return 0
 
 
 NO_STORE = (
@@ -279,29 +251,25 @@ def _users_conf(authority: Authority, folder: Path, plain: bool) -> str:
     return operator_conf(authority, str(folder / "jwt"))
 
 
-def run_permissions(options: RightsOptions) -> int:
+async def run_permissions(options: RightsOptions) -> int:
     """`swarm auth permissions`; returns its exit code."""
-
-    async def main() -> int:
-        rights = permissions_of(
-            options.role,
-            mesh=options.mesh,
-            models=options.model or [],
-            user=options.user,
-            stages=options.stages,
-        )
-        if options.json:
-            print_json(rights.as_doc())
-        elif options.conf:
-            print(rights.as_conf())
-        else:
-            table = Table("publish", "subscribe")
-            for row in range(max(len(rights.publish), len(rights.subscribe))):
-                table.add_row(*(_at(side, row) for side in (rights.publish, rights.subscribe)))
-            out.print(table)
-        return 0
-
-    return guarded(main, options.json)
+    rights = permissions_of(
+        options.role,
+        mesh=options.mesh,
+        models=options.model or [],
+        user=options.user,
+        stages=options.stages,
+    )
+    if options.json:
+        print_json(rights.as_doc())
+    elif options.conf:
+        print(rights.as_conf())
+    else:
+        table = Table("publish", "subscribe")
+        for row in range(max(len(rights.publish), len(rights.subscribe))):
+            table.add_row(*(_at(side, row) for side in (rights.publish, rights.subscribe)))
+        out.print(table)
+    return 0
 
 
 def _at(subjects: tuple[str, ...], row: int) -> str:

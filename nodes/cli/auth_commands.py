@@ -16,7 +16,7 @@ from nodes.cli.auth_options import (
     RightsOptions,
     ServerOptions,
 )
-from nodes.cli.command import add_commands, argument, option
+from nodes.cli.command import Ran, add_commands, argument, option
 from nodes.cli.options import Json, MeshName
 
 UserName = Annotated[str, typer.Argument(help="Of the user: a token; its inbox has this name.")]
@@ -26,28 +26,28 @@ def init(
     folder: str = argument(HERE, "A new folder, for the keys."),
     mesh: MeshName = "default",
     json: Json = False,
-) -> int:
+) -> Ran:
     """Make the keys of a mesh: operator, accounts, a signing key for each role."""
     from nodes.cli.auth import run_init
 
     return run_init(folder, mesh, json)
 
 
-def add(name: UserName, options: AddOptions) -> int:
+def add(name: UserName, options: AddOptions) -> Ran:
     """Issue one user's credentials. No server needs to be told, but one of --plain."""
     from nodes.cli.auth import run_add
 
     return run_add(name, options)
 
 
-def list_(auth: AuthFolder = HERE, json: Json = False) -> int:
+def list_(auth: AuthFolder = HERE, json: Json = False) -> Ran:
     """Show who was issued credentials, and whether they are valid."""
     from nodes.cli.auth import run_list
 
     return run_list(auth, json)
 
 
-def revoke(name: UserName, target: AuthTarget) -> int:
+def revoke(name: UserName, target: AuthTarget) -> Ran:
     """Make a user's credentials worthless; its connections end as soon as servers are told, by
     --nats or --pid-file."""
     from nodes.cli.auth import run_revoke
@@ -58,7 +58,7 @@ def revoke(name: UserName, target: AuthTarget) -> int:
 def rotate(
     target: AuthTarget,
     finish: bool = option(False, "End a rotation: old signing keys are worth nothing any more."),
-) -> int:
+) -> Ran:
     """Make new signing keys and new credentials for all; the old ones do until --finish."""
     from nodes.cli.auth import run_rotate
 
@@ -70,21 +70,21 @@ def server(
     options: ServerOptions,
     auth: AuthFolder = HERE,
     json: Json = False,
-) -> int:
+) -> Ran:
     """Write the configuration of a nats-server that knows the users of this mesh."""
     from nodes.cli.auth import run_server
 
     return run_server(folder, options, auth, json)
 
 
-def certs(options: CertsOptions, target: AuthTarget) -> int:
+def certs(options: CertsOptions, target: AuthTarget) -> Ran:
     """Show, issue and rotate certificates of servers and clients; no connection ends by it."""
     from nodes.cli.certs import run_certs
 
     return run_certs(options, target)
 
 
-def limits(options: LimitOptions, target: AuthTarget) -> int:
+def limits(options: LimitOptions, target: AuthTarget) -> Ran:
     """Show, or change, how much of the servers members and clients may take.
 
     Each limit is an option, as --client-payload 65536; -1: no limit."""
@@ -93,7 +93,7 @@ def limits(options: LimitOptions, target: AuthTarget) -> int:
     return run_limits(options, target)
 
 
-def permissions(options: RightsOptions) -> int:
+def permissions(options: RightsOptions) -> Ran:
     """Show the exact rights of a role, for teams that run an authority of their own."""
     from nodes.cli.auth import run_permissions
 

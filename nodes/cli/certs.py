@@ -14,7 +14,7 @@ from rich.table import Table
 from nodes.announce import end_connections, reload_servers
 from nodes.cli.auth import validity
 from nodes.cli.auth_options import AuthTarget, CertsOptions
-from nodes.console import err, guarded, out, print_json
+from nodes.console import err, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.certificates import (
@@ -26,57 +26,51 @@ from swarm.security.authority.keys import read_text, write_text
 from swarm.subjects import token
 
 
-def run_certs(act: CertsOptions, target: AuthTarget) -> int:
+async def run_certs(act: CertsOptions, target: AuthTarget) -> int:
     """`swarm auth certs`; returns its exit code."""
-
-    async def main() -> int:
-        authority = Authority(target.auth)
-        certificates = authority.certificates
-        if not certificates.exists:
-            raise InvalidArgument(
-                f"{authority.directory} has no authority of certificates: `swarm auth server DIR "
-                "--tls HOST` makes it"
+    authority = Authority(target.auth)
+    certificates = authority.certificates
+    if not certificates.exists:
+        raise InvalidArgument(
+            f"{authority.directory} has no authority of certificates: `swarm auth server DIR "
+            "--tls HOST` makes it"
+        )
+    if sum((act.rotate, act.new_authority, act.finish)) > 1:
+        raise InvalidArgument("--new-authority, --rotate and --finish are three steps: one each")
+    valid, steps = timedelta(seconds=validity(act.valid)), []
+    if act.new_authority:
+        certificates.make()
+        _hand_out(authority)
+        steps += [
+            f"1. give {certificates.trusted} to each device as its --tls-ca",
+            "2. swarm auth certs --rotate",
+        ]
+    if act.rotate:
+        rotate(authority, valid)
+        if authority.client_certificates:
+            steps.append(
+                f"give NAME.pem and NAME.key of {authority.directory}/users to their clients, "
+                "the key first"
             )
-        if sum((act.rotate, act.new_authority, act.finish)) > 1:
-            raise InvalidArgument(
-                "--new-authority, --rotate and --finish are three steps: one each"
-            )
-        valid, steps = timedelta(seconds=validity(act.valid)), []
-        if act.new_authority:
-            certificates.make()
-            _hand_out(authority)
-            steps += [
-                f"1. give {certificates.trusted} to each device as its --tls-ca",
-                "2. swarm auth certs --rotate",
-            ]
-        if act.rotate:
-            rotate(authority, valid)
-            if authority.client_certificates:
-                steps.append(
-                    f"give NAME.pem and NAME.key of {authority.directory}/users to their clients, "
-                    "the key first"
-                )
-            if certificates.is_changing:
-                steps.append("then: swarm auth certs --finish")
-        if act.finish:
-            _finish(authority)
-            steps.append(f"give {certificates.trusted} to each device as its --tls-ca")
-        for name in act.client or []:
-            if name == "ca":
-                raise InvalidArgument("ca.pem is the authority's own: give the client another name")
-            certificates.issue_client(
-                authority.directory / "users", token(name, "client's name"), valid
-            )
-        if act.reconnect and not target.nats:
-            raise InvalidArgument("--reconnect ends the connections of a server: add --nats URL")
-        done = _tell_servers(act, target.pid_file)
-        if act.reconnect:
-            ended = await _reconnected(authority, target)
-            done += f"{'; ' if done else ''}{ended} connections were ended, and connect again"
-        _show(authority, done, steps, target.json)
-        return 0
-
-    return guarded(main, target.json)
+        if certificates.is_changing:
+            steps.append("then: swarm auth certs --finish")
+    if act.finish:
+        _finish(authority)
+        steps.append(f"give {certificates.trusted} to each device as its --tls-ca")
+    for name in act.client or []:
+        if name == "ca":
+            raise InvalidArgument("ca.pem is the authority's own: give the client another name")
+        certificates.issue_client(
+            authority.directory / "users", token(name, "client's name"), valid
+        )
+    if act.reconnect and not target.nats:
+        raise InvalidArgument("--reconnect ends the connections of a server: add --nats URL")
+    done = _tell_servers(act, target.pid_file)
+    if act.reconnect:
+        ended = await _reconnected(authority, target)
+        done += f"{'; ' if done else ''}{ended} connections were ended, and connect again"
+    _show(authority, done, steps, target.json)
+    return 0
 
 
 def rotate(authority: Authority, valid: timedelta) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.options import SignedTarget
-from nodes.cli.with_mesh import with_mesh
+from nodes.cli.with_mesh import client_of
 from nodes.console import err, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.fleet.service import FleetWatch
@@ -15,10 +15,9 @@ from swarm.models.artifacts import CHUNK
 from swarm.models.garbage import Collector, Garbage
 
 
-def run_gc(keep: int, dry_run: bool, target: SignedTarget) -> int:
+async def run_gc(keep: int, dry_run: bool, target: SignedTarget) -> int:
     """`swarm model gc`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         if keep < 1:
             raise InvalidArgument(f"--keep {keep}: at least the last version of a model stays")
         collector = Collector(client.link, client.subjects, client.registry)
@@ -29,8 +28,6 @@ def run_gc(keep: int, dry_run: bool, target: SignedTarget) -> int:
                 await on_record(client, "gc", model, version, bytes=size)
         _show(garbage, dry_run, target.json)
         return 0
-
-    return with_mesh(target, work)
 
 
 async def _in_use(client: swarm.Mesh) -> set[tuple[str, str]]:

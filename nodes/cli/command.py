@@ -1,7 +1,8 @@
 """How a function becomes a command of `swarm`.
 
 A parameter that is a dataclass stands for one option a field, so that options which belong together
-are declared once, and reach the work as one value. The function's result is the exit code.
+are declared once, and reach the work as one value. The function's result, or that of its
+coroutine, is the exit code; an error becomes a line (`nodes.console.guarded`).
 
 Each option is a flag, an environment variable `SWARM_<COMMAND>_<OPTION>`, and a key of the TOML
 file of `--config`; a flag wins over the variable, that over the file. Options that are seldom set
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -21,7 +22,8 @@ from typer.core import TyperGroup
 
 from nodes.settings import read_settings
 
-Work = Callable[..., int]
+Ran = Coroutine[Any, Any, int]  # its result is the exit code
+Work = Callable[..., int | Ran]
 
 
 def add_commands(app: typer.Typer, panels: Mapping[str, Mapping[str, Work | typer.Typer]]) -> None:
@@ -52,9 +54,15 @@ def as_command(work: Work) -> Callable[..., None]:
 
     @functools.wraps(work)
     def run(config: str, help_all: bool, **given: Any) -> None:
+        as_json = bool(given.get("json"))
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        raise typer.Exit(work(**given))
+        done = work(**given)
+        if isinstance(done, int):
+            raise typer.Exit(done)
+        from nodes.console import guarded
+
+        raise typer.Exit(guarded(lambda: done, as_json))
 
     parameters = [
         shown

@@ -7,47 +7,43 @@ import secrets
 
 from nodes.cli.options import DashboardOptions, SignedTarget, Target
 from nodes.cli.with_mesh import operator
-from nodes.console import err, guarded, out, print_json
+from nodes.console import err, out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from swarm.errors import InvalidArgument
 from swarm.models.registry import Registry
 
 
-def run_dashboard(options: DashboardOptions, target: SignedTarget) -> int:
+async def run_dashboard(options: DashboardOptions, target: SignedTarget) -> int:
     """`swarm dashboard`; returns its exit code."""
     set_up_logging(LogForm())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-
-    async def main() -> int:
-        try:
-            from nodes.watch.dashboard.run import Dashboard
-            from nodes.watch.dashboard.serve import Place
-        except ImportError as error:
-            raise InvalidArgument(
-                f"{error}: the dashboard is an extra: pip install 'swarm-mesh[dashboard]'"
-            ) from None
-        place = Place(
-            options.host, options.port, options.https_cert, options.https_key, options.open_http
+    try:
+        from nodes.watch.dashboard.run import Dashboard
+        from nodes.watch.dashboard.serve import Place
+    except ImportError as error:
+        raise InvalidArgument(
+            f"{error}: the dashboard is an extra: pip install 'swarm-mesh[dashboard]'"
+        ) from None
+    place = Place(
+        options.host, options.port, options.https_cert, options.https_key, options.open_http
+    )
+    place.check(options.allow_actions)
+    dashboard = Dashboard(target.link("swarm dashboard"), target.mesh)
+    if options.allow_actions:
+        signed = operator(target)
+        dashboard.allow_acts(
+            Registry(
+                dashboard.link, dashboard.subjects, signed.get("signer"), signed.get("verifier")
+            ),
+            secrets.token_urlsafe(24),
         )
-        place.check(options.allow_actions)
-        dashboard = Dashboard(target.link("swarm dashboard"), target.mesh)
-        if options.allow_actions:
-            signed = operator(target)
-            dashboard.allow_acts(
-                Registry(
-                    dashboard.link, dashboard.subjects, signed.get("signer"), signed.get("verifier")
-                ),
-                secrets.token_urlsafe(24),
-            )
-        stop = stop_on_signals()
-        with place.listen() as sock:
-            url = place.url(sock) + (f"#token={dashboard.token}" if dashboard.token else "")
-            _announce(url, options.allow_actions, target)
-            await dashboard.run(place, sock, stop)
-        return 0
-
-    return guarded(main, target.json)
+    stop = stop_on_signals()
+    with place.listen() as sock:
+        url = place.url(sock) + (f"#token={dashboard.token}" if dashboard.token else "")
+        _announce(url, options.allow_actions, target)
+        await dashboard.run(place, sock, stop)
+    return 0
 
 
 def _announce(url: str, allows_acts: bool, target: Target) -> None:

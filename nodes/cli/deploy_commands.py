@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -15,42 +16,34 @@ ModelOrFolder = Annotated[
 ]
 
 
-def k8s(
+async def k8s(
     model: ModelOrFolder,
     target: Target,
     output: str = option("", "File for the values; empty: standard output."),
     server: str = seldom("", "URL of a NATS server that pods reach; empty: one of the chart's."),
 ) -> int:
     """Write values of the Helm chart deploy/kubernetes/swarm: stages, and memory for each."""
-    import swarm
-    from nodes.cli.with_mesh import with_mesh
-    from nodes.console import guarded, out, print_json
+    from nodes.cli.with_mesh import client_of
+    from nodes.console import out, print_json
     from nodes.install.kubernetes import as_yaml, values
     from shards.manifest import FILE_NAME, Manifest, read_dir
 
-    def write(manifest: Manifest) -> int:
-        document = values(manifest, target.mesh, server)
-        text = f"# Of {manifest.model}@{manifest.version}\n{as_yaml(document)}\n"
-        if output:
-            Path(output).write_text(text, encoding="utf-8")
-        if target.json:
-            print_json(document)
-        elif not output:
-            out.print(text, markup=False, soft_wrap=True, end="")
-        return 0
-
-    async def of_mesh(client: swarm.Mesh) -> int:
-        info = await client.model(model)
-        data = await client.registry.manifest(info.model, info.version)
-        return write(Manifest.from_json(data))
-
-    async def of_folder() -> int:
-        manifest, _ = read_dir(Path(model))
-        return write(manifest)
-
     if (Path(model) / FILE_NAME).exists():
-        return guarded(of_folder, target.json)
-    return with_mesh(target, of_mesh)
+        manifest, _ = read_dir(Path(model))
+    else:
+        async with client_of(target) as client:
+            info = await client.model(model)
+            data = await client.registry.manifest(info.model, info.version)
+            manifest = Manifest.from_json(data)
+    document = values(manifest, target.mesh, server)
+    text = f"# Of {manifest.model}@{manifest.version}\n{as_yaml(document)}\n"
+    if output:
+        await asyncio.to_thread(Path(output).write_text, text, "utf-8")
+    if target.json:
+        print_json(document)
+    elif not output:
+        out.print(text, markup=False, soft_wrap=True, end="")
+    return 0
 
 
 app = typer.Typer(no_args_is_help=True, help="Files that run a model's nodes elsewhere.")

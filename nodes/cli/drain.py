@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.options import Target
-from nodes.cli.with_mesh import with_mesh
+from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err
 from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.drain import drain
@@ -35,10 +34,9 @@ def the_node(picture: FleetPicture, named: str, now: float) -> str:
     raise NotFound(f"no living node is called {named!r}; there are: {known}")
 
 
-def run_drain(named: str, wait: bool, target: Target) -> int:
+async def run_drain(named: str, wait: bool, target: Target) -> int:
     """`swarm drain`; returns its exit code: 1 where the node has not left in time."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             if not watch.answered or len(watch.picture.nodes) <= SMALL_FLEET:
                 watch.request_statuses(within=0.0)
@@ -60,5 +58,3 @@ def run_drain(named: str, wait: bool, target: Target) -> int:
             err.print("it has not left yet: look at its log on its host", markup=False)
             return 1
         return 0
-
-    return with_mesh(target, work)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 
-import swarm
 from nodes.cli.options import Target
-from nodes.cli.with_mesh import with_mesh
+from nodes.cli.with_mesh import client_of
 from nodes.console import err, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.health.endpoint import endpoint
@@ -19,10 +18,9 @@ from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
 
 
-def run_exporter(port: str, most_nodes: int, target: Target) -> int:
+async def run_exporter(port: str, most_nodes: int, target: Target) -> int:
     """`swarm metrics-exporter`, until Ctrl-C; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         try:
             from nodes.watch.metrics.endpoint import figures
             from nodes.watch.metrics.fleet import of_fleet
@@ -43,5 +41,3 @@ def run_exporter(port: str, most_nodes: int, target: Target) -> int:
                     )
                 await stop.wait()
         return 0
-
-    return with_mesh(target, work)

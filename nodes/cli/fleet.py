@@ -16,8 +16,8 @@ import swarm
 from nodes.cli.acts import on_record, person
 from nodes.cli.fleet_options import UpdaterOptions, WaveOptions
 from nodes.cli.options import SignedTarget, Target
-from nodes.cli.with_mesh import operator, with_mesh
-from nodes.console import conclude, duration, err, guarded, out, print_json, unless
+from nodes.cli.with_mesh import client_of, operator
+from nodes.console import conclude, duration, err, out, print_json, unless
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from nodes.upgrade.device import Limits
@@ -35,11 +35,10 @@ from swarm.subjects import TOKEN, token
 log = logging.getLogger("swarm.upgrade")
 
 
-def run_upgrade(options: WaveOptions, target: SignedTarget) -> int:
+async def run_upgrade(options: WaveOptions, target: SignedTarget) -> int:
     """`swarm fleet upgrade`; returns its exit code, 1 where the wave has stopped."""
     changes = bool(options.to or options.stop)
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target, signs=changes) as client:
         more = operator(target) if changes else {}
         releases = Releases(client.link, client.subjects, **more)
         if options.to and options.stop:
@@ -52,8 +51,6 @@ def run_upgrade(options: WaveOptions, target: SignedTarget) -> int:
         if options.to:
             return await _begin(client, releases, options, target)
         return await _show(releases, target.json)
-
-    return with_mesh(target, work, None if changes else dict)
 
 
 async def _begin(
@@ -148,33 +145,29 @@ def _environments(options: UpdaterOptions) -> Environments:
     return environments
 
 
-def run_updater(options: UpdaterOptions, target: Target) -> int:
+async def run_updater(options: UpdaterOptions, target: Target) -> int:
     """`swarm fleet updater`; returns its exit code."""
-
-    async def main() -> int:
-        nodes = [shlex.split(part) for part in options.node.split(";") if part.strip()]
-        if not nodes:
-            raise InvalidArgument('--node is missing: --node "--role shard-1 --model NAME"')
-        host = "".join(c if TOKEN.fullmatch(c) else "-" for c in socket.gethostname())
-        environments = _environments(options)
-        units = ProcessUnits(environments, nodes)
-        link = LinkOptions(servers=tuple(target.nats.split(",")), **target.access.options())
-        # Under rights a device's word has its user's name.
-        device = token(options.device or link.connects_as or host, "--device")
-        updater = Updater(
-            device,
-            target.mesh,
-            link,
-            TrustedKeys.of(options.trust),
-            environments,
-            units,
-            Limits(ready=duration(options.ready), proof=duration(options.proof)),
-            Pace(options.look, options.ask),
-        )
-        set_up_logging(LogForm(False, target.json), role="updater", mesh=target.mesh)
-        log.info("%s runs release %s", device, environments.current())
-        await unless(stop_on_signals(), updater.run())
-        await units.stop()
-        return 0
-
-    return guarded(main, target.json)
+    nodes = [shlex.split(part) for part in options.node.split(";") if part.strip()]
+    if not nodes:
+        raise InvalidArgument('--node is missing: --node "--role shard-1 --model NAME"')
+    host = "".join(c if TOKEN.fullmatch(c) else "-" for c in socket.gethostname())
+    environments = _environments(options)
+    units = ProcessUnits(environments, nodes)
+    link = LinkOptions(servers=tuple(target.nats.split(",")), **target.access.options())
+    # Under rights a device's word has its user's name.
+    device = token(options.device or link.connects_as or host, "--device")
+    updater = Updater(
+        device,
+        target.mesh,
+        link,
+        TrustedKeys.of(options.trust),
+        environments,
+        units,
+        Limits(ready=duration(options.ready), proof=duration(options.proof)),
+        Pace(options.look, options.ask),
+    )
+    set_up_logging(LogForm(False, target.json), role="updater", mesh=target.mesh)
+    log.info("%s runs release %s", device, environments.current())
+    await unless(stop_on_signals(), updater.run())
+    await units.stop()
+    return 0

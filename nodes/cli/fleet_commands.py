@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import add_commands, seldom
+from nodes.cli.command import Ran, add_commands, seldom
 from nodes.cli.fleet_options import UpdaterOptions, WaveOptions
 from nodes.cli.options import Json, SignedTarget, Target
 
 
-def upgrade(options: WaveOptions, target: SignedTarget) -> int:
+def upgrade(options: WaveOptions, target: SignedTarget) -> Ran:
     """Bring devices to a release, a few at a time, or show how that stands.
 
     Those go whose updater runs; there is no master. A device that refuses the release stops it."""
@@ -20,7 +20,7 @@ def upgrade(options: WaveOptions, target: SignedTarget) -> int:
     return run_upgrade(options, target)
 
 
-def updater(options: UpdaterOptions, target: Target) -> int:
+def updater(options: UpdaterOptions, target: Target) -> Ran:
     """Run the nodes of this device, and take releases as waves say, until SIGTERM.
 
     SIGTERM and Ctrl-C end the nodes too; they outlive an updater that is killed."""
@@ -38,7 +38,7 @@ Extras = Annotated[str, typer.Option(hidden=True, help="Of the package, that dev
 
 def push(
     folder: Folder, target: SignedTarget, version: Version = "", extras: Extras = "node"
-) -> int:
+) -> Ran:
     """Sign the wheels in a folder as one release, and store them in the mesh."""
     from nodes.cli.release import run_push
 
@@ -50,7 +50,7 @@ def sign(
     version: Version = "",
     key: str = seldom("", "File of the key pair; the user's own by default."),
     json: Json = False,
-) -> int:
+) -> Ran:
     """Write the hashes of a folder's files to release.json, and its signature to release.sig."""
     from nodes.cli.release import run_sign
 
@@ -61,7 +61,7 @@ def verify(
     folder: Folder,
     trust: str = seldom("", "File with trusted keys; else yours are."),
     json: Json = False,
-) -> int:
+) -> Ran:
     """Check a folder's files against release.json and its signature."""
     from nodes.cli.release import run_verify
 

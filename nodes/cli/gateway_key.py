@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodes.console import conclude, guarded
+from nodes.console import conclude
 from nodes.gateway.access.rules import block, new_key, read_rules
 from swarm.errors import BadKey
 from swarm.security.files import alone, replace
 
 
-def run_gateway_key(agent: str, callers: str, quota: float, as_json: bool) -> int:
+async def run_gateway_key(agent: str, callers: str, quota: float, as_json: bool) -> int:
     """`swarm keys gateway`; returns its exit code."""
-
-    async def main() -> int:
-        key = add_key(Path(callers), agent, quota)
-        conclude(
-            as_json,
-            {"agent": agent, "key": key, "callers": callers},
-            key,
-            f"{callers} has its hash; the key itself is kept nowhere",
-            f"next: swarm-node --role gateway --http 8000 --gateway-callers {callers}",
-            f'and ask: curl -H "Authorization: Bearer {key}" http://127.0.0.1:8000/v2',
-        )
-        return 0
-
-    return guarded(main, as_json)
+    key = add_key(Path(callers), agent, quota)
+    conclude(
+        as_json,
+        {"agent": agent, "key": key, "callers": callers},
+        key,
+        f"{callers} has its hash; the key itself is kept nowhere",
+        f"next: swarm-node --role gateway --http 8000 --gateway-callers {callers}",
+        f'and ask: curl -H "Authorization: Bearer {key}" http://127.0.0.1:8000/v2',
+    )
+    return 0
 
 
 def add_key(path: Path, agent: str, quota: float) -> str:

@@ -13,7 +13,7 @@ from nodes.cli.arrays import random_inputs, read_inputs
 from nodes.cli.options import InferOptions, Target
 from nodes.cli.tasks import is_picture, open_picture
 from nodes.cli.with_mesh import connect
-from nodes.console import delivery, duration, guarded, out, print_json
+from nodes.console import delivery, duration, out, print_json
 from nodes.watch.profiling.bars import bar_lines
 from nodes.watch.short_ids import short_ids
 from shards.task import Result as Said
@@ -27,38 +27,34 @@ from swarm.wire.tensors import datatype_of
 Read = tuple[Said, tuple[int, ...]]  # what an answer says about a picture of this shape
 
 
-def run_infer(model: str, options: InferOptions, target: Target) -> int:
+async def run_infer(model: str, options: InferOptions, target: Target) -> int:
     """`swarm infer`; returns its exit code."""
-
-    async def main() -> int:
-        if options.random == bool(options.input):
-            raise InvalidArgument("give one of --input FILE.npz, --input PICTURE and --random")
-        of_picture = is_picture(options.input)
-        inputs = {} if options.random or of_picture else read_inputs(options.input)
-        duration(options.budget)  # a wrong word is told before anything is asked
-        delivery(options.delivery)
-        async with connect(target, agent="swarm-infer", codec=options.codec) as client:
-            picture = await open_picture(client, model, options.input) if of_picture else None
-            inputs = picture.inputs if picture else inputs or await random_inputs(client, model)
-            results = await ask_many(client, model, inputs, options)
-            said: Read | None = None
-            if picture and (good := [r for r in results if r.status is Status.OK]):
-                said = await picture.read(client, good[-1]), picture.shape
-        answered = [r for r in results if r.status is Status.OK]
-        if answered and options.output:
-            np.savez(options.output, **answered[-1].outputs)  # type: ignore[arg-type]
-        if target.json:
-            doc = summary(results, with_outputs=not options.output and said is None)
-            print_json(doc | ({} if said is None else document(said[0])))
-        elif answered:
-            show(results, options, said)
-        failed = [r for r in results if r.status is not Status.OK]
-        if failed and not target.json:
-            where = f" (stage {failed[-1].stage}, {failed[-1].node})" if failed[-1].node else ""
-            raise error_for(failed[-1].status, failed[-1].message + where)
-        return 1 if failed else 0
-
-    return guarded(main, target.json)
+    if options.random == bool(options.input):
+        raise InvalidArgument("give one of --input FILE.npz, --input PICTURE and --random")
+    of_picture = is_picture(options.input)
+    inputs = {} if options.random or of_picture else read_inputs(options.input)
+    duration(options.budget)  # a wrong word is told before anything is asked
+    delivery(options.delivery)
+    async with connect(target, agent="swarm-infer", codec=options.codec) as client:
+        picture = await open_picture(client, model, options.input) if of_picture else None
+        inputs = picture.inputs if picture else inputs or await random_inputs(client, model)
+        results = await ask_many(client, model, inputs, options)
+        said: Read | None = None
+        if picture and (good := [r for r in results if r.status is Status.OK]):
+            said = await picture.read(client, good[-1]), picture.shape
+    answered = [r for r in results if r.status is Status.OK]
+    if answered and options.output:
+        np.savez(options.output, **answered[-1].outputs)  # type: ignore[arg-type]
+    if target.json:
+        doc = summary(results, with_outputs=not options.output and said is None)
+        print_json(doc | ({} if said is None else document(said[0])))
+    elif answered:
+        show(results, options, said)
+    failed = [r for r in results if r.status is not Status.OK]
+    if failed and not target.json:
+        where = f" (stage {failed[-1].stage}, {failed[-1].node})" if failed[-1].node else ""
+        raise error_for(failed[-1].status, failed[-1].message + where)
+    return 1 if failed else 0
 
 
 async def ask_many(

@@ -31,40 +31,30 @@ class ServiceOptions:
     root: str = seldom("/", HELP_ROOT)
 
 
-def node(options: ServiceOptions, target: Target) -> int:
+async def node(options: ServiceOptions, target: Target) -> int:
     """Make a node a service of systemd: its user, its unit, its settings in /etc/swarm."""
-    from nodes.console import guarded
     from nodes.install.plan import installation
 
-    async def work() -> int:
-        program, settings, trusted, credentials = _asked(options, target, "swarm-node")
-        plan = installation(options.role, program, settings, credentials, trusted)
-        return _install(plan, options.root, target.json)
-
-    return guarded(work, target.json)
+    program, settings, trusted, credentials = _asked(options, target, "swarm-node")
+    plan = installation(options.role, program, settings, credentials, trusted)
+    return _install(plan, options.root, target.json)
 
 
-def updater(
+async def updater(
     options: ServiceOptions,
     target: Target,
     releases: str = seldom("", "File with the keys whose releases are taken; else --trust."),
     own_credentials: str = seldom("", "A .creds file of the updater; --credentials: the node's."),
 ) -> int:
     """The same with an updater: the node takes releases as `swarm fleet upgrade` says."""
-    from nodes.console import guarded
     from nodes.install.plan import updater_installation
 
-    async def work() -> int:
-        program, settings, trusted, credentials = _asked(options, target, "swarm")
-        if not (trusted or releases):
-            raise InvalidArgument("say whose releases are taken: --releases FILE, or --trust FILE")
-        own, keys = (_read(path) if path else "" for path in (own_credentials, releases))
-        plan = updater_installation(
-            options.role, program, settings, trusted, credentials, own, keys
-        )
-        return _install(plan, options.root, target.json)
-
-    return guarded(work, target.json)
+    program, settings, trusted, credentials = _asked(options, target, "swarm")
+    if not (trusted or releases):
+        raise InvalidArgument("say whose releases are taken: --releases FILE, or --trust FILE")
+    own, keys = (_read(path) if path else "" for path in (own_credentials, releases))
+    plan = updater_installation(options.role, program, settings, trusted, credentials, own, keys)
+    return _install(plan, options.root, target.json)
 
 
 def _asked(
@@ -113,25 +103,22 @@ def _install(plan: Installation, root: str, as_json: bool) -> int:
     return 0
 
 
-def remove(
+async def remove(
     settings: bool = seldom(False, "Settings and credentials in /etc/swarm too."),
     root: str = seldom("/", HELP_ROOT),
     json: Json = False,
 ) -> int:
     """Stop the nodes of this machine, and delete their unit, data and user."""
-    from nodes.console import err, guarded, print_json
+    from nodes.console import err, print_json
     from nodes.install.machine import Machine
 
-    async def work() -> int:
-        deleted = Machine(Path(root)).remove(settings)
-        if json:
-            print_json({"deleted": deleted})
-        else:
-            for path in deleted:
-                err.print(f"deleted {path}", markup=False)
-        return 0
-
-    return guarded(work, json)
+    deleted = Machine(Path(root)).remove(settings)
+    if json:
+        print_json({"deleted": deleted})
+    else:
+        for path in deleted:
+            err.print(f"deleted {path}", markup=False)
+    return 0
 
 
 def _programs() -> Path:

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from nodes.console import conclude, guarded, out, print_json
+from nodes.console import conclude, out, print_json
 from swarm.errors import BadKey, InvalidArgument
 from swarm.security.identity import Identity
 from swarm.security.nkey import decode_public
@@ -20,97 +20,81 @@ from swarm.security.trusted_keys import (
 )
 
 
-def run_new(file: str, as_json: bool) -> int:
+async def run_new(file: str, as_json: bool) -> int:
     """`swarm keys new`; returns its exit code."""
-
-    async def main() -> int:
-        path = Path(file) if file else own_key_file()
-        if path.exists():
-            raise BadKey(
-                f"{path} exists, and a key is not overwritten: `swarm keys rotate` makes a new one"
-            )
-        public = (Identity.load_or_make(path) if file else own_key()).public
-        doc = {"public": public, "key": str(path), "trusted": not file}
-        conclude(
-            as_json,
-            doc,
-            public,
-            f"its secret half is in {path}",
-            f"next, on each device: swarm keys trust {public}",
+    path = Path(file) if file else own_key_file()
+    if path.exists():
+        raise BadKey(
+            f"{path} exists, and a key is not overwritten: `swarm keys rotate` makes a new one"
         )
-        return 0
+    public = (Identity.load_or_make(path) if file else own_key()).public
+    doc = {"public": public, "key": str(path), "trusted": not file}
+    conclude(
+        as_json,
+        doc,
+        public,
+        f"its secret half is in {path}",
+        f"next, on each device: swarm keys trust {public}",
+    )
+    return 0
 
-    return guarded(main, as_json)
 
-
-def run_show(key: str, file: str, as_json: bool) -> int:
+async def run_show(key: str, file: str, as_json: bool) -> int:
     """`swarm keys show`; returns its exit code."""
-
-    async def main() -> int:
-        path = Path(key) if key else own_key_file()
-        public = Identity.load(path).public if key or path.exists() else ""
-        trusted = TrustedKeys([Path(file) if file else own_trust_file()]).listed()
-        if as_json:
-            print_json({"public": public, "key": str(path), "trusted": trusted})
-            return 0
-        out.print(public or f"no key yet: swarm keys new ({path})", soft_wrap=True)
-        for one, name in trusted.items():
-            out.print(f"trusted  {one}  {name}", soft_wrap=True, highlight=False, markup=False)
+    path = Path(key) if key else own_key_file()
+    public = Identity.load(path).public if key or path.exists() else ""
+    trusted = TrustedKeys([Path(file) if file else own_trust_file()]).listed()
+    if as_json:
+        print_json({"public": public, "key": str(path), "trusted": trusted})
         return 0
+    out.print(public or f"no key yet: swarm keys new ({path})", soft_wrap=True)
+    for one, name in trusted.items():
+        out.print(f"trusted  {one}  {name}", soft_wrap=True, highlight=False, markup=False)
+    return 0
 
-    return guarded(main, as_json)
 
-
-def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) -> int:
+async def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) -> int:
     """`swarm keys trust`; returns its exit code."""
-
-    async def main() -> int:
-        try:
-            decode_public(public)
-        except InvalidArgument as error:
-            raise BadKey(f"{error}; `swarm keys show` prints one") from None
-        path = Path(file) if file else own_trust_file()
-        known = path.exists() and public in TrustedKeys([path]).listed()
-        if remove and not (known and distrust(public, path)):
-            raise BadKey(f"{path} does not list {public}")
-        if not remove and not known:
-            trust(public, name, path)
-        doc = {"public": public, "trusted": not remove, "file": str(path)}
-        word = "is trusted no more" if remove else "is trusted"
-        conclude(as_json, doc, f"{public} {word}: {path}")
-        return 0
-
-    return guarded(main, as_json)
+    try:
+        decode_public(public)
+    except InvalidArgument as error:
+        raise BadKey(f"{error}; `swarm keys show` prints one") from None
+    path = Path(file) if file else own_trust_file()
+    known = path.exists() and public in TrustedKeys([path]).listed()
+    if remove and not (known and distrust(public, path)):
+        raise BadKey(f"{path} does not list {public}")
+    if not remove and not known:
+        trust(public, name, path)
+    doc = {"public": public, "trusted": not remove, "file": str(path)}
+    word = "is trusted no more" if remove else "is trusted"
+    conclude(as_json, doc, f"{public} {word}: {path}")
+    return 0
 
 
-def run_rotate(key: str, file: str, as_json: bool) -> int:
+async def run_rotate(key: str, file: str, as_json: bool) -> int:
     """`swarm keys rotate`; returns its exit code."""
-
-    async def main() -> int:
-        path = Path(key) if key else own_key_file()
-        old = Identity.load(path)
-        kept = path.with_name(f"{path.name}.{time.strftime('%Y%m%dT%H%M%S')}")
-        trusted = Path(file) if file else own_trust_file()
-        fresh = path.with_name(f".{path.name}.new")
-        try:
-            fresh.unlink(missing_ok=True)
-            new = Identity.load_or_make(fresh)
-            # Trusted before it signs: there is no moment in which the user's own nodes refuse it.
-            trust(new.public, "own key", trusted)
-            os.link(path, kept)
-            os.replace(fresh, path)
-        except OSError as error:
-            raise BadKey(f"the key {path} was not rotated: {error}") from None
-        doc = {"public": new.public, "old": old.public, "key": str(path), "old_key": str(kept)}
-        conclude(
-            as_json,
-            doc,
-            new.public,
-            f"1. on each device: swarm keys trust {new.public}",
-            "2. here, for each model: swarm model push DIR, then swarm model promote NAME@VERSION",
-            f"3. on each device: swarm keys trust --remove {old.public}",
-            f"the old key is kept in {kept}: delete it after step 2",
-        )
-        return 0
-
-    return guarded(main, as_json)
+    path = Path(key) if key else own_key_file()
+    old = Identity.load(path)
+    kept = path.with_name(f"{path.name}.{time.strftime('%Y%m%dT%H%M%S')}")
+    trusted = Path(file) if file else own_trust_file()
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        fresh.unlink(missing_ok=True)
+        new = Identity.load_or_make(fresh)
+        # Trusted before it signs: there is no moment in which the user's own nodes refuse it.
+        trust(new.public, "own key", trusted)
+        os.link(path, kept)
+        os.replace(fresh, path)
+    except OSError as error:
+        raise BadKey(f"the key {path} was not rotated: {error}") from None
+    doc = {"public": new.public, "old": old.public, "key": str(path), "old_key": str(kept)}
+    conclude(
+        as_json,
+        doc,
+        new.public,
+        f"1. on each device: swarm keys trust {new.public}",
+        "2. here, for each model: swarm model push DIR, then swarm model promote NAME@VERSION",
+        f"3. on each device: swarm keys trust --remove {old.public}",
+        f"the old key is kept in {kept}: delete it after step 2",
+    )
+    return 0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import Work, add_commands, argument, option
+from nodes.cli.command import Ran, Work, add_commands, argument, option
 from nodes.cli.options import Json
 
 Key = Annotated[
@@ -28,7 +28,7 @@ def new(
     file: str = argument("", "A new file; the user's own key when empty."),
     mesh_key: MeshKeyFile = "",
     json: Json = False,
-) -> int:
+) -> Ran:
     """Make a key pair that signs models. The user's own is trusted by the user's nodes at once."""
     from nodes.cli.keys import run_new
     from nodes.cli.mesh_key import run_new_mesh_key
@@ -38,7 +38,7 @@ def new(
 
 def show(
     key: Key = "", file: TrustFile = "", mesh_key: MeshKeyFile = "", json: Json = False
-) -> int:
+) -> Ran:
     """Show the public key that signs, and the keys that are trusted."""
     from nodes.cli.keys import run_show
     from nodes.cli.mesh_key import run_show_mesh_key
@@ -52,7 +52,7 @@ def trust(
     remove: bool = option(False, "Trust it no more."),
     file: TrustFile = "",
     json: Json = False,
-) -> int:
+) -> Ran:
     """Take models that this key has signed. Nodes that run read the list again by themselves."""
     from nodes.cli.keys import run_trust
 
@@ -61,7 +61,7 @@ def trust(
 
 def rotate(
     key: Key = "", file: TrustFile = "", mesh_key: MeshKeyFile = "", json: Json = False
-) -> int:
+) -> Ran:
     """Sign with a new key from now on. The old one stays trusted until it is removed.
 
     With --mesh-key: take the next one of the three steps that change the key of gossip.
@@ -79,7 +79,7 @@ def gateway(
     ] = "gateway.toml",
     quota: float = option(0.0, "Requests a second that it may ask; 0: any number.", min=0),
     json: Json = False,
-) -> int:
+) -> Ran:
     """Make a key with which a client of HTTP or gRPC asks a gateway; it is shown once."""
     from nodes.cli.gateway_key import run_gateway_key
 

@@ -13,7 +13,7 @@ import typer
 from nodes.cli.audit_commands import app as audit_app
 from nodes.cli.auth_commands import app as auth_app
 from nodes.cli.bench import register as register_bench
-from nodes.cli.command import add_commands, argument, option, seldom
+from nodes.cli.command import Ran, add_commands, argument, option, seldom
 from nodes.cli.deploy_commands import app as deploy_app
 from nodes.cli.fleet_commands import app as fleet_app
 from nodes.cli.fleet_commands import release_app
@@ -140,7 +140,7 @@ def doctor(
     return run_doctor(json)
 
 
-def up(options: UpOptions, target: OwnServers) -> int:
+def up(options: UpOptions, target: OwnServers) -> Ran:
     """Split an ONNX file and run it as a mesh on this machine, until Ctrl-C.
 
     Without --nats it starts a server of its own."""
@@ -149,7 +149,7 @@ def up(options: UpOptions, target: OwnServers) -> int:
     return run_up(options, target)
 
 
-def infer(model: ServedModel, options: InferOptions, target: Target) -> int:
+def infer(model: ServedModel, options: InferOptions, target: Target) -> Ran:
     """Ask the mesh for one inference, and show where its time went."""
     from nodes.cli.infer import run_infer
 
@@ -175,14 +175,14 @@ def chat(model: ServedModel, options: ChatOptions, target: Target) -> int:
     return run_chat(model, options, target)
 
 
-def teach(model: Model, options: TeachOptions) -> int:
+def teach(model: Model, options: TeachOptions) -> Ran:
     """Give labelled samples to the learner on this host. They never leave it."""
     from nodes.cli.teach import run_teach
 
     return run_teach(model, options)
 
 
-def status(target: Target) -> int:
+def status(target: Target) -> Ran:
     """Show every node once: state, requests, latencies, memory. Exits with 1 if none answers."""
     from nodes.cli.status import run_status
 
@@ -193,7 +193,7 @@ def top(
     target: Target,
     once: bool = seldom(False, "Show it once, as `swarm status` does."),
     plain: bool = seldom(False, "A table without keys, as where textual is missing."),
-) -> int:
+) -> Ran:
     """Show the fleet live, until q: nodes, stages, rates, latencies, events. s sorts, / filters,
     Enter shows a node, e all events."""
     from nodes.cli.top import run_top
@@ -201,14 +201,14 @@ def top(
     return run_top(target, once, plain)
 
 
-def dashboard(options: DashboardOptions, target: SignedTarget) -> int:
+def dashboard(options: DashboardOptions, target: SignedTarget) -> Ran:
     """Show the fleet on one page, live, in any number of browsers, until Ctrl-C."""
     from nodes.cli.dashboard import run_dashboard
 
     return run_dashboard(options, target)
 
 
-def profile(model: ServedModel, options: ProfileOptions, target: Target) -> int:
+def profile(model: ServedModel, options: ProfileOptions, target: Target) -> Ran:
     """Where a model's milliseconds go under live traffic, stage by stage, and what to do next.
 
     It sends requests of its own too, of random values or of --input."""
@@ -217,7 +217,7 @@ def profile(model: ServedModel, options: ProfileOptions, target: Target) -> int:
     return run_profile(model, options, target)
 
 
-def record(model: ServedModel, options: RecordOptions, target: Target) -> int:
+def record(model: ServedModel, options: RecordOptions, target: Target) -> Ran:
     """Keep requests and the features at each cut, payloads included, for `swarm replay`."""
     from nodes.cli.recording import run_record
 
@@ -228,7 +228,7 @@ def replay(
     options: ReplayOptions,
     target: Target,
     id: str = argument("", "One request, as its answer or `swarm audit` says.", metavar="[ID]"),
-) -> int:
+) -> Ran:
     """Run recorded requests again, off the serving path, and compare hop by hop.
 
     Exits with 0 where all is equal, with 1 where something differs."""
@@ -241,7 +241,7 @@ def metrics_exporter(
     target: Target,
     port: str = option("9464", "PORT, for this machine alone, or ADDRESS:PORT, for Prometheus."),
     most_nodes: int = seldom(1000, "Nodes that are told of at a time.", min=1, max=100000),
-) -> int:
+) -> Ran:
     """Serve the figures of the whole fleet to Prometheus, from status subjects, until Ctrl-C."""
     from nodes.cli.exporter import run_exporter
 
@@ -254,7 +254,7 @@ def drain(
     ],
     target: Target,
     wait: bool = option(True, "Until it has left."),
-) -> int:
+) -> Ran:
     """Have a node finish what it has begun, hand back the rest, and end: as SIGTERM does.
 
     Under rights only an operator may. A supervisor that starts ended nodes again, as that of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nodes.console import err, guarded, out, print_json
+from nodes.console import err, out, print_json
 from swarm.security.mesh_keys import (
     MeshKeys,
     key_id,
@@ -22,39 +22,27 @@ NEXT_STEP = {
 }
 
 
-def run_new_mesh_key(file: str, as_json: bool) -> int:
+async def run_new_mesh_key(file: str, as_json: bool) -> int:
     """`swarm keys new --mesh-key`; returns its exit code."""
-
-    async def main() -> int:
-        path = Path(file)
-        keys = make_mesh_key(path)
-        _show(path, keys, "give it to each member: swarm-node --mesh-key FILE", as_json)
-        return 0
-
-    return guarded(main, as_json)
+    path = Path(file)
+    keys = make_mesh_key(path)
+    _show(path, keys, "give it to each member: swarm-node --mesh-key FILE", as_json)
+    return 0
 
 
-def run_show_mesh_key(file: str, as_json: bool) -> int:
+async def run_show_mesh_key(file: str, as_json: bool) -> int:
     """`swarm keys show --mesh-key`; returns its exit code."""
-
-    async def main() -> int:
-        keys = read_mesh_keys(file)
-        _show(Path(file), keys, "" if not keys.step else f"{NEXT_STEP[keys.step]} {file}", as_json)
-        return 0
-
-    return guarded(main, as_json)
+    keys = read_mesh_keys(file)
+    _show(Path(file), keys, "" if not keys.step else f"{NEXT_STEP[keys.step]} {file}", as_json)
+    return 0
 
 
-def run_rotate_mesh_key(file: str, as_json: bool) -> int:
+async def run_rotate_mesh_key(file: str, as_json: bool) -> int:
     """`swarm keys rotate --mesh-key`: one step; returns its exit code."""
-
-    async def main() -> int:
-        keys = rotate_mesh_key(Path(file))
-        more = f" {file}" if keys.step else ""
-        _show(Path(file), keys, f"{NEXT_STEP[keys.step]}{more}", as_json)
-        return 0
-
-    return guarded(main, as_json)
+    keys = rotate_mesh_key(Path(file))
+    more = f" {file}" if keys.step else ""
+    _show(Path(file), keys, f"{NEXT_STEP[keys.step]}{more}", as_json)
+    return 0
 
 
 def _show(path: Path, keys: MeshKeys, following: str, as_json: bool) -> None:

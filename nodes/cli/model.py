@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from nodes.cli.objective import objective_of, set_objective
 from nodes.cli.options import SignedTarget, Target
 from nodes.cli.planning import cuts_of
 from nodes.cli.tasks import task_lines, wish_of
-from nodes.cli.with_mesh import operator, with_mesh
-from nodes.console import conclude, err, guarded, out, print_json
+from nodes.cli.with_mesh import client_of
+from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.progress import progress
 from nodes.versions.lanes import lanes_maker
@@ -86,54 +85,46 @@ def _is_toy(path: str) -> bool:
     return path == TOY and not Path(path).exists()
 
 
-def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
+async def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
     """`swarm model split`; returns its exit code."""
+    end_with_supervisor()
+    from shards.split.balance import LINK_BYTES_PER_MS, ONE_HOST_BYTES_PER_MS
+    from shards.split.split import split
 
-    async def main() -> int:
-        end_with_supervisor()
-        from shards.split.balance import LINK_BYTES_PER_MS, ONE_HOST_BYTES_PER_MS
-        from shards.split.split import split
-
-        wish = wish_of(options)
-        named: list[list[str] | str] = [c for c in options.cuts.split(",") if c]
-        cuts = cuts_of(options.plan) if options.plan else named or None
-        model, language = read_source(file)
-        with progress(f"splitting {file}: timing its segments", silent=as_json):
-            result = split(
-                model,
-                name=options.name or model_name(file),
-                version=options.version,
-                stages=options.stages if cuts is None else None,
-                cuts=cuts,
-                edge_layers=options.edge_layers or None,
-                edge_cut=options.edge_cut or None,
-                lighter=read_model(options.lighter).read_bytes() if options.lighter else None,
-                bandwidth=ONE_HOST_BYTES_PER_MS if options.one_host else LINK_BYTES_PER_MS,
-                task=wish,
-                language=language,
-            )
-        write_dir(options.output, result.manifest, result.files)
-        show(result.manifest, as_json)
-        if not as_json:
-            for note in result.notes:
-                err.print(f"note: {note}", markup=False, soft_wrap=True)
-            err.print(f"written to {options.output}; next: swarm model push {options.output}")
-        return 0
-
-    return guarded(main, as_json)
+    wish = wish_of(options)
+    named: list[list[str] | str] = [c for c in options.cuts.split(",") if c]
+    cuts = cuts_of(options.plan) if options.plan else named or None
+    model, language = read_source(file)
+    with progress(f"splitting {file}: timing its segments", silent=as_json):
+        result = split(
+            model,
+            name=options.name or model_name(file),
+            version=options.version,
+            stages=options.stages if cuts is None else None,
+            cuts=cuts,
+            edge_layers=options.edge_layers or None,
+            edge_cut=options.edge_cut or None,
+            lighter=read_model(options.lighter).read_bytes() if options.lighter else None,
+            bandwidth=ONE_HOST_BYTES_PER_MS if options.one_host else LINK_BYTES_PER_MS,
+            task=wish,
+            language=language,
+        )
+    write_dir(options.output, result.manifest, result.files)
+    show(result.manifest, as_json)
+    if not as_json:
+        for note in result.notes:
+            err.print(f"note: {note}", markup=False, soft_wrap=True)
+        err.print(f"written to {options.output}; next: swarm model push {options.output}")
+    return 0
 
 
-def run_inspect(folder: str, as_json: bool) -> int:
+async def run_inspect(folder: str, as_json: bool) -> int:
     """`swarm model inspect`; returns its exit code."""
-
-    async def main() -> int:
-        manifest, fetch = read_dir(folder)
-        for name in manifest.files():
-            fetch(name)  # raises where the file is not the one of the manifest
-        show(manifest, as_json)
-        return 0
-
-    return guarded(main, as_json)
+    manifest, fetch = read_dir(folder)
+    for name in manifest.files():
+        fetch(name)  # raises where the file is not the one of the manifest
+    show(manifest, as_json)
+    return 0
 
 
 def show(manifest: Manifest, as_json: bool) -> None:
@@ -226,7 +217,7 @@ async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
         check_one_domain(streams, link.domain, f"{model}@{version}")
 
 
-def run_push(folder: str, options: PushOptions, target: SignedTarget) -> int:
+async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> int:
     """`swarm model push`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -285,16 +276,13 @@ def run_push(folder: str, options: PushOptions, target: SignedTarget) -> int:
                 )
         return 0
 
-    def more() -> Mapping[str, Any]:
-        return {"replicas": read_replicas(options.replicas)} | operator(target)
-
-    return with_mesh(target, work, more)
+    async with client_of(target, replicas=read_replicas(options.replicas)) as client:
+        return await work(client)
 
 
-def run_list(target: Target) -> int:
+async def run_list(target: Target) -> int:
     """`swarm model list`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         rows: list[dict[str, Any]] = []
         for model, version in await client.registry.models():
             desired = await client.registry.desired(model) or {"serve": []}
@@ -311,26 +299,20 @@ def run_list(target: Target) -> int:
         out.print(table if rows else f"no models in mesh {target.mesh!r}: swarm model push DIR")
         return 0
 
-    return with_mesh(target, work)
 
-
-def run_rollback(model: str, target: SignedTarget) -> int:
+async def run_rollback(model: str, target: SignedTarget) -> int:
     """`swarm model rollback`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         version = await client.registry.rollback(model)
         await on_record(client, "rollback", model, version)
         doc = {"model": model, "version": version}
         conclude(target.json, doc, f"{model}@{version} serves again")
         return 0
 
-    return with_mesh(target, work)
 
-
-def run_samples(model: str, allowed: str, target: SignedTarget) -> int:
+async def run_samples(model: str, allowed: str, target: SignedTarget) -> int:
     """`swarm model samples`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         if allowed not in ("on", "off"):
             raise InvalidArgument(f"{allowed!r}: it is on or off")
         await client.registry.allow_samples(model, allowed == "on")
@@ -339,13 +321,10 @@ def run_samples(model: str, allowed: str, target: SignedTarget) -> int:
         conclude(target.json, doc, f"samples of {model}'s traffic: {allowed}")
         return 0
 
-    return with_mesh(target, work)
 
-
-def run_serve(model: str, state: str, target: SignedTarget) -> int:
+async def run_serve(model: str, state: str, target: SignedTarget) -> int:
     """`swarm model serve`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         text = state if state.lstrip().startswith("{") else _read(state)
         try:
             doc = json.loads(text)
@@ -357,8 +336,6 @@ def run_serve(model: str, state: str, target: SignedTarget) -> int:
         desired = await client.registry.desired(model)
         conclude(target.json, desired, f"{model}: {json.dumps(desired)} is in force")
         return 0
-
-    return with_mesh(target, work)
 
 
 def _read(path: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import add_commands, argument, option, seldom
+from nodes.cli.command import Ran, add_commands, argument, option, seldom
 from nodes.cli.model_options import (
     P99,
     Errors,
@@ -36,7 +36,7 @@ Planned = Annotated[
 Name = Annotated[str, typer.Argument(metavar="MODEL", help="NAME.")]
 
 
-def split(file: Source, options: SplitOptions, json: Json = False) -> int:
+def split(file: Source, options: SplitOptions, json: Json = False) -> Ran:
     """Cut an ONNX file into shards of equal measured time, and check them against the whole.
 
     A language model is cut at the ends of its layers, and proved over a prompt and 64 tokens."""
@@ -45,14 +45,14 @@ def split(file: Source, options: SplitOptions, json: Json = False) -> int:
     return run_split(file, options, json)
 
 
-def inspect(folder: Folder, json: Json = False) -> int:
+def inspect(folder: Folder, json: Json = False) -> Ran:
     """Show the shards of a split model: layers, times, bytes of each cut. Checks the files."""
     from nodes.cli.model import run_inspect
 
     return run_inspect(folder, json)
 
 
-def quantize(file: Source, options: QuantizeOptions, target: Target) -> int:
+def quantize(file: Source, options: QuantizeOptions, target: Target) -> Ran:
     """Make a model smaller and faster, and measure whether that pays and what it costs.
 
     Weights and features get 8 bits, unless another way is asked for."""
@@ -65,14 +65,14 @@ def quantize(file: Source, options: QuantizeOptions, target: Target) -> int:
     return run_quantize(file, options, target)
 
 
-def push(folder: Folder, options: PushOptions, target: SignedTarget) -> int:
+def push(folder: Folder, options: PushOptions, target: SignedTarget) -> Ran:
     """Put a split model into the mesh, signed. A model's first version serves at once."""
     from nodes.cli.model import run_push
 
     return run_push(folder, options, target)
 
 
-def list_(target: Target) -> int:
+def list_(target: Target) -> Ran:
     """Show the models and versions in the mesh, and each version's share of traffic."""
     from nodes.cli.model import run_list
 
@@ -83,7 +83,7 @@ def gc(
     target: SignedTarget,
     keep: int = option(2, "So many of the last versions of each model stay in any case."),
     dry_run: bool = option(False, "Say what would go, and remove nothing."),
-) -> int:
+) -> Ran:
     """Remove versions from the server that nothing serves, rolls out, pins or goes back to."""
     from nodes.cli.collecting import run_gc
 
@@ -94,14 +94,14 @@ def promote(
     model: Annotated[str, typer.Argument(help="NAME@VERSION.")],
     options: RolloutOptions,
     target: SignedTarget,
-) -> int:
+) -> Ran:
     """Let a version serve all traffic, at once or by steps; nodes drain the old one afterwards."""
     from nodes.cli.rollout import run_rollout
 
     return run_rollout(model, options, target)
 
 
-def status(model: Name, target: Target) -> int:
+def status(model: Name, target: Target) -> Ran:
     """Show what serves, and how a rollout and its guards stand; exit 1 if it was rolled back."""
     from nodes.cli.rollout import run_model_status
 
@@ -113,7 +113,7 @@ def pin(
     agent: Annotated[str, typer.Argument(help="The agent, as its requests name it.")],
     target: SignedTarget,
     version: str = argument("", "The version that it keeps to; left out, it is pinned no more."),
-) -> int:
+) -> Ran:
     """Let an agent keep to one version, whatever the shares and rollouts are."""
     from nodes.cli.rollout import run_pin
 
@@ -130,7 +130,7 @@ def serve(
         ),
     ],
     target: SignedTarget,
-) -> int:
+) -> Ran:
     """Put a desired state in force: shares of traffic for several versions, a routing policy."""
     from nodes.cli.model import run_serve
 
@@ -144,7 +144,7 @@ def plan(
     freeze: bool | None = seldom(
         None, "Keep to the plan, whoever comes; or plan again.", "--freeze/--unfreeze"
     ),
-) -> int:
+) -> int | Ran:
     """Which layers run where: as nodes of role auto have it in force, or ahead, with --devices."""
     if options.devices:
         from nodes.cli.planning import run_plan_ahead
@@ -161,7 +161,7 @@ def slo(
     p99: P99 = "",
     errors: Errors = "",
     none: bool = option(False, "Take the objective away."),
-) -> int:
+) -> Ran:
     """Show or set a model's objective. Nodes that answer requests measure it, and tell."""
     from nodes.cli.objective import run_slo
 
@@ -172,7 +172,7 @@ def samples(
     model: Name,
     allowed: Annotated[str, typer.Argument(help="on or off.")],
     target: SignedTarget,
-) -> int:
+) -> Ran:
     """Allow, or forbid, to take inputs from a model's traffic to calibrate with; off at first."""
     from nodes.cli.model import run_samples
 
@@ -192,7 +192,7 @@ def rollback(
         "File of the key pair that signs a rollback of weights, made when missing; needed where "
         "nodes have a list of those who may teach.",
     ),
-) -> int:
+) -> Ran:
     """Let the version before the present one serve all traffic again; or older weights."""
     if weights != -1:
         from nodes.cli.weights import run_weights_rollback
@@ -203,7 +203,7 @@ def rollback(
     return run_rollback(model, target)
 
 
-def weights(model: ServedModel, target: Target) -> int:
+def weights(model: ServedModel, target: Target) -> Ran:
     """Show a model's weight versions: accuracy, who minted them, who taught."""
     from nodes.cli.weights import run_weights
 

@@ -7,7 +7,7 @@ import re
 import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.options import SignedTarget
-from nodes.cli.with_mesh import with_mesh
+from nodes.cli.with_mesh import client_of
 from nodes.console import duration, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.flow.objective import Objective, parse_objective
@@ -39,10 +39,10 @@ async def set_objective(client: swarm.Mesh, model: str, objective: Objective | N
     await on_record(client, "slo", model, slo="none" if objective is None else str(objective))
 
 
-def run_slo(model: str, p99: str, errors: str, none: bool, target: SignedTarget) -> int:
+async def run_slo(model: str, p99: str, errors: str, none: bool, target: SignedTarget) -> int:
     """`swarm model slo`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    # Whoever only looks needs no key.
+    async with client_of(target, signs=bool(p99 or errors or none)) as client:
         wanted = objective_of(p99, errors)
         if none and wanted is not None:
             raise InvalidArgument("--none takes the objective away: leave out --p99 and --errors")
@@ -59,7 +59,3 @@ def run_slo(model: str, p99: str, errors: str, none: bool, target: SignedTarget)
         else:
             out.print(f"{model}: {parse_objective(slo)}; `swarm status` shows how it burns")
         return 0
-
-    # Whoever only looks needs no key.
-    change = bool(p99 or errors or none)
-    return with_mesh(target, work, None if change else dict)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from rich.table import Table
 
-import swarm
 from nodes.cli.acts import on_record, person
 from nodes.cli.options import Target
-from nodes.cli.with_mesh import named_version, with_mesh
+from nodes.cli.with_mesh import client_of, named_version
 from nodes.console import out, print_json
 from swarm.errors import NotFound
 from swarm.models.plan_store import PlanStore
 from swarm.plans.document import PlanInForce
 
 
-def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> int:
+async def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> int:
     """`swarm model plan`; returns its exit code. freeze: None only shows."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         name, version = await named_version(client, model)
         store = PlanStore(client.link, client.subjects)
         if freeze is not None:
@@ -37,8 +35,6 @@ def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> int:
         else:
             _show(plan)
         return 0
-
-    return with_mesh(target, work)  # a plan is not signed
 
 
 def _show(plan: PlanInForce) -> None:

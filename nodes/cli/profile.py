@@ -15,7 +15,7 @@ from rich.table import Table
 import swarm
 from nodes.cli.arrays import random_inputs, read_inputs
 from nodes.cli.options import ProfileOptions, Target
-from nodes.cli.with_mesh import with_mesh
+from nodes.cli.with_mesh import client_of
 from nodes.console import out, print_json
 from nodes.watch.profiling.advice import advise
 from nodes.watch.profiling.bars import figure
@@ -29,14 +29,13 @@ SETTLE = 1.3  # seconds in which every node that is asked for its status has sai
 BUDGET = 5.0  # seconds for a probe
 
 
-def run_profile(model: str, options: ProfileOptions, target: Target) -> int:
+async def run_profile(model: str, options: ProfileOptions, target: Target) -> int:
     """`swarm profile`; returns its exit code, 1 where nothing could be seen."""
     inputs = read_inputs(options.input) if options.input else {}
     plot = options.plot
     if plot and not plot.endswith((".png", ".svg")):
         raise InvalidArgument(f"--plot {plot}: a file .png or .svg")
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         asked = inputs
         if options.probes > 0 and not asked:
             asked = await random_inputs(client, model)
@@ -54,8 +53,6 @@ def run_profile(model: str, options: ProfileOptions, target: Target) -> int:
         else:
             show(profile)
         return 0 if profile.stages else 1
-
-    return with_mesh(target, work)
 
 
 async def _statuses(watch: FleetWatch) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from nodes.cli.model_options import QuantizeOptions
 from nodes.cli.new_path import new_path
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import connect
-from nodes.console import duration, err, guarded, out, print_json
+from nodes.console import duration, err, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.progress import phases
 from shards.quantize import quantize as quantizing
@@ -24,15 +24,11 @@ from swarm.errors import InvalidArgument
 from swarm.scratch import Scratch
 
 
-def run_quantize(file: str, request: QuantizeOptions, target: Target) -> int:
+async def run_quantize(file: str, request: QuantizeOptions, target: Target) -> int:
     """`swarm model quantize`; returns its exit code: 1 where nothing was written."""
-
-    async def main() -> int:
-        end_with_supervisor()
-        with Scratch("samples") as folder:
-            return work(await _calibration(request, target, folder))
-
-    def work(calibrate: str) -> int:
+    end_with_supervisor()
+    with Scratch("samples") as folder:
+        calibrate = await _calibration(request, target, folder)
         # The work blocks the event loop, whose own answer to Ctrl-C is to cancel at the next wait.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         options = _options(request)
@@ -57,8 +53,6 @@ def run_quantize(file: str, request: QuantizeOptions, target: Target) -> int:
                 left = f"{file} is left as it is, nothing is written; --force writes it"
             err.print(left, markup=False, highlight=False, soft_wrap=True)
         return 0 if written else 1
-
-    return guarded(main, target.json)
 
 
 async def _calibration(request: QuantizeOptions, target: Target, folder: Path) -> str:

@@ -12,7 +12,7 @@ from nodes.cli.model import TOY
 from nodes.cli.model_options import QuantizeOptions
 from nodes.cli.new_path import new_path
 from nodes.cli.options import Target
-from nodes.console import err, guarded, out, print_json
+from nodes.console import err, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.progress import phases
 from shards.decoder.folder import read_folder, write_smaller
@@ -29,18 +29,14 @@ from swarm.scratch import Scratch
 MOST_CHARACTERS = 64 * MOST_TOKENS  # of the text; more would only be tokenized and left
 
 
-def run_quantize_language(folder: str, request: QuantizeOptions, target: Target) -> int:
+async def run_quantize_language(folder: str, request: QuantizeOptions, target: Target) -> int:
     """`swarm model quantize` with a text; returns its exit code: 1 where nothing was written."""
-
-    async def main() -> int:
-        end_with_supervisor()
-        # The work blocks the event loop, whose own answer to Ctrl-C is to cancel at the next wait.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        mode, output, text = _mode(request), new_path(request.output, "folder"), _text(request.text)
-        with Scratch("toy") as scratch:
-            return work(_source(folder, scratch), mode, output, text)
-
-    def work(source: Path, mode: LanguageMode, output: Path, text: str) -> int:
+    end_with_supervisor()
+    # The work blocks the event loop, whose own answer to Ctrl-C is to cancel at the next wait.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    mode, output, text = _mode(request), new_path(request.output, "folder"), _text(request.text)
+    with Scratch("toy") as scratch:
+        source = _source(folder, scratch)
         file, hints = read_folder(source)
         tokens = np.array(Texts.of(hints.files).tokenizer.encode(text), np.int64)
         with phases(silent=target.json) as tell:
@@ -59,8 +55,6 @@ def run_quantize_language(folder: str, request: QuantizeOptions, target: Target)
                 left = f"{folder} is left as it is, nothing is written; --force writes it"
             err.print(left, markup=False, highlight=False, soft_wrap=True)
         return 0 if written else 1
-
-    return guarded(main, target.json)
 
 
 def _source(folder: str, scratch: Path) -> Path:

@@ -16,7 +16,7 @@ from rich.table import Table
 import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.options import RecordOptions, ReplayOptions, Target
-from nodes.cli.with_mesh import named_version, with_mesh
+from nodes.cli.with_mesh import client_of, named_version
 from nodes.console import ago, duration, err, out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.replay.recorded import Recorded, recorded, recorded_models
@@ -36,10 +36,9 @@ IDS_SHOWN = 10
 # --- record ---------------------------------------------------------------------------------
 
 
-def run_record(model: str, options: RecordOptions, target: Target) -> int:
+async def run_record(model: str, options: RecordOptions, target: Target) -> int:
     """`swarm record`; returns its exit code, 1 where nothing was recorded."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         length = duration(options.for_)
         name, version = await named_version(client, model)
         recording = Recording(client.link, client.subjects, name, version, options.share)
@@ -66,8 +65,6 @@ def run_record(model: str, options: RecordOptions, target: Target) -> int:
         finally:
             await recording.stop()
         return _report(recording, name, version, target.json)
-
-    return with_mesh(target, work)
 
 
 async def _handing_over(client: swarm.Mesh, model: str, version: str) -> list[str]:
@@ -108,11 +105,10 @@ def _report(recording: Recording, model: str, version: str, as_json: bool) -> in
 # --- replay ---------------------------------------------------------------------------------
 
 
-def run_replay(request: str, options: ReplayOptions, target: Target) -> int:
+async def run_replay(request: str, options: ReplayOptions, target: Target) -> int:
     """`swarm replay`; returns its exit code: 0 where all is equal, 1 where something differs or
     nothing could be compared."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target, signs=False, **_verifier()) as client:
         since = options.since
         if bool(request) == bool(since):
             raise InvalidArgument("give one of ID and --since 5m")
@@ -138,12 +134,11 @@ def run_replay(request: str, options: ReplayOptions, target: Target) -> int:
             _show_many(replays, options.tolerance)
         return 0 if good else 1
 
-    def verifier() -> dict[str, Any]:
-        """Its models are run here: with SWARM_TRUST only those that a key in these files signed."""
-        trusted = os.environ.get("SWARM_TRUST", "")
-        return {"verifier": Verifier(TrustedKeys.of(trusted))} if trusted else {}
 
-    return with_mesh(target, work, verifier)
+def _verifier() -> dict[str, Any]:
+    """Its models are run here: with SWARM_TRUST only those that a key in these files signed."""
+    trusted = os.environ.get("SWARM_TRUST", "")
+    return {"verifier": Verifier(TrustedKeys.of(trusted))} if trusted else {}
 
 
 async def _replayed(

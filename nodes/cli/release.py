@@ -6,11 +6,10 @@ import base64
 import binascii
 from pathlib import Path
 
-import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.options import SignedTarget
-from nodes.cli.with_mesh import operator, with_mesh
-from nodes.console import conclude, guarded
+from nodes.cli.with_mesh import client_of, operator
+from nodes.console import conclude
 from nodes.progress import progress
 from nodes.upgrade.release import (
     DOCUMENT,
@@ -30,10 +29,9 @@ CONTEXT = "swarm release 1"
 LARGEST = 1 << 20  # bytes of a document
 
 
-def run_push(folder: str, version: str, extras: str, target: SignedTarget) -> int:
+async def run_push(folder: str, version: str, extras: str, target: SignedTarget) -> int:
     """`swarm release push`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         release = release_of(Path(folder), version, extras)
         releases = Releases(client.link, client.subjects, **operator(target))
         named = release.version
@@ -49,37 +47,27 @@ def run_push(folder: str, version: str, extras: str, target: SignedTarget) -> in
         )
         return 0
 
-    return with_mesh(target, work)
 
-
-def run_sign(folder: str, version: str, key: str, as_json: bool) -> int:
+async def run_sign(folder: str, version: str, key: str, as_json: bool) -> int:
     """`swarm release sign`; returns its exit code."""
-
-    async def main() -> int:
-        path, identity = Path(folder), own_key(key)
-        release = release_of(path, version)
-        document = release.to_json()
-        signature = base64.b64encode(sign(identity, CONTEXT, document)).decode()
-        replace(path / DOCUMENT, document, 0o644)
-        replace(path / SIGNATURE, f"{identity.public} {signature}\n".encode(), 0o644)
-        doc = {"version": release.version, "signed_by": identity.public}
-        conclude(as_json, doc, f"{path / DOCUMENT} is signed by {identity.public}")
-        return 0
-
-    return guarded(main, as_json)
+    path, identity = Path(folder), own_key(key)
+    release = release_of(path, version)
+    document = release.to_json()
+    signature = base64.b64encode(sign(identity, CONTEXT, document)).decode()
+    replace(path / DOCUMENT, document, 0o644)
+    replace(path / SIGNATURE, f"{identity.public} {signature}\n".encode(), 0o644)
+    doc = {"version": release.version, "signed_by": identity.public}
+    conclude(as_json, doc, f"{path / DOCUMENT} is signed by {identity.public}")
+    return 0
 
 
-def run_verify(folder: str, trust: str, as_json: bool) -> int:
+async def run_verify(folder: str, trust: str, as_json: bool) -> int:
     """`swarm release verify`; returns its exit code."""
-
-    async def main() -> int:
-        release, public = verified(Path(folder), TrustedKeys.of(trust))
-        doc = {"version": release.version, "signed_by": public, "files": sorted(release.files)}
-        said = f"release {release.version}: {len(release.files)} files, as {public} signed them"
-        conclude(as_json, doc, said)
-        return 0
-
-    return guarded(main, as_json)
+    release, public = verified(Path(folder), TrustedKeys.of(trust))
+    doc = {"version": release.version, "signed_by": public, "files": sorted(release.files)}
+    said = f"release {release.version}: {len(release.files)} files, as {public} signed them"
+    conclude(as_json, doc, said)
+    return 0
 
 
 def verified(folder: Path, trusted: TrustedKeys) -> tuple[Release, str]:

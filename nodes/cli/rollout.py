@@ -14,7 +14,7 @@ import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.model_options import RolloutOptions
 from nodes.cli.options import SignedTarget, Target
-from nodes.cli.with_mesh import with_mesh
+from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, out, print_json
 from swarm.errors import InvalidArgument, NotFound, Untrusted
 from swarm.ids import ulid
@@ -107,10 +107,9 @@ async def standing(client: swarm.Mesh, model: str) -> Standing | None:
     return Standing(present, plan, followed.advance(time.monotonic()), heard)
 
 
-def run_rollout(model: str, options: RolloutOptions, target: SignedTarget) -> int:
+async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget) -> int:
     """`swarm model promote`, with a plan or without; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         name, _, version = model.partition("@")
         if not version:
             raise InvalidArgument(f"{model!r}: say which version, as NAME@VERSION")
@@ -138,13 +137,10 @@ def run_rollout(model: str, options: RolloutOptions, target: SignedTarget) -> in
         )
         return 0
 
-    return with_mesh(target, work)
 
-
-def run_model_status(model: str, target: Target) -> int:
+async def run_model_status(model: str, target: Target) -> int:
     """`swarm model status`; returns its exit code, 1 behind a rollout that was rolled back."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         name = model.partition("@")[0]
         rollout = await standing(client, name)
         present = await client.registry.in_force(name) if rollout is None else rollout.present
@@ -156,8 +152,6 @@ def run_model_status(model: str, target: Target) -> int:
             doc["rollout"] = rollout.document()
         print_json(doc) if target.json else _show(name, doc)
         return 1 if rollout is not None and rollout.state == "rolled-back" else 0
-
-    return with_mesh(target, work)
 
 
 def _show(model: str, doc: dict[str, Any]) -> None:
@@ -186,15 +180,12 @@ def _show(model: str, doc: dict[str, Any]) -> None:
         out.print(table)
 
 
-def run_pin(model: str, agent: str, version: str, target: SignedTarget) -> int:
+async def run_pin(model: str, agent: str, version: str, target: SignedTarget) -> int:
     """`swarm model pin`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         await client.registry.pin(model, agent, version)
         await on_record(client, "pin", model, version, pinned=agent)
         doc = {"model": model, "agent": agent, "version": version}
         kept = f"keeps to {model}@{version}" if version else "is pinned no more"
         conclude(target.json, doc, f"agent {agent} {kept}")
         return 0
-
-    return with_mesh(target, work)

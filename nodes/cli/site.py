@@ -11,7 +11,7 @@ from typing import Any
 import swarm
 from nodes.cli.arrays import read_inputs
 from nodes.cli.options import SiteLimits, Target
-from nodes.cli.with_mesh import with_mesh
+from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
 from swarm.errors import InvalidArgument, Status
 from swarm.fleet.status_listener import request_statuses
@@ -25,10 +25,9 @@ MB = 1_000_000
 LISTEN = 1.3  # seconds: a gateway that is asked for its status has said it by then
 
 
-def run_add(site: str, options: SiteLimits, target: Target) -> int:
+async def run_add(site: str, options: SiteLimits, target: Target) -> int:
     """`swarm site add`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         keep = options.keep_days * 24 * 3600
         limits = Limits(int(options.max_mb * MB), options.when_full, keep)
         await SiteStore(client.link, client.subjects, site).prepare(limits, change=True)
@@ -41,13 +40,10 @@ def run_add(site: str, options: SiteLimits, target: Target) -> int:
         )
         return 0
 
-    return with_mesh(target, work)
 
-
-def run_status(site: str, target: Target) -> int:
+async def run_status(site: str, target: Target) -> int:
     """`swarm site status`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         store = SiteStore(client.link, client.subjects, client.site(site))
         forwarders = await _forwarders(client, store.site)
         state, progress = await store.state(), await store.progress()
@@ -85,8 +81,6 @@ def run_status(site: str, target: Target) -> int:
             )
         return 0
 
-    return with_mesh(target, work)
-
 
 async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
     """What the forwarders of a site say of themselves, by node; those that speak in `LISTEN`."""
@@ -113,10 +107,9 @@ async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
     return said
 
 
-def run_remove(site: str, yes: bool, target: Target) -> int:
+async def run_remove(site: str, yes: bool, target: Target) -> int:
     """`swarm site remove`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         store = SiteStore(client.link, client.subjects, site)
         state = await store.state()
         if (state.waiting or state.answers) and not yes:
@@ -130,13 +123,12 @@ def run_remove(site: str, yes: bool, target: Target) -> int:
         )
         return 0
 
-    return with_mesh(target, work)
 
-
-def run_submit(model: str, source: str, agent: str, site: str, repeat: int, target: Target) -> int:
+async def run_submit(
+    model: str, source: str, agent: str, site: str, repeat: int, target: Target
+) -> int:
     """`swarm submit`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         inputs = read_inputs(source)
         tickets = [
             await client.submit(model, inputs, agent=agent, site=site) for _ in range(repeat)
@@ -151,13 +143,10 @@ def run_submit(model: str, source: str, agent: str, site: str, repeat: int, targ
         )
         return 0
 
-    return with_mesh(target, work)
 
-
-def run_results(agent: str, site: str, follow: bool, count: int, target: Target) -> int:
+async def run_results(agent: str, site: str, follow: bool, count: int, target: Target) -> int:
     """`swarm results`; returns its exit code: 1 where an answer is a failure, or none is there."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         answers = client.results(agent, site=site, follow=follow or count > 0)
         given = failed = dropped = 0
         async for answer in answers:
@@ -173,8 +162,6 @@ def run_results(agent: str, site: str, follow: bool, count: int, target: Target)
         if dropped and not target.json:
             err.print(f"{dropped} requests of this site were dropped: its store was full")
         return 1 if failed or not given else 0
-
-    return with_mesh(target, work)
 
 
 def _print(answer: swarm.Answer, as_json: bool) -> None:

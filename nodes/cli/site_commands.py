@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import add_commands, argument, option, seldom
+from nodes.cli.command import Ran, add_commands, argument, option, seldom
 from nodes.cli.options import Input, Model, SiteLimits, Target
 
 Site = Annotated[
@@ -17,7 +17,7 @@ Agent = Annotated[str, typer.Option(help="Whose requests they are; letters, digi
 SiteName = Annotated[str, typer.Argument(help="JetStream domain of the site's server.")]
 
 
-def add(site: SiteName, options: SiteLimits, target: Target) -> int:
+def add(site: SiteName, options: SiteLimits, target: Target) -> Ran:
     """Make the store of a site's requests and answers, or change its limits."""
     from nodes.cli.site import run_add
 
@@ -27,7 +27,7 @@ def add(site: SiteName, options: SiteLimits, target: Target) -> int:
 def status(
     target: Target,
     site: str = argument("", "JetStream domain of the site; that of the server when empty."),
-) -> int:
+) -> Ran:
     """Show what a site stores: requests that wait, answers, how many were dropped."""
     from nodes.cli.site import run_status
 
@@ -38,7 +38,7 @@ def remove(
     site: SiteName,
     target: Target,
     yes: bool = seldom(False, "Delete what waits there, too."),
-) -> int:
+) -> Ran:
     """Delete the store of a site."""
     from nodes.cli.site import run_remove
 
@@ -52,7 +52,7 @@ def submit(
     target: Target,
     site: Site = "",
     repeat: int = option(1, "How often to submit it.", min=1),
-) -> int:
+) -> Ran:
     """Store a request that can wait at this site, also while the link to the hub is cut."""
     from nodes.cli.site import run_submit
 
@@ -65,7 +65,7 @@ def results(
     site: Site = "",
     follow: bool = option(False, "Go on with what comes, until Ctrl-C.", "-f", "--follow"),
     count: int = seldom(0, "Answers to wait for; 0: no number.", min=0),
-) -> int:
+) -> Ran:
     """Print the answers to what an agent has submitted, in order; each is printed once."""
     from nodes.cli.site import run_results
 

@@ -11,9 +11,8 @@ from typing import Any
 from rich.live import Live
 from rich.table import Table
 
-import swarm
 from nodes.cli.options import Target
-from nodes.cli.with_mesh import with_mesh
+from nodes.cli.with_mesh import client_of
 from nodes.console import out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.watch.fields import one_line
@@ -93,10 +92,9 @@ def _is_server(server: dict[str, Any]) -> bool:
     return False
 
 
-def run_status(target: Target) -> int:
+async def run_status(target: Target) -> int:
     """`swarm status`; returns its exit code, 1 where no node answers."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             await watch.hear_all()
             now = time.monotonic()
@@ -123,8 +121,6 @@ def run_status(target: Target) -> int:
             )
         return 0 if nodes else 1
 
-    return with_mesh(target, work)
-
 
 def live_table(fleet: FleetPicture) -> Table:
     """A line for each node, as large as the terminal is now."""
@@ -137,11 +133,10 @@ def live_table(fleet: FleetPicture) -> Table:
     )
 
 
-def run_plain_top(target: Target) -> int:
+async def run_plain_top(target: Target) -> int:
     """`swarm top` as a table that is drawn again each half second, until Ctrl-C; returns its exit
     code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target) as client:
         stop = stop_on_signals()
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             with Live(live_table(watch.picture), console=out, refresh_per_second=4) as live:
@@ -152,5 +147,3 @@ def run_plain_top(target: Target) -> int:
                     except TimeoutError:
                         live.update(live_table(watch.picture))
         return 0
-
-    return with_mesh(target, work)

@@ -6,26 +6,22 @@ from importlib.util import find_spec
 
 from nodes.cli.options import Target
 from nodes.cli.status import run_plain_top, run_status
-from nodes.console import err, guarded, out
+from nodes.console import err, out
 from nodes.event_loop import stop_on_signals
 
 HINT = "for filters, an order of your own and a page a node: pip install 'swarm-mesh[top]'"
 
 
-def run_top(target: Target, once: bool, plain: bool) -> int:
+async def run_top(target: Target, once: bool, plain: bool) -> int:
     """`swarm top`; returns its exit code."""
     if once:
-        return run_status(target)
+        return await run_status(target)
     if plain or not out.is_terminal or out.is_dumb_terminal:
-        return run_plain_top(target)
+        return await run_plain_top(target)
     if find_spec("textual") is None:
         err.print(HINT, markup=False, highlight=False, soft_wrap=True)
-        return run_plain_top(target)
+        return await run_plain_top(target)
+    from nodes.watch.top.run import show
 
-    async def main() -> int:
-        from nodes.watch.top.run import show
-
-        await show(target.link("swarm top"), target.mesh, stop_on_signals())
-        return 0
-
-    return guarded(main)
+    await show(target.link("swarm top"), target.mesh, stop_on_signals())
+    return 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from nodes.cli.model import check_source, model_name, show
 from nodes.cli.options import Target, UpOptions
-from nodes.console import err, guarded, out, print_json, unless
+from nodes.console import err, out, print_json, unless
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from nodes.progress import progress
@@ -30,24 +30,20 @@ OPEN = (
 CLOSED = "Closed: TLS, and credentials for each process; the keys end with this command."
 
 
-def run_up(options: UpOptions, target: Target) -> int:
+async def run_up(options: UpOptions, target: Target) -> int:
     """`swarm up`; returns its exit code."""
     set_up_logging(LogForm())
-
-    async def main() -> int:
-        if options.auto and options.autoscale:
-            raise InvalidArgument("--autoscale is for shards; nodes of --auto share by themselves")
-        check_embedded(target.nats, options.secure, options.servers)
-        stop = stop_on_signals()
-        with Scratch("up") as directory:
-            folder = directory / "model"
-            with progress(f"splitting {options.model}", silent=target.json):
-                if not await unless(stop, _split(options, folder)):
-                    return 130
-            manifest, _ = read_dir(folder)
-            return await _serve(options, target, folder, manifest, stop)
-
-    return guarded(main, target.json)
+    if options.auto and options.autoscale:
+        raise InvalidArgument("--autoscale is for shards; nodes of --auto share by themselves")
+    check_embedded(target.nats, options.secure, options.servers)
+    stop = stop_on_signals()
+    with Scratch("up") as directory:
+        folder = directory / "model"
+        with progress(f"splitting {options.model}", silent=target.json):
+            if not await unless(stop, _split(options, folder)):
+                return 130
+        manifest, _ = read_dir(folder)
+        return await _serve(options, target, folder, manifest, stop)
 
 
 async def _serve(

@@ -8,10 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-import swarm
 from nodes.cli.acts import on_record, person
 from nodes.cli.options import Target
-from nodes.cli.with_mesh import named_version, with_mesh
+from nodes.cli.with_mesh import client_of, named_version
 from nodes.console import conclude, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.learning.weights import Weights
@@ -19,10 +18,9 @@ from swarm.security.identity import Identity
 from swarm.security.trusted_keys import own_key
 
 
-def run_weights(model: str, target: Target) -> int:
+async def run_weights(model: str, target: Target) -> int:
     """`swarm model weights`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target, signs=False) as client:
         name, version = await named_version(client, model)
         ledger = (await Weights(client.link, client.subjects).read(name, version)).ledger
         rows: list[dict[str, Any]] = []
@@ -55,8 +53,6 @@ def run_weights(model: str, target: Target) -> int:
         out.print(f"next: swarm model rollback {name} --weights N (0 for the base)")
         return 0
 
-    return with_mesh(target, work, dict)
-
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     table = Table(title=title)
@@ -79,10 +75,9 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def run_weights_rollback(model: str, number: int, identity: str, target: Target) -> int:
+async def run_weights_rollback(model: str, number: int, identity: str, target: Target) -> int:
     """`swarm model rollback --weights`; returns its exit code."""
-
-    async def work(client: swarm.Mesh) -> int:
+    async with client_of(target, signs=False) as client:
         name, version = await named_version(client, model)
         if number < 0:
             raise InvalidArgument(f"--weights {number}: weight versions count from 0, the base")
@@ -106,5 +101,3 @@ def run_weights_rollback(model: str, number: int, identity: str, target: Target)
             f"next: swarm model weights {name}",
         )
         return 0
-
-    return with_mesh(target, work, dict)

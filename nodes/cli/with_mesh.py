@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import swarm
 from nodes.cli.options import SignedTarget, Target
-from nodes.console import guarded
 from swarm.security.signed_entries import Verifier
 from swarm.security.trusted_keys import TrustedKeys, own_key
 
@@ -34,20 +32,10 @@ def operator(target: Target) -> dict[str, Any]:
     return {"signer": signer, "verifier": Verifier(trusted, own=signer.public)}
 
 
-def with_mesh(
-    target: Target,
-    work: Callable[[swarm.Mesh], Awaitable[int]],
-    more: Callable[[], Mapping[str, Any]] | None = None,
-) -> int:
-    """Run `work` with a connected client; returns the exit code. more(): arguments of `swarm.Mesh`,
-    in place of those of `operator`; an error that it raises is reported too."""
-
-    async def main() -> int:
-        given = operator(target) if more is None else more()
-        async with connect(target, **given) as client:
-            return await work(client)
-
-    return guarded(main, target.json)
+def client_of(target: Target, *, signs: bool = True, **more: Any) -> swarm.Mesh:
+    """The client of a command, which writes as `operator` says where it `signs`. more: arguments
+    of `swarm.Mesh`."""
+    return connect(target, **(operator(target) if signs else {}), **more)
 
 
 async def named_version(client: swarm.Mesh, model: str) -> tuple[str, str]:

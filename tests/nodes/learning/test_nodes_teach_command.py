@@ -11,6 +11,7 @@ import pytest
 from nodes.cli.arrays import read_inputs, read_labels
 from nodes.cli.options import TeachOptions
 from nodes.cli.teach import run_teach
+from nodes.console import guarded
 from swarm.errors import InvalidArgument
 
 
@@ -41,8 +42,8 @@ def test_without_a_learner_the_command_fails_and_says_how_to_start_one(
     np.savez(tmp_path / "x.npz", image=np.ones((2, 3)))
     np.save(tmp_path / "y.npy", np.array([1, 2]))
     files = {"input": str(tmp_path / "x.npz"), "labels": str(tmp_path / "y.npy")}
-    code = run_teach("digits", TeachOptions(**files, timeout="2s", mesh="no-such-mesh", json=True))
-    assert code == 1
+    options = TeachOptions(**files, timeout="2s", mesh="no-such-mesh", json=True)
+    assert guarded(lambda: run_teach("digits", options), options.json) == 1
     doc = json.loads(capsys.readouterr().out)
     assert doc["status"] == "NOT_FOUND"
     assert "swarm-node --role learner" in doc["error"]

@@ -43,13 +43,15 @@ def test_they_serve_on_as_they_were(older: Authority) -> None:
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_a_configuration_of_theirs_says_in_one_line_how_to_renew_them(
+async def test_a_configuration_of_theirs_says_in_one_line_how_to_renew_them(
     older: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str], plain: bool
 ) -> None:
     server, auth = str(tmp_path / "server"), str(older.directory)
-    assert run_server(server, ServerOptions(plain=plain), auth, False) == 0
+    assert await run_server(server, ServerOptions(plain=plain), auth, False) == 0
     assert "--separate-store" in " ".join(_said(capsys).split())
-    assert run_server(server, ServerOptions(plain=plain, separate_store=True), auth, False) == 0
+    assert (
+        await run_server(server, ServerOptions(plain=plain, separate_store=True), auth, False) == 0
+    )
     assert "--separate-store" not in _said(capsys)
     renewed = Authority(auth)
     assert renewed.has_store
