@@ -37,12 +37,12 @@ def conclude(as_json: bool, document: Any, *lines: str) -> None:
         err.print(line, markup=False, soft_wrap=True, highlight=False)
 
 
-def guarded(main: Callable[[], Coroutine[Any, Any, int]], as_json: bool = False) -> int:
-    """Run a command's coroutine; returns its exit code.
+def guarded(main: Callable[[], Coroutine[Any, Any, int | None]], as_json: bool = False) -> int:
+    """Run a command's coroutine; returns its exit code, 0 for None.
 
     An error becomes one clear line and exit code 1, Ctrl-C exit code 130."""
     try:
-        return run_event_loop(main())
+        return run_event_loop(main()) or 0
     except (SwarmError, ShardsError, OSError) as error:
         return report(error, as_json)
     except BaseExceptionGroup as group:

@@ -23,7 +23,6 @@ from swarm.fleet.placement import Served
 from swarm.fleet.status_listener import StatusListener
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
-from swarm.link.grants import EVERYTHING
 from swarm.model import ModelInfo
 from swarm.models.catalog import Catalog
 from swarm.models.config_entries import EntryCopies
@@ -37,7 +36,7 @@ from swarm.requests.shadows import BUDGET as SHADOW_BUDGET
 from swarm.requests.shadows import Shadows, answered
 from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
-from swarm.subjects import TOKEN, Subjects, kv_get_subject
+from swarm.subjects import Subjects
 from swarm.tracing.traceparent import checked
 from swarm.tracing.tracer import Tracer
 from swarm.transport.process_links import Links, Own
@@ -119,8 +118,6 @@ class Mesh:
         self._by_service = ServiceRequester(
             self.link, self.subjects, self.requester.seen, self.agent
         )
-        self._denied_models: set[str] = set()  # whose registry entry this user may not read
-        self.link.on_up.append(self._denied_models.clear)  # it may come back with other rights
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
@@ -306,7 +303,7 @@ class Mesh:
         if not budget <= MAX_BUDGET:  # nan neither
             error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
             return refused(request.id, model, error)
-        if self._service_only(model):
+        if self._by_service.is_only_way(model):
             return await self._by_service.ask(model, request, budget)
         deadline = asyncio.get_running_loop().time() + budget
         try:
@@ -321,7 +318,7 @@ class Mesh:
             mode = self._delivery_mode(delivery)
         except PermissionDenied:
             # The server did not tell this user's rights before.
-            self._denied_models.add(model.partition("@")[0])
+            self._by_service.denied(model)
             remaining = deadline - asyncio.get_running_loop().time()
             return await self._by_service.ask(model, request, remaining)
         except (SwarmError, TimeoutError) as error:
@@ -416,16 +413,6 @@ class Mesh:
             return refused("", model, error)
         delivery = DURABLE if self._stored else FAST
         return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
-
-    def _service_only(self, model: str) -> bool:
-        """Whether this user may not read what serves the model, or not send to its first stage."""
-        name = model.partition("@")[0]
-        if self.link.grants is EVERYTHING or TOKEN.fullmatch(name) is None:
-            return name in self._denied_models
-        grants, subjects = self.link.grants, self.subjects
-        reads = self.link.in_domain(kv_get_subject(subjects.config_bucket, f"serve.{name}"))
-        sends = subjects.features(name, "0", 1)
-        return not (grants.may_publish(reads) and grants.may_publish(sends))
 
     async def submit(
         self,

@@ -30,8 +30,8 @@ FAULTS_SHOWN = 20
 DAY = 86400.0  # seconds
 
 
-async def run_init(max_days: float, max_mb: int, target: Target) -> int:
-    """`swarm audit init`; returns its exit code."""
+async def run_init(max_days: float, max_mb: int, target: Target) -> None:
+    """`swarm audit init`."""
     async with client_of(target) as client:
         limits = AuditLimits(max_days * DAY, max_mb * 1_000_000)
         await limit_audit(client.link, client.subjects, limits)
@@ -42,7 +42,6 @@ async def run_init(max_days: float, max_mb: int, target: Target) -> int:
             f"records are kept for {max_days:g} days, and up to {max_mb} MB",
             "next: swarm-node --audit …, or swarm up --audit …",
         )
-        return 0
 
 
 async def _extent(client: swarm.Mesh) -> Extent:
@@ -68,8 +67,8 @@ async def _all(client: swarm.Mesh) -> tuple[Extent, list[Stored]]:
 # --- tail -----------------------------------------------------------------------------------
 
 
-async def run_tail(agent: str, last: int, follow: bool, target: Target) -> int:
-    """`swarm audit tail`; returns its exit code."""
+async def run_tail(agent: str, last: int, follow: bool, target: Target) -> None:
+    """`swarm audit tail`."""
     async with client_of(target) as client:
         wanted = client.subjects.audit(token(agent, "agent")) if agent else ""
         arrived: asyncio.Queue[LinkMessage] = asyncio.Queue()
@@ -86,7 +85,7 @@ async def run_tail(agent: str, last: int, follow: bool, target: Target) -> int:
         else:
             out.print(_table(records) if records else "no record yet")
         if not follow:
-            return 0
+            return
         stop = stop_on_signals()
         stopped = asyncio.create_task(stop.wait())
         while not stop.is_set():
@@ -101,7 +100,6 @@ async def run_tail(agent: str, last: int, follow: bool, target: Target) -> int:
                 print_json(record) if target.json else out.print(
                     "  ".join(_row(record)), markup=False
                 )
-        return 0
 
 
 def _records(stored: list[Stored]) -> Iterator[dict[str, Any]]:

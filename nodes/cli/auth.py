@@ -37,8 +37,8 @@ CONF, USERS_CONF, TLS_CONF = "nats-server.conf", "users.conf", "tls.conf"
 PLAIN_MARK = "# plain: users by their public keys\n"
 
 
-async def run_init(folder: str, mesh: str, as_json: bool) -> int:
-    """`swarm auth init`; returns its exit code."""
+async def run_init(folder: str, mesh: str, as_json: bool) -> None:
+    """`swarm auth init`."""
     authority = Authority.create(folder, mesh)
     conclude(
         as_json,
@@ -47,11 +47,10 @@ async def run_init(folder: str, mesh: str, as_json: bool) -> int:
         f"next: swarm auth server {folder}/server --auth {folder}, then swarm auth add NAME "
         f"--role shard-1 --model MODEL --auth {folder}",
     )
-    return 0
 
 
-async def run_add(name: str, options: AddOptions) -> int:
-    """`swarm auth add`; returns its exit code."""
+async def run_add(name: str, options: AddOptions) -> None:
+    """`swarm auth add`."""
     authority, role = Authority(options.auth), options.role
     valid = validity(options.valid) if options.valid else 0.0
     user = authority.add(name, role, options.model or [], valid, options.stages)
@@ -63,16 +62,15 @@ async def run_add(name: str, options: AddOptions) -> int:
         f"next: give it to {name} alone, and there: swarm-node … --credentials {name}.creds"
         + (f" --node {name}" if role.startswith("shard") else ""),
     )
-    return 0
 
 
-async def run_list(folder: str, as_json: bool) -> int:
-    """`swarm auth list`; returns its exit code."""
+async def run_list(folder: str, as_json: bool) -> None:
+    """`swarm auth list`."""
     now = time.time()
     rows = [_document(user, now) for user in Authority(folder).users]
     if as_json:
         print_json({"users": rows})
-        return 0
+        return
     table = Table("name", "role", "models", "state", "expires", "public key")
     for row in rows:
         table.add_row(
@@ -84,11 +82,10 @@ async def run_list(folder: str, as_json: bool) -> int:
             row["public"],
         )
     out.print(table if rows else "nobody has credentials: swarm auth add NAME --role ROLE")
-    return 0
 
 
-async def run_revoke(name: str, target: AuthTarget) -> int:
-    """`swarm auth revoke`; returns its exit code."""
+async def run_revoke(name: str, target: AuthTarget) -> None:
+    """`swarm auth revoke`."""
     authority = Authority(target.auth)
     user = authority.revoke(name)
     await auth_on_record(target, authority.mesh, "revoke", name)
@@ -98,11 +95,10 @@ async def run_revoke(name: str, target: AuthTarget) -> int:
         _document(user, time.time()) | {"told": reached},
         f"{name} is revoked; {_reached(reached)}",
     )
-    return 0
 
 
-async def run_limits(options: LimitOptions, target: AuthTarget) -> int:
-    """`swarm auth limits`; returns its exit code. It shows the limits where none is to change."""
+async def run_limits(options: LimitOptions, target: AuthTarget) -> None:
+    """`swarm auth limits`. It shows the limits where none is to change."""
     authority = Authority(target.auth)
     reached: list[str] = []
     changes = {name: value for name, value in vars(options).items() if value is not None}
@@ -115,11 +111,10 @@ async def run_limits(options: LimitOptions, target: AuthTarget) -> int:
     lines = [f"{name} {value}" for name, value in document.items()]
     text = "\n".join([*lines, _reached(reached)] if changes else lines)
     conclude(target.json, document | {"told": reached}, text)
-    return 0
 
 
-async def run_rotate(finish: bool, target: AuthTarget) -> int:
-    """`swarm auth rotate`; returns its exit code."""
+async def run_rotate(finish: bool, target: AuthTarget) -> None:
+    """`swarm auth rotate`."""
     authority = Authority(target.auth)
     renewed: list[User] = []
     if finish:
@@ -137,7 +132,6 @@ async def run_rotate(finish: bool, target: AuthTarget) -> int:
     document: dict[str, Any] = {"renewed": [user.name for user in renewed], "finished": finish}
     document |= {"told": reached}
     conclude(target.json, document, f"{text}; {_reached(reached)}")
-    return 0
 
 
 async def _tell_servers(authority: Authority, target: AuthTarget) -> list[str]:
@@ -171,8 +165,8 @@ def _reached(reached: list[str]) -> str:
     return "told: " + ", ".join(reached)
 
 
-async def run_server(folder: str, options: ServerOptions, auth: str, as_json: bool) -> int:
-    """`swarm auth server`; returns its exit code."""
+async def run_server(folder: str, options: ServerOptions, auth: str, as_json: bool) -> None:
+    """`swarm auth server`."""
 
     tls, encrypt = options.tls or [], options.encrypt
     target = Path.cwd() / folder
@@ -204,7 +198,6 @@ async def run_server(folder: str, options: ServerOptions, auth: str, as_json: bo
         *(["its environment needs JS_KEY=k$(openssl rand -hex 32)"] if encrypt else []),
         *([] if authority.has_store else [NO_STORE]),
     )
-    return 0
 
 
 NO_STORE = (
@@ -251,8 +244,8 @@ def _users_conf(authority: Authority, folder: Path, plain: bool) -> str:
     return operator_conf(authority, str(folder / "jwt"))
 
 
-async def run_permissions(options: RightsOptions) -> int:
-    """`swarm auth permissions`; returns its exit code."""
+async def run_permissions(options: RightsOptions) -> None:
+    """`swarm auth permissions`."""
     rights = permissions_of(
         options.role,
         mesh=options.mesh,
@@ -269,7 +262,6 @@ async def run_permissions(options: RightsOptions) -> int:
         for row in range(max(len(rights.publish), len(rights.subscribe))):
             table.add_row(*(_at(side, row) for side in (rights.publish, rights.subscribe)))
         out.print(table)
-    return 0
 
 
 def _at(subjects: tuple[str, ...], row: int) -> str:

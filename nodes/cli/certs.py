@@ -26,8 +26,8 @@ from swarm.security.authority.keys import read_text, write_text
 from swarm.subjects import token
 
 
-async def run_certs(act: CertsOptions, target: AuthTarget) -> int:
-    """`swarm auth certs`; returns its exit code."""
+async def run_certs(act: CertsOptions, target: AuthTarget) -> None:
+    """`swarm auth certs`."""
     authority = Authority(target.auth)
     certificates = authority.certificates
     if not certificates.exists:
@@ -70,7 +70,6 @@ async def run_certs(act: CertsOptions, target: AuthTarget) -> int:
         ended = await _reconnected(authority, target)
         done += f"{'; ' if done else ''}{ended} connections were ended, and connect again"
     _show(authority, done, steps, target.json)
-    return 0
 
 
 def rotate(authority: Authority, valid: timedelta) -> None:

@@ -15,8 +15,8 @@ from swarm.models.artifacts import CHUNK
 from swarm.models.garbage import Collector, Garbage
 
 
-async def run_gc(keep: int, dry_run: bool, target: SignedTarget) -> int:
-    """`swarm model gc`; returns its exit code."""
+async def run_gc(keep: int, dry_run: bool, target: SignedTarget) -> None:
+    """`swarm model gc`."""
     async with client_of(target) as client:
         if keep < 1:
             raise InvalidArgument(f"--keep {keep}: at least the last version of a model stays")
@@ -27,7 +27,6 @@ async def run_gc(keep: int, dry_run: bool, target: SignedTarget) -> int:
             for (model, version), size in garbage.versions.items():
                 await on_record(client, "gc", model, version, bytes=size)
         _show(garbage, dry_run, target.json)
-        return 0
 
 
 async def _in_use(client: swarm.Mesh) -> set[tuple[str, str]]:

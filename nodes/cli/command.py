@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 
 from nodes.settings import read_settings
 
-Ran = Coroutine[Any, Any, int]  # its result is the exit code
+Ran = Coroutine[Any, Any, int | None]  # its result is the exit code; None is 0
 Work = Callable[..., int | Ran]
 
 

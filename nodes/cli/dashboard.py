@@ -14,8 +14,8 @@ from swarm.errors import InvalidArgument
 from swarm.models.registry import Registry
 
 
-async def run_dashboard(options: DashboardOptions, target: SignedTarget) -> int:
-    """`swarm dashboard`; returns its exit code."""
+async def run_dashboard(options: DashboardOptions, target: SignedTarget) -> None:
+    """`swarm dashboard`."""
     set_up_logging(LogForm())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
@@ -43,7 +43,6 @@ async def run_dashboard(options: DashboardOptions, target: SignedTarget) -> int:
         url = place.url(sock) + (f"#token={dashboard.token}" if dashboard.token else "")
         _announce(url, options.allow_actions, target)
         await dashboard.run(place, sock, stop)
-    return 0
 
 
 def _announce(url: str, allows_acts: bool, target: Target) -> None:

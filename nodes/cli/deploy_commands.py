@@ -21,7 +21,7 @@ async def k8s(
     target: Target,
     output: str = option("", "File for the values; empty: standard output."),
     server: str = seldom("", "URL of a NATS server that pods reach; empty: one of the chart's."),
-) -> int:
+) -> None:
     """Write values of the Helm chart deploy/kubernetes/swarm: stages, and memory for each."""
     from nodes.cli.with_mesh import client_of
     from nodes.console import out, print_json
@@ -43,7 +43,6 @@ async def k8s(
         print_json(document)
     elif not output:
         out.print(text, markup=False, soft_wrap=True, end="")
-    return 0
 
 
 app = typer.Typer(no_args_is_help=True, help="Files that run a model's nodes elsewhere.")

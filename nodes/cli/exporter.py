@@ -18,8 +18,8 @@ from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
 
 
-async def run_exporter(port: str, most_nodes: int, target: Target) -> int:
-    """`swarm metrics-exporter`, until Ctrl-C; returns its exit code."""
+async def run_exporter(port: str, most_nodes: int, target: Target) -> None:
+    """`swarm metrics-exporter`, until Ctrl-C."""
     async with client_of(target) as client:
         try:
             from nodes.watch.metrics.endpoint import figures
@@ -40,4 +40,3 @@ async def run_exporter(port: str, most_nodes: int, target: Target) -> int:
                         f"metrics of mesh {target.mesh!r} at {url}; Ctrl-C ends", markup=False
                     )
                 await stop.wait()
-        return 0

@@ -145,8 +145,8 @@ def _environments(options: UpdaterOptions) -> Environments:
     return environments
 
 
-async def run_updater(options: UpdaterOptions, target: Target) -> int:
-    """`swarm fleet updater`; returns its exit code."""
+async def run_updater(options: UpdaterOptions, target: Target) -> None:
+    """`swarm fleet updater`."""
     nodes = [shlex.split(part) for part in options.node.split(";") if part.strip()]
     if not nodes:
         raise InvalidArgument('--node is missing: --node "--role shard-1 --model NAME"')
@@ -170,4 +170,3 @@ async def run_updater(options: UpdaterOptions, target: Target) -> int:
     log.info("%s runs release %s", device, environments.current())
     await unless(stop_on_signals(), updater.run())
     await units.stop()
-    return 0

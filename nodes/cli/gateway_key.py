@@ -10,8 +10,8 @@ from swarm.errors import BadKey
 from swarm.security.files import alone, replace
 
 
-async def run_gateway_key(agent: str, callers: str, quota: float, as_json: bool) -> int:
-    """`swarm keys gateway`; returns its exit code."""
+async def run_gateway_key(agent: str, callers: str, quota: float, as_json: bool) -> None:
+    """`swarm keys gateway`."""
     key = add_key(Path(callers), agent, quota)
     conclude(
         as_json,
@@ -21,7 +21,6 @@ async def run_gateway_key(agent: str, callers: str, quota: float, as_json: bool)
         f"next: swarm-node --role gateway --http 8000 --gateway-callers {callers}",
         f'and ask: curl -H "Authorization: Bearer {key}" http://127.0.0.1:8000/v2',
     )
-    return 0
 
 
 def add_key(path: Path, agent: str, quota: float) -> str:

@@ -107,7 +107,7 @@ async def remove(
     settings: bool = seldom(False, "Settings and credentials in /etc/swarm too."),
     root: str = seldom("/", HELP_ROOT),
     json: Json = False,
-) -> int:
+) -> None:
     """Stop the nodes of this machine, and delete their unit, data and user."""
     from nodes.console import err, print_json
     from nodes.install.machine import Machine
@@ -118,7 +118,6 @@ async def remove(
     else:
         for path in deleted:
             err.print(f"deleted {path}", markup=False)
-    return 0
 
 
 def _programs() -> Path:

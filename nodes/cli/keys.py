@@ -20,8 +20,8 @@ from swarm.security.trusted_keys import (
 )
 
 
-async def run_new(file: str, as_json: bool) -> int:
-    """`swarm keys new`; returns its exit code."""
+async def run_new(file: str, as_json: bool) -> None:
+    """`swarm keys new`."""
     path = Path(file) if file else own_key_file()
     if path.exists():
         raise BadKey(
@@ -36,25 +36,23 @@ async def run_new(file: str, as_json: bool) -> int:
         f"its secret half is in {path}",
         f"next, on each device: swarm keys trust {public}",
     )
-    return 0
 
 
-async def run_show(key: str, file: str, as_json: bool) -> int:
-    """`swarm keys show`; returns its exit code."""
+async def run_show(key: str, file: str, as_json: bool) -> None:
+    """`swarm keys show`."""
     path = Path(key) if key else own_key_file()
     public = Identity.load(path).public if key or path.exists() else ""
     trusted = TrustedKeys([Path(file) if file else own_trust_file()]).listed()
     if as_json:
         print_json({"public": public, "key": str(path), "trusted": trusted})
-        return 0
+        return
     out.print(public or f"no key yet: swarm keys new ({path})", soft_wrap=True)
     for one, name in trusted.items():
         out.print(f"trusted  {one}  {name}", soft_wrap=True, highlight=False, markup=False)
-    return 0
 
 
-async def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) -> int:
-    """`swarm keys trust`; returns its exit code."""
+async def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) -> None:
+    """`swarm keys trust`."""
     try:
         decode_public(public)
     except InvalidArgument as error:
@@ -68,11 +66,10 @@ async def run_trust(public: str, name: str, remove: bool, file: str, as_json: bo
     doc = {"public": public, "trusted": not remove, "file": str(path)}
     word = "is trusted no more" if remove else "is trusted"
     conclude(as_json, doc, f"{public} {word}: {path}")
-    return 0
 
 
-async def run_rotate(key: str, file: str, as_json: bool) -> int:
-    """`swarm keys rotate`; returns its exit code."""
+async def run_rotate(key: str, file: str, as_json: bool) -> None:
+    """`swarm keys rotate`."""
     path = Path(key) if key else own_key_file()
     old = Identity.load(path)
     kept = path.with_name(f"{path.name}.{time.strftime('%Y%m%dT%H%M%S')}")
@@ -97,4 +94,3 @@ async def run_rotate(key: str, file: str, as_json: bool) -> int:
         f"3. on each device: swarm keys trust --remove {old.public}",
         f"the old key is kept in {kept}: delete it after step 2",
     )
-    return 0

@@ -22,27 +22,24 @@ NEXT_STEP = {
 }
 
 
-async def run_new_mesh_key(file: str, as_json: bool) -> int:
-    """`swarm keys new --mesh-key`; returns its exit code."""
+async def run_new_mesh_key(file: str, as_json: bool) -> None:
+    """`swarm keys new --mesh-key`."""
     path = Path(file)
     keys = make_mesh_key(path)
     _show(path, keys, "give it to each member: swarm-node --mesh-key FILE", as_json)
-    return 0
 
 
-async def run_show_mesh_key(file: str, as_json: bool) -> int:
-    """`swarm keys show --mesh-key`; returns its exit code."""
+async def run_show_mesh_key(file: str, as_json: bool) -> None:
+    """`swarm keys show --mesh-key`."""
     keys = read_mesh_keys(file)
     _show(Path(file), keys, "" if not keys.step else f"{NEXT_STEP[keys.step]} {file}", as_json)
-    return 0
 
 
-async def run_rotate_mesh_key(file: str, as_json: bool) -> int:
-    """`swarm keys rotate --mesh-key`: one step; returns its exit code."""
+async def run_rotate_mesh_key(file: str, as_json: bool) -> None:
+    """`swarm keys rotate --mesh-key`: one step."""
     keys = rotate_mesh_key(Path(file))
     more = f" {file}" if keys.step else ""
     _show(Path(file), keys, f"{NEXT_STEP[keys.step]}{more}", as_json)
-    return 0
 
 
 def _show(path: Path, keys: MeshKeys, following: str, as_json: bool) -> None:

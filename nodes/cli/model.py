@@ -85,8 +85,8 @@ def _is_toy(path: str) -> bool:
     return path == TOY and not Path(path).exists()
 
 
-async def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
-    """`swarm model split`; returns its exit code."""
+async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
+    """`swarm model split`."""
     end_with_supervisor()
     from shards.split.balance import LINK_BYTES_PER_MS, ONE_HOST_BYTES_PER_MS
     from shards.split.split import split
@@ -115,16 +115,14 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> int:
         for note in result.notes:
             err.print(f"note: {note}", markup=False, soft_wrap=True)
         err.print(f"written to {options.output}; next: swarm model push {options.output}")
-    return 0
 
 
-async def run_inspect(folder: str, as_json: bool) -> int:
-    """`swarm model inspect`; returns its exit code."""
+async def run_inspect(folder: str, as_json: bool) -> None:
+    """`swarm model inspect`."""
     manifest, fetch = read_dir(folder)
     for name in manifest.files():
         fetch(name)  # raises where the file is not the one of the manifest
     show(manifest, as_json)
-    return 0
 
 
 def show(manifest: Manifest, as_json: bool) -> None:
@@ -280,8 +278,8 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
         return await work(client)
 
 
-async def run_list(target: Target) -> int:
-    """`swarm model list`; returns its exit code."""
+async def run_list(target: Target) -> None:
+    """`swarm model list`."""
     async with client_of(target) as client:
         rows: list[dict[str, Any]] = []
         for model, version in await client.registry.models():
@@ -292,26 +290,24 @@ async def run_list(target: Target) -> int:
             rows.append({"model": model, "version": version, "share": share})
         if target.json:
             print_json({"models": rows})
-            return 0
+            return
         table = Table("model", "version", "share of traffic")
         for row in rows:
             table.add_row(row["model"], row["version"], f"{row['share']} %")
         out.print(table if rows else f"no models in mesh {target.mesh!r}: swarm model push DIR")
-        return 0
 
 
-async def run_rollback(model: str, target: SignedTarget) -> int:
-    """`swarm model rollback`; returns its exit code."""
+async def run_rollback(model: str, target: SignedTarget) -> None:
+    """`swarm model rollback`."""
     async with client_of(target) as client:
         version = await client.registry.rollback(model)
         await on_record(client, "rollback", model, version)
         doc = {"model": model, "version": version}
         conclude(target.json, doc, f"{model}@{version} serves again")
-        return 0
 
 
-async def run_samples(model: str, allowed: str, target: SignedTarget) -> int:
-    """`swarm model samples`; returns its exit code."""
+async def run_samples(model: str, allowed: str, target: SignedTarget) -> None:
+    """`swarm model samples`."""
     async with client_of(target) as client:
         if allowed not in ("on", "off"):
             raise InvalidArgument(f"{allowed!r}: it is on or off")
@@ -319,11 +315,10 @@ async def run_samples(model: str, allowed: str, target: SignedTarget) -> int:
         await on_record(client, "samples", model, allowed=allowed)
         doc = {"model": model, "samples": allowed == "on"}
         conclude(target.json, doc, f"samples of {model}'s traffic: {allowed}")
-        return 0
 
 
-async def run_serve(model: str, state: str, target: SignedTarget) -> int:
-    """`swarm model serve`; returns its exit code."""
+async def run_serve(model: str, state: str, target: SignedTarget) -> None:
+    """`swarm model serve`."""
     async with client_of(target) as client:
         text = state if state.lstrip().startswith("{") else _read(state)
         try:
@@ -335,7 +330,6 @@ async def run_serve(model: str, state: str, target: SignedTarget) -> int:
         await client.registry.desire(model, doc)
         desired = await client.registry.desired(model)
         conclude(target.json, desired, f"{model}: {json.dumps(desired)} is in force")
-        return 0
 
 
 def _read(path: str) -> str:

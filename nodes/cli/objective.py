@@ -39,8 +39,8 @@ async def set_objective(client: swarm.Mesh, model: str, objective: Objective | N
     await on_record(client, "slo", model, slo="none" if objective is None else str(objective))
 
 
-async def run_slo(model: str, p99: str, errors: str, none: bool, target: SignedTarget) -> int:
-    """`swarm model slo`; returns its exit code."""
+async def run_slo(model: str, p99: str, errors: str, none: bool, target: SignedTarget) -> None:
+    """`swarm model slo`."""
     # Whoever only looks needs no key.
     async with client_of(target, signs=bool(p99 or errors or none)) as client:
         wanted = objective_of(p99, errors)
@@ -58,4 +58,3 @@ async def run_slo(model: str, p99: str, errors: str, none: bool, target: SignedT
             out.print(f"{model} has no objective: swarm model slo {model} --p99 20ms --errors 0.1%")
         else:
             out.print(f"{model}: {parse_objective(slo)}; `swarm status` shows how it burns")
-        return 0

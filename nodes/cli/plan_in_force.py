@@ -13,8 +13,8 @@ from swarm.models.plan_store import PlanStore
 from swarm.plans.document import PlanInForce
 
 
-async def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> int:
-    """`swarm model plan`; returns its exit code. freeze: None only shows."""
+async def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> None:
+    """`swarm model plan`. freeze: None only shows."""
     async with client_of(target) as client:
         name, version = await named_version(client, model)
         store = PlanStore(client.link, client.subjects)
@@ -34,7 +34,6 @@ async def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> 
             print_json(plan.document())
         else:
             _show(plan)
-        return 0
 
 
 def _show(plan: PlanInForce) -> None:

@@ -29,8 +29,8 @@ CONTEXT = "swarm release 1"
 LARGEST = 1 << 20  # bytes of a document
 
 
-async def run_push(folder: str, version: str, extras: str, target: SignedTarget) -> int:
-    """`swarm release push`; returns its exit code."""
+async def run_push(folder: str, version: str, extras: str, target: SignedTarget) -> None:
+    """`swarm release push`."""
     async with client_of(target) as client:
         release = release_of(Path(folder), version, extras)
         releases = Releases(client.link, client.subjects, **operator(target))
@@ -45,11 +45,10 @@ async def run_push(folder: str, version: str, extras: str, target: SignedTarget)
             f"release {named}: {len(release.files)} files, {release.size / 1e6:.1f} MB",
             f"next: swarm fleet upgrade --to {named}",
         )
-        return 0
 
 
-async def run_sign(folder: str, version: str, key: str, as_json: bool) -> int:
-    """`swarm release sign`; returns its exit code."""
+async def run_sign(folder: str, version: str, key: str, as_json: bool) -> None:
+    """`swarm release sign`."""
     path, identity = Path(folder), own_key(key)
     release = release_of(path, version)
     document = release.to_json()
@@ -58,16 +57,14 @@ async def run_sign(folder: str, version: str, key: str, as_json: bool) -> int:
     replace(path / SIGNATURE, f"{identity.public} {signature}\n".encode(), 0o644)
     doc = {"version": release.version, "signed_by": identity.public}
     conclude(as_json, doc, f"{path / DOCUMENT} is signed by {identity.public}")
-    return 0
 
 
-async def run_verify(folder: str, trust: str, as_json: bool) -> int:
-    """`swarm release verify`; returns its exit code."""
+async def run_verify(folder: str, trust: str, as_json: bool) -> None:
+    """`swarm release verify`."""
     release, public = verified(Path(folder), TrustedKeys.of(trust))
     doc = {"version": release.version, "signed_by": public, "files": sorted(release.files)}
     said = f"release {release.version}: {len(release.files)} files, as {public} signed them"
     conclude(as_json, doc, said)
-    return 0
 
 
 def verified(folder: Path, trusted: TrustedKeys) -> tuple[Release, str]:

@@ -107,8 +107,8 @@ async def standing(client: swarm.Mesh, model: str) -> Standing | None:
     return Standing(present, plan, followed.advance(time.monotonic()), heard)
 
 
-async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget) -> int:
-    """`swarm model promote`, with a plan or without; returns its exit code."""
+async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget) -> None:
+    """`swarm model promote`, with a plan or without."""
     async with client_of(target) as client:
         name, _, version = model.partition("@")
         if not version:
@@ -124,7 +124,7 @@ async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget)
             await on_record(client, "promote", name, version, previous=previous)
             doc = {"model": name, "version": version, "previous": previous}
             conclude(target.json, doc, f"{name}@{version} serves (was {previous})")
-            return 0
+            return
         present = await client.registry.roll_out(name, plan, done)
         await on_record(client, "roll-out", name, version, previous=present, plan=plan.id)
         begun = {"model": name, "version": version, "present": present}
@@ -135,7 +135,6 @@ async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget)
             f"{plan.last_step} more steps of {plan.every:g} s, if its guards hold; next: "
             f"swarm model status {name}",
         )
-        return 0
 
 
 async def run_model_status(model: str, target: Target) -> int:
@@ -180,12 +179,11 @@ def _show(model: str, doc: dict[str, Any]) -> None:
         out.print(table)
 
 
-async def run_pin(model: str, agent: str, version: str, target: SignedTarget) -> int:
-    """`swarm model pin`; returns its exit code."""
+async def run_pin(model: str, agent: str, version: str, target: SignedTarget) -> None:
+    """`swarm model pin`."""
     async with client_of(target) as client:
         await client.registry.pin(model, agent, version)
         await on_record(client, "pin", model, version, pinned=agent)
         doc = {"model": model, "agent": agent, "version": version}
         kept = f"keeps to {model}@{version}" if version else "is pinned no more"
         conclude(target.json, doc, f"agent {agent} {kept}")
-        return 0

@@ -25,8 +25,8 @@ MB = 1_000_000
 LISTEN = 1.3  # seconds: a gateway that is asked for its status has said it by then
 
 
-async def run_add(site: str, options: SiteLimits, target: Target) -> int:
-    """`swarm site add`; returns its exit code."""
+async def run_add(site: str, options: SiteLimits, target: Target) -> None:
+    """`swarm site add`."""
     async with client_of(target) as client:
         keep = options.keep_days * 24 * 3600
         limits = Limits(int(options.max_mb * MB), options.when_full, keep)
@@ -38,11 +38,10 @@ async def run_add(site: str, options: SiteLimits, target: Target) -> int:
             f"site {site} stores up to {most:g} MB of requests; then: {then}",
             f"next, at the hub: swarm-node --role gateway --site {site}",
         )
-        return 0
 
 
-async def run_status(site: str, target: Target) -> int:
-    """`swarm site status`; returns its exit code."""
+async def run_status(site: str, target: Target) -> None:
+    """`swarm site status`."""
     async with client_of(target) as client:
         store = SiteStore(client.link, client.subjects, client.site(site))
         forwarders = await _forwarders(client, store.site)
@@ -59,7 +58,7 @@ async def run_status(site: str, target: Target) -> int:
         }
         if target.json:
             print_json(doc)
-            return 0
+            return
         out.print(
             f"site {store.site}: {waiting} requests wait ({state.waiting_bytes / MB:.2f} of "
             f"{state.most_bytes / MB:.0f} MB, then {state.when_full})"
@@ -79,7 +78,6 @@ async def run_status(site: str, target: Target) -> int:
                 f"(swarm-node --role gateway --site {store.site})",
                 soft_wrap=True,
             )
-        return 0
 
 
 async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
@@ -107,8 +105,8 @@ async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
     return said
 
 
-async def run_remove(site: str, yes: bool, target: Target) -> int:
-    """`swarm site remove`; returns its exit code."""
+async def run_remove(site: str, yes: bool, target: Target) -> None:
+    """`swarm site remove`."""
     async with client_of(target) as client:
         store = SiteStore(client.link, client.subjects, site)
         state = await store.state()
@@ -121,13 +119,12 @@ async def run_remove(site: str, yes: bool, target: Target) -> int:
         conclude(
             target.json, {"site": site, "removed": True}, f"site {site} stores nothing any more"
         )
-        return 0
 
 
 async def run_submit(
     model: str, source: str, agent: str, site: str, repeat: int, target: Target
-) -> int:
-    """`swarm submit`; returns its exit code."""
+) -> None:
+    """`swarm submit`."""
     async with client_of(target) as client:
         inputs = read_inputs(source)
         tickets = [
@@ -141,7 +138,6 @@ async def run_submit(
             f"stored at site {first.site} as number {numbers}",
             f"next: swarm results --agent {agent} --nats {target.nats}",
         )
-        return 0
 
 
 async def run_results(agent: str, site: str, follow: bool, count: int, target: Target) -> int:

@@ -133,7 +133,7 @@ def live_table(fleet: FleetPicture) -> Table:
     )
 
 
-async def run_plain_top(target: Target) -> int:
+async def run_plain_top(target: Target) -> None:
     """`swarm top` as a table that is drawn again each half second, until Ctrl-C; returns its exit
     code."""
     async with client_of(target) as client:
@@ -146,4 +146,3 @@ async def run_plain_top(target: Target) -> int:
                             await stop.wait()
                     except TimeoutError:
                         live.update(live_table(watch.picture))
-        return 0

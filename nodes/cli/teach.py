@@ -10,8 +10,8 @@ from nodes.console import duration, out, print_json
 from swarm.learning.teaching import teach
 
 
-async def run_teach(model: str, options: TeachOptions) -> int:
-    """`swarm teach`; returns its exit code."""
+async def run_teach(model: str, options: TeachOptions) -> None:
+    """`swarm teach`."""
     name, _, version = model.partition("@")
     truth = read_labels(options.labels)
     taught = await teach(
@@ -37,14 +37,13 @@ async def run_teach(model: str, options: TeachOptions) -> int:
         doc["accuracy"] = round(taught.accuracy, 4)
     if options.json:
         print_json(doc)
-        return 0
+        return
     if taught.accuracy is not None:
         out.print(f"{taught.node}: accuracy {taught.accuracy:.4f} of {len(truth)} samples")
-        return 0
+        return
     classes = ", ".join(map(str, taught.classes))
     out.print(
         f"{taught.node} took {len(truth)} samples: {taught.trained_on} to train on, "
         f"{taught.held_out} held out; it has the classes {classes}"
     )
     out.print(f"next: swarm model weights {name}")
-    return 0

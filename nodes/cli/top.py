@@ -16,12 +16,12 @@ async def run_top(target: Target, once: bool, plain: bool) -> int:
     """`swarm top`; returns its exit code."""
     if once:
         return await run_status(target)
-    if plain or not out.is_terminal or out.is_dumb_terminal:
-        return await run_plain_top(target)
-    if find_spec("textual") is None:
-        err.print(HINT, markup=False, highlight=False, soft_wrap=True)
-        return await run_plain_top(target)
-    from nodes.watch.top.run import show
+    if not (plain or not out.is_terminal or out.is_dumb_terminal):
+        if find_spec("textual") is not None:
+            from nodes.watch.top.run import show
 
-    await show(target.link("swarm top"), target.mesh, stop_on_signals())
+            await show(target.link("swarm top"), target.mesh, stop_on_signals())
+            return 0
+        err.print(HINT, markup=False, highlight=False, soft_wrap=True)
+    await run_plain_top(target)
     return 0

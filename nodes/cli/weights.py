@@ -18,8 +18,8 @@ from swarm.security.identity import Identity
 from swarm.security.trusted_keys import own_key
 
 
-async def run_weights(model: str, target: Target) -> int:
-    """`swarm model weights`; returns its exit code."""
+async def run_weights(model: str, target: Target) -> None:
+    """`swarm model weights`."""
     async with client_of(target, signs=False) as client:
         name, version = await named_version(client, model)
         ledger = (await Weights(client.link, client.subjects).read(name, version)).ledger
@@ -44,14 +44,13 @@ async def run_weights(model: str, target: Target) -> int:
         present = ledger.n if ledger is not None else 0
         if target.json:
             print_json({"model": name, "version": version, "present": present, "weights": rows})
-            return 0
+            return
         if not rows:
             out.print(f"{name}@{version} serves its base: it has learned nothing yet")
             out.print(f"next: swarm-node --role learner --model {name}, then swarm teach {name} …")
-            return 0
+            return
         out.print(_table(f"{name}@{version}", rows))
         out.print(f"next: swarm model rollback {name} --weights N (0 for the base)")
-        return 0
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Table:
@@ -75,8 +74,8 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-async def run_weights_rollback(model: str, number: int, identity: str, target: Target) -> int:
-    """`swarm model rollback --weights`; returns its exit code."""
+async def run_weights_rollback(model: str, number: int, identity: str, target: Target) -> None:
+    """`swarm model rollback --weights`."""
     async with client_of(target, signs=False) as client:
         name, version = await named_version(client, model)
         if number < 0:
@@ -100,4 +99,3 @@ async def run_weights_rollback(model: str, number: int, identity: str, target: T
             f"{name}@{version}: {what} are back, as version {record.n}; deltas are void",
             f"next: swarm model weights {name}",
         )
-        return 0

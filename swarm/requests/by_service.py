@@ -16,9 +16,10 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.link import Link, LinkMessage
+from swarm.link.grants import EVERYTHING
 from swarm.requests.request import refused
 from swarm.requests.sessions import SeenWeights
-from swarm.subjects import Subjects
+from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.wire.messages import Request, Result
 
 # How a node answers that waits in vain for weights. Where none answered, nothing is known of them.
@@ -33,6 +34,23 @@ class ServiceRequester:
         self._subjects = subjects
         self._seen = seen
         self._agent = agent
+        self._denied: set[str] = set()  # models whose registry entry this user may not read
+        link.on_up.append(self._denied.clear)  # it may come back with other rights
+
+    def is_only_way(self, model: str) -> bool:
+        """Whether this user may not read what serves the model, or not send to its first stage."""
+        name = model.partition("@")[0]
+        grants = self._link.grants
+        if grants is EVERYTHING or TOKEN.fullmatch(name) is None:
+            return name in self._denied
+        bucket = self._subjects.config_bucket
+        reads = self._link.in_domain(kv_get_subject(bucket, f"serve.{name}"))
+        sends = self._subjects.features(name, "0", 1)
+        return not (grants.may_publish(reads) and grants.may_publish(sends))
+
+    def denied(self, model: str) -> None:
+        """The server has refused to let this user read what serves the model."""
+        self._denied.add(model.partition("@")[0])
 
     async def ask(self, model: str, request: Request, budget: float) -> Result:
         """See `swarm.mesh.Mesh.ask_service`. A failure is a `Result` too."""

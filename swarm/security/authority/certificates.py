@@ -148,18 +148,6 @@ class CertificateAuthority:
         return key
 
 
-def write_certificates(
-    folder: Path, hosts: Sequence[str], valid: timedelta = VALID
-) -> tuple[Path, Path, Path]:
-    """A new authority in a folder, and a server's certificate of it for `hosts` beside it.
-
-    Returns the paths of the authority's certificate, the server's, and the server's key.
-    """
-    authority = CertificateAuthority(folder)
-    authority.make()
-    return authority.issue_server(folder, hosts, valid)
-
-
 def read_certificate(file: Path) -> CertificateState:
     """What a certificate in a file says. Raises `InvalidArgument`."""
     from cryptography import x509

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
@@ -108,14 +109,15 @@ async def test_a_stage_that_leaves_the_node_gets_nothing_more_and_ends_what_it_h
     two.model.gate = threading.Event()
     has = one.send()
     await eventually(two.model.begun.is_set)
-    two.server.source.pause()
-    two.server._stopping = True  # noqa: SLF001  # `drain` waits for the run, which is held here
+    draining = asyncio.create_task(two.server.drain())
+    await eventually(lambda: not two.server.is_primary)
     late = one.send()
     await eventually(lambda: one.publisher.stored)
     assert [features.stage for _, features in one.publisher.stored] == [2]
     two.model.gate.set()
     assert await one.all_ended(has, late) == ["ack", "ack"]
     assert list(one.answers()) == ["r1"]
+    await draining
 
 
 async def test_a_stage_that_hangs_gives_its_requests_back_to_the_lane_they_came_by(

@@ -15,10 +15,17 @@ from support.waiting import GENEROUS, eventually
 from swarm.errors import NotAdmitted, NotConnected, Unauthenticated
 from swarm.link import LinkOptions
 from swarm.security.authority.authority import Authority
-from swarm.security.authority.certificates import write_certificates
+from swarm.security.authority.certificates import CertificateAuthority
 from swarm.security.authority.server_conf import operator_conf, plain_conf, tls_conf
 
 HOSTS = ("127.0.0.1", "localhost")
+
+
+def write_certificates(folder: Path, hosts: tuple[str, ...]) -> tuple[Path, Path, Path]:
+    """Paths of a new authority's certificate, of a server's for `hosts`, and of its key."""
+    authority = CertificateAuthority(folder)
+    authority.make()
+    return authority.issue_server(folder, hosts)
 
 
 @pytest.fixture

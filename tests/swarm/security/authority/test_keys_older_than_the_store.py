@@ -47,11 +47,9 @@ async def test_a_configuration_of_theirs_says_in_one_line_how_to_renew_them(
     older: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str], plain: bool
 ) -> None:
     server, auth = str(tmp_path / "server"), str(older.directory)
-    assert await run_server(server, ServerOptions(plain=plain), auth, False) == 0
+    await run_server(server, ServerOptions(plain=plain), auth, False)
     assert "--separate-store" in " ".join(_said(capsys).split())
-    assert (
-        await run_server(server, ServerOptions(plain=plain, separate_store=True), auth, False) == 0
-    )
+    await run_server(server, ServerOptions(plain=plain, separate_store=True), auth, False)
     assert "--separate-store" not in _said(capsys)
     renewed = Authority(auth)
     assert renewed.has_store
