@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from swarm.site.client import Answer, Ticket
     from swarm.wire.hops import Hop
     from swarm.wire.messages import Result
+    from swarm.wire.picture import Picture
 else:
     # Imported at the first use: the modules of a client take a quarter of a second of a small
     # device, and whoever imports a part of this package needs a few of them.
@@ -36,6 +37,7 @@ else:
         "Answer": "swarm.site.client",
         "Hop": "swarm.wire.hops",
         "Mesh": "swarm.mesh",
+        "Picture": "swarm.wire.picture",
         "Result": "swarm.wire.messages",
         "Taught": "swarm.learning.teaching",
         "Ticket": "swarm.site.client",
@@ -65,6 +67,7 @@ __all__ = [
     "Mesh",
     "NotConnected",
     "NotFound",
+    "Picture",
     "ResourceExhausted",
     "Result",
     "Status",

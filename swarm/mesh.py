@@ -42,6 +42,7 @@ from swarm.tracing.tracer import Tracer
 from swarm.transport.process_links import Links, Own
 from swarm.wire.codec_choice import AUTO, mode_of
 from swarm.wire.messages import Request, Result
+from swarm.wire.picture import Inputs, tensors_of
 
 if TYPE_CHECKING:
     from swarm.generation.client import GenerateOptions, Generation
@@ -223,7 +224,7 @@ class Mesh:
     async def infer(
         self,
         model: str,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Inputs,
         budget: float = DEFAULT_BUDGET,
         session: str = "",
         *,
@@ -233,10 +234,9 @@ class Mesh:
         traceparent: str = "",
         version: str = "",
     ) -> Result:
-        """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds.
-
-        version: as in NAME@VERSION; without either, desired state decides.
-
+        """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds. A model that
+        has a task takes a `Picture` for its input. version: as in NAME@VERSION; without either,
+        desired state decides.
         session: requests of one session go to one node under session-affine policies, and its
         answers never go back in weight versions. weights: the least weight version of the answer.
         delivery: `durable`, or `fast`: nothing is stored between stages, and only this requester's
@@ -267,7 +267,7 @@ class Mesh:
     async def ask(
         self,
         model: str,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Inputs,
         budget: float = DEFAULT_BUDGET,
         session: str = "",
         request_id: str = "",
@@ -282,7 +282,7 @@ class Mesh:
         trace = None if self.tracer is None else self.tracer.begin(model, header)
         try:
             request = Request(
-                dict(inputs),
+                tensors_of(inputs),
                 request_id or ulid(),
                 session=session,
                 weights=weights,
@@ -308,7 +308,7 @@ class Mesh:
         deadline = asyncio.get_running_loop().time() + budget
         try:
             info = await self._version_for(model, request, deadline)
-            info.check(request.inputs)
+            info.check(request.inputs, pictures=True)
             if type(request.weights) is not int or request.weights < 0:
                 raise InvalidArgument(
                     f"weights {request.weights!r}: it is the number of a weight version"
@@ -382,7 +382,7 @@ class Mesh:
         try:
             async with asyncio.timeout_at(ask.deadline):
                 info = await self.catalog.info(model, base)
-            info.check(ask.tensors)
+            info.check(ask.tensors, pictures=True)
         except (SwarmError, TimeoutError):
             return result
         self.catalog.left(model, ask.agent, ask.session, base)
@@ -406,7 +406,7 @@ class Mesh:
                 raise Unavailable("the rollout has ended")
             async with asyncio.timeout_at(deadline):
                 info = await self.catalog.info(model, followed.plan.version)
-            info.check(inputs)
+            info.check(inputs, pictures=True)
             if info.edge is not None:
                 raise Unavailable("its first layers are an edge's, which copies its own requests")
         except (SwarmError, TimeoutError) as error:

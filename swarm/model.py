@@ -15,6 +15,8 @@ import numpy as np
 from swarm.errors import InvalidArgument, NotFound
 from swarm.subjects import token
 from swarm.wire.codecs import CODECS
+from swarm.wire.picture import MOST_BYTES as MOST_PICTURE
+from swarm.wire.picture import is_encoded
 from swarm.wire.tensors import DTYPES
 
 MOST_BYTES = 4 << 20  # of a manifest
@@ -83,14 +85,27 @@ class ModelInfo:
     def last(self) -> int:
         return self.stages[-1].stage
 
-    def check(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Raises `InvalidArgument`, naming the input, what was expected and what came."""
+    @property
+    def picture(self) -> str:
+        """The input that may come as a picture (`swarm.wire.picture`), "" for none."""
+        if self.task is None:
+            return ""
+        preprocess = self.task.get("preprocess")
+        name = preprocess.get("input") if isinstance(preprocess, dict) else None
+        ranks = [len(spec.shape) for spec in self.inputs if spec.name == name]
+        return name if type(name) is str and ranks == [4] else ""
+
+    def check(self, inputs: Mapping[str, np.ndarray], pictures: bool = False) -> None:
+        """Raises `InvalidArgument`, naming the input, what was expected and what came. pictures:
+        whether one may come; who decodes it checks what is in it."""
         if self.generates:
             raise InvalidArgument(
                 f"model {self.model!r} is a language model: `swarm generate`, `mesh.generate` and "
                 "the subject `generate` ask it for tokens"
             )
-        check_tensors(self.inputs, inputs, f"model {self.model!r}")
+        check_tensors(
+            self.inputs, inputs, f"model {self.model!r}", self.picture if pictures else ""
+        )
 
     @classmethod
     def from_manifest(cls, data: bytes) -> ModelInfo:
@@ -128,14 +143,19 @@ class ModelInfo:
             raise InvalidArgument(f"this is no model manifest: {error!r:.200}") from None
 
 
-def check_tensors(specs: tuple[Spec, ...], tensors: Mapping[str, np.ndarray], whose: str) -> None:
-    """Raises `InvalidArgument` unless names, datatypes and shapes are as the specs say."""
+def check_tensors(
+    specs: tuple[Spec, ...], tensors: Mapping[str, np.ndarray], whose: str, picture: str = ""
+) -> None:
+    """Raises `InvalidArgument` unless names, datatypes and shapes are as the specs say. picture:
+    the name of the one that may be a picture's bytes."""
     if len(tensors) != len(specs) or any(spec.name not in tensors for spec in specs):
         raise InvalidArgument(
             f"{whose} takes {_names(s.name for s in specs)}, not {_names(tensors)}"
         )
     for spec in specs:
         array = tensors[spec.name]
+        if spec.name == picture and is_encoded(array) and 0 < array.nbytes <= MOST_PICTURE:
+            continue
         if array.dtype != DTYPES[spec.datatype]:
             raise InvalidArgument(
                 f"input {spec.name!r} must be {spec.datatype} ({DTYPES[spec.datatype]}), "

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Set
 
 from nodes.connection.connection import Connection
+from nodes.stage.pictures import codecs_read
 from nodes.stage.server import StageServer
 from nodes.versions.serving import Serving, by_stage, link_rate, places
 from shards.runtimes.memory import free_bytes
@@ -24,7 +25,6 @@ from swarm.fleet.priorities import RESERVE
 from swarm.flow.ack_wait import FLOOR_S
 from swarm.periodic import BEAT, beat
 from swarm.security.attestation import GOSSIP_KEY, attest
-from swarm.wire.tensors import known_codecs
 
 LOAD_EVERY = 3 * BEAT  # seconds
 # A load is gossiped again when one of its numbers moves by a quarter, and by more than this noise.
@@ -83,7 +83,7 @@ class OwnEntry:
         devices = sorted({server.model.device for server in self._served().values()})
         # One that computes on several devices is asked as its best one is: "cpu" sorts by itself.
         self._members.set("device", next((d for d in devices if d != "cpu"), "cpu"))
-        self._members.set("codecs", list(known_codecs()))
+        self._members.set("codecs", codecs_read())
         if self._config.weight != 1.0:
             self._members.set("weight", self._config.weight)
         self._members.set("draining", draining)

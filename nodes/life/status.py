@@ -21,6 +21,7 @@ from typing import Any
 import swarm
 from nodes.connection.connection import Connection
 from nodes.connection.events import timestamp
+from nodes.stage.pictures import codecs_read
 from nodes.stage.server import StageServer
 from nodes.versions.serving import Serving, link_rate
 from swarm.fleet.picture import RATE_COUNTS, note_count, rate_of, served
@@ -33,7 +34,6 @@ from swarm.fleet.status_interval import (
 )
 from swarm.link import LinkMessage
 from swarm.periodic import BEAT, next_beat
-from swarm.wire.tensors import known_codecs
 
 log = logging.getLogger("swarm.node")
 
@@ -158,7 +158,7 @@ class StatusPublisher:
             "host_id": self._mesh.lender.host,
             "inbox": self._mesh.inbox,
             "priority": self._config.priority,
-            "codecs": list(known_codecs()),
+            "codecs": codecs_read(),
             "gossip": self._gossip_document(),
         }
         if generation := [each for serving in servings for each in serving.generation]:

@@ -12,6 +12,7 @@ import numpy as np
 from nodes.config import NodeConfig
 from nodes.replay.compare import Difference, compare, decides_otherwise
 from nodes.replay.recorded import Recorded
+from nodes.stage.pictures import PictureInput
 from nodes.versions.artifacts import NodeArtifacts
 from nodes.versions.live_weights import NodeWeights
 from nodes.versions.loaded import Loaded, load
@@ -126,10 +127,16 @@ class Session:
         await self._weights.take(info.model, info.version, n, tensors)
 
     async def run(self, stage: int, tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, float]:
-        """What a stage makes of these tensors, and its seconds. Raises `ShardsError`."""
-        runtime = self._loaded.stages[stage]
+        """What a stage makes of these tensors, and its seconds. Raises `ShardsError`, and
+        `InvalidArgument` for a picture that is none, or that nobody here can decode."""
+        runtime, pictures = self._loaded.stages[stage], PictureInput(self._loaded.info)
+
+        def work() -> Tensors:
+            is_picture = stage == 1 and pictures.comes_as_picture(tensors)
+            return runtime.run(pictures.decoded(tensors) if is_picture else tensors)
+
         began = time.perf_counter()
-        made = await asyncio.to_thread(runtime.run, tensors)
+        made = await asyncio.to_thread(work)
         return made, time.perf_counter() - began
 
     async def through(self, tensors: Mapping[str, np.ndarray]) -> list[tuple[Tensors, float]]:

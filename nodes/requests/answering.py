@@ -22,6 +22,7 @@ from nodes.placing.ways import NOWHERE, Way
 from nodes.requests.placer import Placer
 from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
 from nodes.stage.counters import histogram, latencies
+from nodes.stage.pictures import PictureInput
 from nodes.stage.worker import Worker
 from nodes.versions.loaded import EDGE, Loaded
 from shards.errors import ShardsError
@@ -132,7 +133,7 @@ class InferAnswerer:
             deadline = started + self._checked_budget(request)
             async with asyncio.timeout_at(deadline):
                 loaded = await self._loaded(model, request, deadline)
-            loaded.info.check(request.inputs)
+            loaded.info.check(request.inputs, pictures=True)
             question = _Question(loaded, request, deadline, sequence, leaves)
             if self._mesh.rollouts.followed and not request.shadow:
                 result = await self._ask_under_rollout(question)
@@ -188,7 +189,7 @@ class InferAnswerer:
         try:
             async with asyncio.timeout_at(question.deadline):
                 loaded = await self.lookup(info.model, base)
-            loaded.info.check(request.inputs)
+            loaded.info.check(request.inputs, pictures=True)
         except (SwarmError, TimeoutError):
             return result
         mesh.catalog.left(info.model, request.agent, request.session, base)
@@ -217,6 +218,11 @@ class InferAnswerer:
     async def _ask(self, question: _Question) -> Result:
         """Ask the mesh; the lighter model, if there is one, answers in its place where it fails."""
         loaded = question.loaded
+        pictures = PictureInput(loaded.info)
+        if pictures.comes_as_picture(question.request.inputs) and self._computes_itself(loaded):
+            coded = question.request.inputs
+            inputs = await self._in_thread(lambda: pictures.decoded(coded), question.deadline)
+            question = replace(question, request=replace(question.request, inputs=inputs))
         if self._placer is not None:
             return await self._ask_placed(question, self._placer)
         if loaded.lighter is None:
@@ -229,6 +235,11 @@ class InferAnswerer:
         except (Unavailable, DeadlineExceeded) as error:  # of stage 0
             result = self._failed(question.request, loaded.info.model, error)
         return await self._lighter(question, result) if result.status in LIGHTER_ANSWERS else result
+
+    def _computes_itself(self, loaded: Loaded) -> bool:
+        """Whether any of a request's layers may be computed here."""
+        own = loaded.info.edge is not None or loaded.lighter is not None
+        return own or self._placer is not None
 
     async def _ask_mesh(self, question: _Question, deadline: float, tried_until: float) -> Result:
         """tried_until: as of `Ask`. Raises `Unavailable`, `DeadlineExceeded` and `ShardsError` for

@@ -3,6 +3,8 @@
 Each run takes the model that is present when it begins, to its end, and its outcome names the
 weights of that model. A request that asks for newer weights than the present model's waits for them
 here, for a short while: all nodes of a mesh take new weights within moments of each other.
+
+A picture is decoded in a thread of its own, one at a time, before its request is let to a run.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from nodes.stage.waiting import Waiting
 from nodes.stage.worker import Worker
 from shards.errors import InputError, RunTerminated
 from shards.runtimes.runtime import CancelToken
-from swarm.errors import Status
+from swarm.errors import Status, SwarmError
 from swarm.flow.recent import RecentIds
 from swarm.transport.api import Delivery
 
@@ -75,6 +77,13 @@ class StageOptions:
     quota: float = 0.0
 
 
+class Pictures(Protocol):
+    """What a stage needs of a picture input (`nodes.stage.pictures.PictureInput`)."""
+
+    def comes_as_picture(self, tensors: Any) -> bool: ...
+    def decoded(self, tensors: Any) -> dict[str, np.ndarray]: ...
+
+
 class Outcomes(Protocol):
     """Who learns what came of jobs; each is called once for every job that `Compute` took."""
 
@@ -112,8 +121,10 @@ class Compute:
         stats: StageStats,
         outcomes: Outcomes,
         clock: Callable[[], float] = time.monotonic,
+        pictures: Pictures | None = None,
     ) -> None:
-        """clock: seconds, monotonic: the one that deliveries are received by."""
+        """clock: seconds, monotonic: the one that deliveries are received by. pictures: of the
+        stage that takes the model's input, where this may come as a picture."""
         self.model = model
         self._clock = clock
         self._stage = stage
@@ -131,16 +142,21 @@ class Compute:
         self._on_loop: tuple[float, CancelToken] | None = None  # a run there: when its budget ends
         self._short = model.compute_ms / 1e3 < options.inline_below
         self._worker = None if self._short else Worker(self._loop, f"stage-{stage}")
+        self._pictures = pictures
+        self._decoding: set[Job] = set()
+        self._decoder: Worker | None = None  # from the first picture on
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a run, or for newer weights."""
-        return len(self._waiting.queue) + len(self._behind)
+        """Requests that wait for a run, for newer weights, or for their picture."""
+        return len(self._waiting.queue) + len(self._behind) + len(self._decoding)
 
     @property
     def running_since(self) -> float:
-        """`time.monotonic()` when the thread's present run began; 0.0 while it has none."""
-        return 0.0 if self._worker is None else self._worker.busy_since
+        """`time.monotonic()` when the thread's present run, or picture, began; 0.0 while it has
+        none."""
+        threads = [each for each in (self._worker, self._decoder) if each is not None]
+        return min([since for each in threads if (since := each.busy_since)], default=0.0)
 
     def take(self, delivery: Delivery) -> None:
         """Check the tensors; then run at once, or queue for the thread."""
@@ -157,6 +173,9 @@ class Compute:
         self._admit(job)
 
     def _admit(self, job: Job) -> None:
+        if self._pictures is not None and self._pictures.comes_as_picture(job.inputs):
+            self._decode(job, self._pictures)
+            return
         if self._short:
             self._run_on_loop(job)  # which checks the tensors itself
             return
@@ -165,12 +184,12 @@ class Compute:
             self._run_on_loop(job)
             return
         try:
-            self.model.check(job.features.tensors)
+            self.model.check(job.inputs)
         except InputError as error:
             self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
             return
         if self.model.batchable:
-            job.shape = tuple(a.shape[1:] for a in job.features.tensors.values())
+            job.shape = tuple(a.shape[1:] for a in job.inputs.values())
         self._waiting.add(job)
         self._dispatch()
 
@@ -222,7 +241,40 @@ class Compute:
 
     def _begin(self, job: Job, now: float) -> None:
         job.started, job.idle_since = now, self._ended
-        job.queue_us = int((now - job.arrived + job.age) * 1e6)
+        job.queue_us = int((now - job.arrived + job.age) * 1e6) - job.decode_us
+
+    def _decode(self, job: Job, pictures: Pictures) -> None:
+        """Make a picture the model's input; then go on as with any other request."""
+        if not self._starts(job, self._clock()):
+            return
+        self._decoding.add(job)
+        self._decoder = self._decoder or Worker(self._loop, f"pictures-{self._stage}")
+
+        def work() -> dict[str, np.ndarray] | None:
+            return pictures.decoded(job.inputs) if job in self._decoding else None
+
+        def done(inputs: Any, error: Exception | None, seconds: float) -> None:
+            if job not in self._decoding:  # cancelled, or given back
+                return
+            self._decoding.discard(job)
+            if error is not None:
+                self._not_decoded(job, error)
+                return
+            job.inputs, job.decode_us = inputs, int(seconds * 1e6)
+            try:
+                self._admit(job)
+            except Exception:
+                self._hand_back(job)
+
+        self._decoder.submit(work, done)
+
+    def _not_decoded(self, job: Job, error: Exception) -> None:
+        status = error.status if isinstance(error, SwarmError) else Status.INTERNAL
+        if status is Status.INTERNAL:
+            log.error("stage %d: a picture was not decoded", self._stage, exc_info=error)
+        if not job.delivery.intact():  # the memory that it lay in is another one's by now
+            status = Status.UNAVAILABLE
+        self._outcomes.not_computed(job, status, str(error))
 
     # --- on the loop ------------------------------------------------------------------
 
@@ -235,7 +287,7 @@ class Compute:
             token = CancelToken()
             self._on_loop = (job.expires, token)
         try:
-            result = model.run(job.features.tensors, token)
+            result = model.run(job.inputs, token)
         except InputError as error:
             self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
             return
@@ -279,7 +331,7 @@ class Compute:
         # A run is ended when no request in it has any budget left.
         latest = max(job.expires for job in batch)
         timer = self._loop.call_later(max(0.0, latest - now), token.cancel)
-        tensors = [job.features.tensors for job in batch]
+        tensors = [job.inputs for job in batch]
 
         def work() -> list[dict[str, np.ndarray]]:
             if len(tensors) == 1:
@@ -349,7 +401,9 @@ class Compute:
         behind = [job for job in self._behind if job.features.id == request_id]
         for job in behind:
             self._behind.pop(job).cancel()
-        for job in (*self._waiting.take_out(request_id), *behind):
+        decoding = [job for job in self._decoding if job.features.id == request_id]
+        self._decoding.difference_update(decoding)
+        for job in (*self._waiting.take_out(request_id), *behind, *decoding):
             self._outcomes.cancelled(job)
         for token, batch in self._running.items():
             if all(job.features.id in self._cancelled for job in batch):
@@ -357,7 +411,9 @@ class Compute:
 
     def take_all_waiting(self) -> list[Job]:
         """The jobs that wait; they are not run."""
-        return [*self._waiting.take_all(), *self._take_behind()]
+        decoding = list(self._decoding)
+        self._decoding.clear()
+        return [*self._waiting.take_all(), *self._take_behind(), *decoding]
 
     def _take_behind(self) -> list[Job]:
         for timer in self._behind.values():
@@ -372,6 +428,9 @@ class Compute:
         self._running.clear()
         if self._worker is not None:
             self._worker.abandon()
+        if self._decoder is not None:
+            self._decoder.abandon()
+            self._decoder = None
 
     def restart(self) -> None:
         """A new thread for the one that was abandoned."""
@@ -380,5 +439,6 @@ class Compute:
 
     def close(self) -> None:
         """Let the present run end, then the thread."""
-        if self._worker is not None:
-            self._worker.close()
+        for thread in (self._worker, self._decoder):
+            if thread is not None:
+                thread.close()

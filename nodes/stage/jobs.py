@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from swarm.transport.api import Delivery, Sending
 from swarm.wire.messages import Features
 
@@ -14,10 +16,11 @@ class Job:
     """One request in hand.
 
     expires, arrived: `time.monotonic()`. age: seconds in the lane before it arrived. queue_us:
-    microseconds from the lane to the run. shape: shapes of its tensors but for axis 0; requests of
-    equal shape run together. started: `time.monotonic()`, when its run began. idle_since: when
-    the run before that ended. sending: its result under way to the next
-    stage. ended: its work here is over.
+    microseconds from the lane to the run, without decode_us: those in which its picture was
+    decoded. inputs: of its run; `features` keeps what came. shape: shapes of its tensors but for
+    axis 0; requests of equal shape run together. started: `time.monotonic()`, when its run began.
+    idle_since: when the run before that ended. sending: its result under way to the next stage.
+    ended: its work here is over.
     """
 
     delivery: Delivery
@@ -26,11 +29,16 @@ class Job:
     arrived: float
     age: float
     queue_us: int = 0
+    decode_us: int = 0
     started: float = 0.0
     idle_since: float = 0.0
     shape: tuple[Any, ...] = field(default=())
     sending: Sending | None = None
     ended: bool = False
+    inputs: dict[str, np.ndarray] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inputs = self.features.tensors
 
     @property
     def batch_wait_us(self) -> int:

@@ -25,6 +25,7 @@ from nodes.stage.compute import HAND_BACK_DELAY, Compute, StageModel, StageOptio
 from nodes.stage.continued import Continued
 from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
+from nodes.stage.pictures import PictureInput
 from nodes.stage.selftest import Known, SelfTest
 from swarm.errors import (
     NoLeader,
@@ -153,7 +154,9 @@ class StageServer:
         self._blocked = 0  # results that wait for room in the next lane
         self._longest_budget_us = 0  # of the requests since it was asked for last
         self._clock = routes.clock
-        self._compute = Compute(stage, model, options, self.stats, self, self._clock)
+        takes_input = stage == 1 and info.edge is None
+        pictures = PictureInput(info) if takes_input and info.picture else None
+        self._compute = Compute(stage, model, options, self.stats, self, self._clock, pictures)
         self._onward: StageSender | None = None
         if stage < info.last:
             self._onward = StageSender(routes, info, stage + 1, self.stats.compute)
@@ -254,7 +257,7 @@ class StageServer:
             "stage": self.stage,
             "node": self._node,
             "queue_us": job.queue_us,
-            "compute_us": int(seconds * 1e6),
+            "compute_us": int(seconds * 1e6) + job.decode_us,
             "batch": batch,
         }
         if weights:
@@ -283,7 +286,7 @@ class StageServer:
         self._link.push()
         now = self._clock()
         self.stats.compute.add(seconds, now)
-        self.stats.busy += seconds / batch
+        self.stats.busy += seconds / batch + job.decode_us / 1e6
         self.stats.queue.add(job.queue_us / 1e6, now)
         self.stats.batch_sizes[0 if batch == 1 else batch_bucket(batch)] += 1
 

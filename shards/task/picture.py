@@ -52,12 +52,12 @@ def decode_picture(
             "reading pictures takes OpenCV: pip install 'swarm-mesh[perception]'"
         ) from None
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
     except cv2.error as error:
         raise PictureError(f"{name} cannot be decoded: {error}") from None
     if pixels is None:
         raise PictureError(f"{name} cannot be decoded: it is damaged or cut short")
-    return np.ascontiguousarray(pixels[:, :, ::-1])
+    return np.asarray(pixels, np.uint8)
 
 
 def size_of(data: bytes, name: str = "the picture") -> tuple[int, int]:

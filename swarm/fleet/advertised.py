@@ -8,7 +8,7 @@ link_wait   milliseconds of `ack_wait` that its link needs (swarm.flow.transfers
 link_rate   bytes a second that its link brings, absent where it is fast or unknown
 link        [round trip in us, bytes a second down, up] of a node of role auto; absent where fast
 weight      its share of the requests beside its peers', absent if 1
-codecs      codecs that it reads (swarm.wire.tensors.known_codecs)
+codecs      codecs that it reads (swarm.wire.tensors.known_codecs), `pictures` if it decodes them
 inbox       where processes of its host reach it without the server, or ""
 audits      the inbox of a node that records the requests that it answers (nodes.requests.auditing)
 identity    [public key, signature]          the key is this node's (swarm.security.attestation)

@@ -23,6 +23,7 @@ def test_the_public_surface_is_this_and_no_more() -> None:
         "Mesh",
         "NotConnected",
         "NotFound",
+        "Picture",
         "ResourceExhausted",
         "Result",
         "Status",

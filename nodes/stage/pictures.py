@@ -1,0 +1,58 @@
+"""Pictures that come in place of a tensor: decoded and prepared as the model's manifest says."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+
+import numpy as np
+
+from shards.errors import ShardsError
+from shards.task.picture import decode_picture
+from shards.task.task import Task
+from swarm.errors import InvalidArgument
+from swarm.model import ModelInfo
+from swarm.wire.picture import MOST_PIXELS, PICTURES, Picture, is_encoded
+from swarm.wire.tensors import known_codecs
+
+EXTRA = "pip install 'swarm-mesh[perception]'"
+
+
+def can_decode() -> bool:
+    """Whether this node has what it takes to decode pictures. Nothing is imported."""
+    return importlib.util.find_spec("cv2") is not None
+
+
+def codecs_read() -> list[str]:
+    """What this node reads, as it tells others: of tensors, and `PICTURES` where it decodes."""
+    return [*known_codecs(), *[PICTURES] * can_decode()]
+
+
+class PictureInput:
+    """The input of a model version that may come as a picture."""
+
+    __slots__ = ("_info", "_name")
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._info = info
+        self._name = info.picture
+
+    def comes_as_picture(self, tensors: Mapping[str, np.ndarray]) -> bool:
+        """Whether these are to be decoded before anything is computed of them."""
+        array = tensors.get(self._name) if self._name else None
+        return array is not None and is_encoded(array)
+
+    def decoded(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The model's inputs, the picture as what it takes for it. Takes milliseconds, and as much
+        memory as the picture has pixels: call it in a thread. Raises `InvalidArgument`, also where
+        this node lacks OpenCV, or knows a task that only a later version knows."""
+        if not can_decode():
+            raise InvalidArgument(
+                f"this node decodes no pictures: {EXTRA} there, or send the picture's tensor"
+            )
+        try:
+            picture = Picture(tensors[self._name].data)
+            image = decode_picture(picture.data, most_pixels=MOST_PIXELS)
+            return {**tensors, **Task.of(self._info.task).prepare(image)}
+        except ShardsError as error:
+            raise InvalidArgument(str(error)) from None
