@@ -15,16 +15,20 @@ from functools import partial
 
 from nodes.versions.serving import FAST_LINK
 from swarm.errors import SwarmError
+from swarm.flow.transfers import NEAR_S
 from swarm.link import Link, LinkMessage
 from swarm.link.asked import answered
+from swarm.link.send_rate import NEAR_FIRST
 from swarm.plans.links import NEAR, NodeLink
 
 log = logging.getLogger("swarm.planning")
 
 PROBE = bytes(32 << 10)
 PROBE_EVERY = 10.0  # seconds without large messages from here
+NEAR_EVERY = 60.0  # seconds between probes of a near server, whatever else is sent
 PROBE_WITHIN = 5.0  # seconds; what takes longer is as slow as that
-MOVED = 0.25  # share by which a figure has to move, to be told again
+MOVED = 0.25  # share by which a figure has to move, to be told again …
+MOVED_AFTER = 5.0  # … and seconds: each change is news to the whole mesh
 
 
 class OwnLink:
@@ -38,20 +42,26 @@ class OwnLink:
         self._clock = clock
         self._down = 0.0  # bytes a second, as the last probe saw it
         self._told = NEAR
+        self._told_at = -math.inf
 
     async def run(self) -> None:
-        """Probe at once, and then whenever nothing large was sent for a while."""
-        sent = self._link().send_rate.sent
+        """Probe at once, and then whenever nothing large was sent for a while. A near server is
+        probed rarely, so that a link that is slow all the same is known."""
+        probes, sent = NEAR_FIRST, self._link().send_rate.sent
         while True:
-            if self._link().send_rate.sent == sent:
+            for _ in range(probes if self._is_near else self._link().send_rate.sent == sent):
                 await self.probe()
-            sent = self._link().send_rate.sent
-            await asyncio.sleep(PROBE_EVERY)
+            probes, sent = 1, self._link().send_rate.sent
+            await asyncio.sleep(NEAR_EVERY if self._is_near else PROBE_EVERY)
+
+    @property
+    def _is_near(self) -> bool:
+        return self._link().send_rate.round_trip <= NEAR_S
 
     async def probe(self) -> None:
-        """Send a message to this process by way of the server, where that is far."""
+        """Send a message to this process by way of the server."""
         link = self._link()
-        if not link.connected or not link.send_rate.is_far:
+        if not link.connected:
             return
         answer: asyncio.Future[LinkMessage] = asyncio.get_running_loop().create_future()
         reply = link.expect(partial(answered, answer))
@@ -75,8 +85,8 @@ class OwnLink:
         self._down = len(PROBE) / max(back, len(PROBE) / 1e12)
 
     def look(self, brings: float) -> NodeLink:
-        """As of now; the same as before where little has changed. brings: bytes a second that
-        stages' messages come with, 0.0 where there are none."""
+        """As of now; the same as before where little has changed, or just now. brings: bytes a
+        second that stages' messages come with, 0.0 where there are none."""
         speed = self._link().send_rate
         if not speed.is_far:
             self._told = NEAR
@@ -84,8 +94,9 @@ class OwnLink:
         up = speed.rate if math.isfinite(speed.rate) else 0.0
         seen = NodeLink(round(speed.round_trip * 1e6), _slow(brings or self._down), _slow(up))
         pairs = zip(_figures(self._told), _figures(seen), strict=True)
-        if any(abs(now - before) > MOVED * before for before, now in pairs):
-            self._told = seen
+        has_moved = any(abs(now - before) > MOVED * before for before, now in pairs)
+        if has_moved and self._clock() - self._told_at >= MOVED_AFTER:
+            self._told, self._told_at = seen, self._clock()
         return self._told
 
 

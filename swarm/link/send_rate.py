@@ -15,12 +15,26 @@ from swarm.flow.transfers import CAUTIOUS_RATE, NEAR_S
 MOST_UNDER_WAY = 32  # messages that are measured at a time
 RECENT_S = 1.0  # seconds for which the size of a message is that of the next ones
 ROUND_TRIPS, REMEMBERED = 16, 16  # of the latest; keep-alives go once a second
+# Of a near server the first large messages are measured, and then one a second. Its link is slow
+# where the best of them went slower than this (100 Mbit/s), until one goes as fast as that.
+NEAR_FIRST, NEAR_EVERY_S = 4, 1.0
+SLOW_FROM, SLOW_UNTIL = 12.5e6, 25e6  # bytes a second
 
 
 class SendRate:
     """One connection's. Times in seconds of any monotonic clock."""
 
-    __slots__ = ("_last_pong", "_sizes", "_slowness", "_trips", "_under_way", "round_trip", "sent")
+    __slots__ = (
+        "_is_slow",
+        "_last_pong",
+        "_looked",
+        "_sizes",
+        "_slowness",
+        "_trips",
+        "_under_way",
+        "round_trip",
+        "sent",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.round_trip = 0.0
@@ -32,24 +46,28 @@ class SendRate:
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._under_way: deque[tuple[int, float]] = deque()  # bytes, when they were sent
         self._last_pong = -math.inf  # the last PONG behind a message
+        self._looked = -math.inf  # when a message to a near server was measured
+        self._is_slow = False
 
     @property
     def is_far(self) -> bool:
-        """Whether the server is further away than this host and its neighbours."""
-        return self.round_trip > NEAR_S
+        """Whether the server is further away than this host and its neighbours, or the link to it
+        slower than theirs."""
+        return self.round_trip > NEAR_S or self._is_slow
 
     @property
     def rate(self) -> float:
-        """Bytes a second; 0.0 while it is not known, infinity where nothing can be seen of it."""
-        if not self._slowness:
+        """Bytes a second; 0.0 while it is not known, and where the server is near; infinity where
+        nothing can be seen of it."""
+        if not self._slowness or not self.is_far:
             return 0.0
         slowness = self._usual_slowness
         return 1 / slowness if slowness > 0 else math.inf
 
     def transfer(self, now: float) -> float:
         """Seconds that the largest of the latest large messages takes, alone; 0.0 where none was
-        sent of late."""
-        if not self._slowness or (not self._under_way and now - self._last_pong > RECENT_S):
+        sent of late, or the server is near."""
+        if not self.rate or (not self._under_way and now - self._last_pong > RECENT_S):
             return 0.0
         return self._usual_slowness * max(self._sizes)
 
@@ -60,8 +78,8 @@ class SendRate:
 
     @property
     def backlog(self) -> float:
-        """Seconds that the messages under way may take until the server has them all."""
-        if not self._under_way:
+        """Seconds that the messages under way may take until a far server has them all."""
+        if not self._under_way or not self.is_far:
             return 0.0
         slowness = self._usual_slowness if self._slowness else 1 / CAUTIOUS_RATE
         return LINK_MARGIN * slowness * sum([size for size, _ in self._under_way])
@@ -77,8 +95,12 @@ class SendRate:
 
     def sends(self, size: int, now: float) -> bool:
         """A large message is sent: whether a PING is to follow it, whose PONG is told of."""
-        if not self.is_far or len(self._under_way) >= MOST_UNDER_WAY:
+        if len(self._under_way) >= MOST_UNDER_WAY:
             return False
+        if not self.is_far:
+            if len(self._slowness) >= NEAR_FIRST and now - self._looked < NEAR_EVERY_S:
+                return False
+            self._looked = now
         self._under_way.append((size, now))
         self.sent += 1
         return True
@@ -93,6 +115,10 @@ class SendRate:
         self._last_pong = now
         self._slowness.append(max(0.0, seconds) / size)
         self._sizes.append(size)
+        # The best one counts: on a busy machine most messages to a near server are late at times.
+        if len(self._slowness) >= NEAR_FIRST:
+            limit = SLOW_UNTIL if self._is_slow else SLOW_FROM
+            self._is_slow = min(self._slowness) * limit > 1
 
     def lost(self) -> None:
         """The connection ended: no PONG comes."""

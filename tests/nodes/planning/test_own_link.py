@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from support.waiting import eventually
 
-from nodes.planning.own_link import PROBE, OwnLink
+from nodes.planning.own_link import MOVED_AFTER, PROBE, OwnLink
 from swarm.link import LinkMessage
-from swarm.link.send_rate import SendRate
+from swarm.link.send_rate import NEAR_FIRST, SendRate
 from swarm.plans.links import NEAR
 
 MBIT = 125_000  # bytes a second
@@ -35,8 +37,8 @@ class FakeLink:
     def publish(self, subject: str, data: bytes) -> None:
         self.sent += 1
         sent, trip = self.now, self.send_rate.round_trip
-        assert self.send_rate.sends(len(data), sent)
-        self.send_rate.answered(sent + trip + len(data) / self.up)
+        if self.send_rate.sends(len(data), sent):
+            self.send_rate.answered(sent + trip + len(data) / self.up)
         self.now = sent + trip + len(data) / self.up + len(data) / self.down
         self.expected[subject](LinkMessage(subject, "", None, data))
 
@@ -45,12 +47,34 @@ def own(link: FakeLink) -> OwnLink:
     return OwnLink(lambda: link, lambda: link.now)  # type: ignore[arg-type, return-value]
 
 
-async def test_a_server_nearby_is_not_probed() -> None:
-    link = FakeLink(0.0005, 100 * MBIT, 100 * MBIT)
+async def test_a_server_nearby_behind_a_fast_link_is_near() -> None:
+    link = FakeLink(0.0005, 1000 * MBIT, 1000 * MBIT)
     known = own(link)
-    await known.probe()
-    assert link.sent == 0
+    for _ in range(NEAR_FIRST):
+        await known.probe()
     assert known.look(0.0) == NEAR
+
+
+async def test_a_server_within_two_milliseconds_behind_a_slow_link_is_told() -> None:
+    link = FakeLink(0.0005, 5 * MBIT, 5 * MBIT)
+    known = own(link)
+    for _ in range(NEAR_FIRST):
+        await known.probe()
+    seen = known.look(0.0)
+    assert seen.round_trip_us == 500
+    assert seen.up == pytest.approx(5 * MBIT, rel=0.01)
+    assert seen.down == pytest.approx(5 * MBIT, rel=0.05)
+
+
+async def test_a_node_probes_a_near_server_as_often_at_first_as_its_link_needs_to_be_known() -> (
+    None
+):
+    link = FakeLink(0.0005, 5 * MBIT, 5 * MBIT)
+    known = own(link)
+    probing = asyncio.create_task(known.run())
+    await eventually(lambda: known.look(0.0) != NEAR, "the link is told")
+    probing.cancel()
+    assert link.sent == NEAR_FIRST
 
 
 @pytest.mark.parametrize(("up", "down"), [(5, 5), (2, 50), (50, 2)])
@@ -73,6 +97,8 @@ async def test_what_stages_receive_counts_more_than_the_probe_and_small_changes_
     known = own(link)
     await known.probe()
     assert known.look(1e6).down == 1_000_000
+    assert known.look(1.3e6).down == 1_000_000, "just told"
+    link.now += MOVED_AFTER
     assert known.look(1.2e6).down == 1_000_000
     assert known.look(1.3e6).down == 1_300_000
 
@@ -83,5 +109,6 @@ async def test_a_link_that_faded_without_traffic_is_seen_by_the_next_probe() -> 
     await known.probe()
     good = known.look(0.0).down
     link.up = link.down = 5 * MBIT
+    link.now += MOVED_AFTER
     await known.probe()
     assert known.look(0.0).down < good / 5

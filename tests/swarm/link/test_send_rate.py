@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.flow.transfers import CAUTIOUS_RATE
-from swarm.link.send_rate import MOST_UNDER_WAY, SendRate
+from swarm.link.send_rate import MOST_UNDER_WAY, NEAR_FIRST, REMEMBERED, SendRate
 
 TRIP = 0.010
 
@@ -43,11 +43,46 @@ def test_the_rate_is_the_links_whether_messages_queue_up_or_not(
     assert rate * longest / (longest + TRIP) * 0.99 <= send_rate.rate <= rate * 1.01
 
 
-def test_a_near_server_is_never_asked() -> None:
+def near() -> SendRate:
     send_rate = SendRate()
     send_rate.tripped(0.0003)
-    assert not send_rate.sends(1 << 20, 0.0)
-    assert send_rate.rate == 0.0
+    return send_rate
+
+
+def carried(send_rate: SendRate, rate: float, start: float, count: int = NEAR_FIRST) -> None:
+    """So many messages, one every other second, over a link of `rate` bytes a second."""
+    for now in (start + 2.0 * n for n in range(count)):
+        assert send_rate.sends(100_000, now)
+        send_rate.answered(now + send_rate.round_trip + 100_000 / rate)
+
+
+def test_of_a_near_server_one_message_a_second_is_asked_for_behind_the_first_ones() -> None:
+    send_rate = near()
+    carried(send_rate, 300e6, 0.0)
+    asked = [send_rate.sends(1 << 20, 20.0 + n / 10) for n in range(20)]
+    assert asked.count(True) == 2
+    assert send_rate.rate == send_rate.backlog == 0.0
+
+
+def test_a_near_server_behind_a_slow_link_is_far_until_the_link_is_fast_again() -> None:
+    send_rate = near()
+    carried(send_rate, 0.6e6, 0.0, count=NEAR_FIRST - 1)
+    assert not send_rate.is_far, "too few to tell"
+    carried(send_rate, 0.6e6, 50.0)
+    assert send_rate.is_far
+    assert send_rate.rate == pytest.approx(0.6e6, rel=0.01)
+    carried(send_rate, 18e6, 100.0)
+    assert send_rate.is_far, "neither slow nor fast: as before"
+    carried(send_rate, 300e6, 200.0, count=1)
+    assert not send_rate.is_far
+
+
+@given(st.integers(0, REMEMBERED - 1))
+def test_one_quick_message_of_the_latest_shows_a_near_server_on_a_busy_machine(at: int) -> None:
+    send_rate = near()
+    for n in range(REMEMBERED):
+        carried(send_rate, 300e6 if n == at else 0.3e6, 10.0 * n, count=1)
+    assert not send_rate.is_far
 
 
 def test_one_slow_round_trip_makes_a_near_server_far_only_until_the_next() -> None:
