@@ -37,6 +37,7 @@ from swarm.model import ModelInfo
 from swarm.models.plan_store import PlanStore, StoredPlan
 from swarm.periodic import BEAT, next_beat
 from swarm.plans.document import PlanInForce, outline
+from swarm.plans.drafting import Drafting
 from swarm.plans.drafts import Draft, Planner, StageFacts, predicted, with_replicas
 from swarm.plans.links import KEY as LINK_KEY
 from swarm.plans.links import NEAR
@@ -53,7 +54,6 @@ log = logging.getLogger("swarm.planning")
 DECIDE_EVERY = 3 * BEAT  # seconds
 READ_EVERY = 10.0  # seconds: an announcement may be lost
 LOOK_PAUSE = 0.05  # seconds: news that come together are one look
-DRAFTING_SHARE = 0.05  # of a core, at most, for drafts
 LISTEN_FIRST = 1.0  # seconds for which a new node takes no slot: it has not heard of all claims
 PACE_EVERY = 3.0  # seconds between two looks at how long requests take here
 FEW = 10  # requests between two looks that tell something
@@ -75,10 +75,7 @@ class _Tended:
     slot: int | None = None
     claim: Claim | None = None  # as gossiped
     proposing: Proposing = field(default_factory=Proposing)
-    drafted_of: tuple[Any, ...] = ()  # what the last draft was made of
-    draft: Draft | None = None
-    draft_began: float = -inf
-    draft_after: float = -inf
+    drafts: Drafting = field(default_factory=Drafting)
     slowing: Slowing = field(default_factory=Slowing)
     scaling: Scaling = field(default_factory=Scaling)
     told: list[int] = field(default_factory=list)  # the pace that is gossiped
@@ -345,27 +342,26 @@ class Planning:
     ) -> None:
         model, now, plan = self._config.model_name, time.monotonic(), tended.stored.plan
         broken = tended.stored.refused or lacks(plan, len(tended.stages), filled, named)
-        made_of = (tuple(nodes), frozenset(named), not broken)
+        drafts, stages = tended.drafts, tended.stages
         if tended.drafting is not None and tended.drafting.done():
             drafting, tended.drafting = tended.drafting, None
-            tended.draft = drafting.result()
-            tended.draft_after = now + (now - tended.draft_began) / DRAFTING_SHARE
-        may_draft = tended.drafting is None and (broken or now >= tended.draft_after)
-        if made_of != tended.drafted_of and may_draft:
-            tended.drafted_of, tended.draft, tended.draft_began = made_of, None, now
+            drafts.ends(drafting.result(), now)
+        if tended.drafting is None and drafts.is_due(nodes, named, stages, not broken, now):
+            drafts.begins(nodes, named, not broken, now)
             key = f"{model}/{version}"
-            make = partial(self._planner.draft, key, tended.stages, nodes, named, not broken)
+            make = partial(self._planner.draft, key, stages, nodes, named, not broken)
             tended.drafting = asyncio.create_task(in_low_priority_thread(make), name="draft")
             tended.drafting.add_done_callback(lambda _: self._news.set())
         if tended.drafting is not None:
             tended.lacking = broken and (tended.lacking or broken)
             return  # the looks go on meanwhile: slots are filled, claims are told
-        fresh = made_of == tended.drafted_of and tended.draft is not None
-        best = with_replicas(tended.draft, plan) if fresh and tended.draft else None
+        best = drafts.best(nodes, named, stages)
+        if best is not None:
+            best = with_replicas(best, plan)
         self._say_what_lacks(version, tended, broken, best is not None)
         present = inf
         if plan is not None and not broken:
-            present = predicted(plan, filled, nodes, tended.stages)
+            present = predicted(plan, filled, nodes, stages)
         reason = tended.proposing.observe(Situation(plan, broken, present, best), place, now)
         if not reason or best is None:
             return
