@@ -325,6 +325,19 @@ def learning(
     raise typer.Exit(LEARNING.run(SimulationPlan(full, seed), json_, chart, output))
 
 
+def churn(
+    devices: Annotated[int, typer.Option(min=2, max=2000, help="Nodes of role auto.")] = 40,
+    minutes: Annotated[float, typer.Option(min=1.0, help="Of virtual time.")] = 20.0,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    json_: Json = False,
+    output: Output = "",
+) -> None:
+    """Plans of a fleet that changes all the time, simulated: moves, slots, what a look costs."""
+    from bench.simulations import CHURN, ChurnPlan
+
+    raise typer.Exit(CHURN.run(ChurnPlan(devices, minutes, seed), json_, output=output))
+
+
 def routing(
     full: Annotated[bool, typer.Option(help="Ten times the requests: some minutes.")] = False,
     seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
@@ -391,11 +404,14 @@ def chaos(
 def auto(
     nodes: Annotated[int, typer.Option(min=2, max=32, help="Nodes of role auto.")] = 6,
     memory: Annotated[int, typer.Option(help="Megabytes that each gives to stages.")] = 60,
-    rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 30.0,
+    rate: Annotated[
+        float, typer.Option(min=0.0, help="Requests a second; 0: 30, cut: 15, fade: 2.")
+    ] = 0.0,
     events: Annotated[
         str,
         typer.Option(
-            help="In this order; also kill-one, pause-two, slow (a quarter of a core), fade."
+            help="In this order; also kill-one, pause-two, slow (a quarter of a core), fade; or "
+            "cut: the network, in two halves, for 30 s."
         ),
     ] = "join,leave,kill-two",
     draw: Annotated[int, typer.Option(help="Instead: so many events by chance.")] = 0,
@@ -405,8 +421,12 @@ def auto(
 ) -> None:
     """Nodes that share stages by themselves: one joins, one leaves, two die, under load."""
     from bench.fleets.auto import AUTO, AutoPlan, drawn
+    from bench.fleets.cutting import CUT, CutPlan
 
+    if events == "cut":
+        raise typer.Exit(CUT.run(CutPlan(nodes, memory, rate or 15.0), json_, output=output))
     happen = drawn(seed, draw, nodes) if draw else tuple(events.split(","))
+    rate = rate or (2.0 if "fade" in happen else 30.0)
     plan = AutoPlan(nodes, memory=memory, rate=rate, events=happen)
     raise typer.Exit(AUTO.run(plan, json_, output=output))
 
@@ -733,6 +753,7 @@ COMMANDS = (
     gossip,
     learning,
     routing,
+    churn,
     compare,
     regression,
     weights,

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise, permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_world import World
+from sim.plan_world import World
 
 from nodes.planning.searching import Searching, problem_of
 from shards.planning.plan import make_plan

@@ -9,7 +9,7 @@ from itertools import combinations, pairwise, permutations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_world import STAGES, World
+from sim.plan_world import STAGES, World
 
 from swarm.plans.document import PlanInForce
 from swarm.plans.drafts import (
@@ -124,8 +124,7 @@ def test_nodes_without_room_for_old_and_new_change_places_all_the_same() -> None
     assert fleet.plan is not None
     one, two = fleet.plan.slots
     swapped = (replace(one, node=two.node), replace(two, node=one.node))
-    fleet.plan = replace(fleet.plan, number=2, slots=swapped)
-    fleet.revision += 1
+    fleet.write(replace(fleet.plan, number=2, slots=swapped))
     fleet.run(6)
     assert fleet.served() == ALL
     assert fleet.devices[one.node].serves == frozenset(two.stages)
@@ -145,13 +144,13 @@ def test_a_frozen_plan_is_not_changed_by_nodes_and_its_slots_are_filled_still() 
 def test_the_halves_of_a_cut_network_do_not_fight() -> None:
     fleet = world(6)
     before = len(fleet.plans)
-    fleet.side = lambda node: int(node[-1]) % 2
+    fleet.cut(lambda node: int(node[-1]) % 2)
     fleet.run(QUIET)
-    with_key = [node for node in fleet.devices if fleet.side(node) == 0]
+    with_key = [device.node for device in fleet.devices.values() if device.side == 0]
     assert all(plan.proposer in with_key for _, plan in fleet.plans[before:])
     assert frozenset().union(*(fleet.devices[node].serves for node in with_key)) == ALL
     during = len(fleet.plans)
-    fleet.side = lambda node: 0
+    fleet.heal()
     fleet.run(2 * QUIET)
     assert len(fleet.plans) <= during + 2
     assert [len(nodes) for nodes in fleet.holders().values()] == [1] * len(fleet.holders())
