@@ -14,7 +14,7 @@ from math import inf
 from swarm.flow.lasting import holds_since
 from swarm.plans.document import PlanInForce, Slot
 from swarm.plans.drafts import Draft
-from swarm.routing.rendezvous import rendezvous
+from swarm.routing.rendezvous import hash64, score
 
 SETTLE = 2.0  # seconds of a new node, until it has heard of all others
 BETTER = 0.15  # share of the present period by which another plan has to be shorter …
@@ -40,9 +40,18 @@ class Situation:
 
 
 def place_of(key: str, node: str, nodes: Iterable[str]) -> int:
-    """The place of a node among those that may propose; `PROPOSERS` and more only watch."""
-    order = rendezvous(key, nodes)
-    return order.index(node) if node in order else PROPOSERS
+    """The place of a node among those that may propose, by rendezvous hashing; `PROPOSERS` of one
+    that only watches. nodes: each once. Most nodes know after a few of them that they watch."""
+    hashed, before, is_known = hash64(key), 0, False
+    own = -score(hashed, hash64(node)), node
+    for each in nodes:
+        if each == node:
+            is_known = True
+        elif (-score(hashed, hash64(each)), each) < own:
+            before += 1
+            if before == PROPOSERS:
+                return PROPOSERS
+    return before if is_known else PROPOSERS
 
 
 class Proposing:

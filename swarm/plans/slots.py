@@ -75,10 +75,15 @@ def fill(plan: PlanInForce, nodes: Iterable[AutoNode]) -> dict[str, int]:
             del free[node.node]
             places[slot] -= 1
 
+    holders: list[list[AutoNode]] = [[] for _ in plan.slots]
+    for node in free.values():
+        claim = node.claim
+        if claim is None or claim.number != plan.number or claim.slot >= len(holders):
+            continue
+        if _keeps(node, plan.slots[claim.slot]):
+            holders[claim.slot].append(node)
     for number, slot in enumerate(plan.slots):
-        claim = Claim(plan.number, number)
-        holders = [node for node in free.values() if node.claim == claim and _keeps(node, slot)]
-        give(number, _in_order(plan, number, holders), slot.replicas)
+        give(number, _in_order(plan, number, holders[number]), slot.replicas)
     for number, slot in enumerate(plan.slots):
         meant = free.get(slot.node)
         if meant is not None and places[number] == slot.replicas and _fits(meant, slot):

@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -40,6 +40,8 @@ SWINGS = 1200.0  # seconds of a swing of load, by `SWING` of its mean
 SWING = 0.8
 # A minute of 500 devices; smaller fleets have less, times the `pace`.
 JOINS, LEAVES, DEATHS, FADES, SLOWED = 3.0, 1.5, 1.5, 1.0, 0.5
+VARIED = 30.0  # links whose figures move by up to `BY`
+BY = 0.3
 FADES_FOR = (60.0, 180.0)  # seconds
 REPEATS = 20  # of what is timed
 
@@ -98,6 +100,7 @@ class Churn:
             ("died", DEATHS, self._die),
             ("faded", FADES, self._fade),
             ("slowed", SLOWED, self._slow),
+            ("varied", VARIED, self._vary),
         ):
             self._often(name, scale / rate, act)
         self.world.run(60.0 * minutes)
@@ -149,6 +152,15 @@ class Churn:
                 self.world.fade(node, before)
 
         self.world.at(self.world.now + self.chance.uniform(*FADES_FOR), is_good_again)
+
+    def _vary(self) -> None:
+        """A node behind a link, which carries the same, measures another figure."""
+        far = [device for device in self.world.devices.values() if device.link != NEAR]
+        if far:
+            device = self.chance.choice(far)
+            rate = (FADED if device.link.down < FAST.down / 4 else FAST).down
+            seen = round(rate * self.chance.uniform(1 - BY, 1 + BY))
+            self.world.fade(device.node, replace(device.link, down=seen))
 
     def _slow(self) -> None:
         self.world.slow(self._one(), self.chance.choice([2.0, 4.0]))

@@ -32,7 +32,7 @@ BEAT = 0.6  # seconds between two looks without news
 PAUSE = 0.05  # seconds: news that come together are one look
 LISTEN = 1.0  # seconds for which a new node takes no slot
 LOAD = 1.0  # seconds for which a node loads
-DRAFT = 0.05  # seconds for which it makes a draft
+DRAFT = 0.02  # seconds for which it makes a draft
 READ_WITHIN, READ_EVERY, MISSED = 0.3, 10.0, 0.01  # seconds; share of announcements that are lost
 LEAVES = 2.0  # seconds for which a node that leaves still serves
 STAGES = tuple(StageFacts(2000 + 100 * n, need=10, file=1_000_000) for n in range(8))
@@ -270,7 +270,7 @@ class World:
         filled = {} if plan is None else self._fill(device, plan, nodes)
         slot = filled.get(device.node)
         device.claim = None if plan is None or slot is None else Claim(plan.number, slot)
-        peers = [node for node in nodes if node.node != device.node]
+        peers = (node for node in nodes if node.node != device.node)
         hold = to_hold(plan, device.entry(), slot, peers, lambda n: self.stages[n - 1].need)
         device.serves &= hold
         if device.loads is None and hold - device.serves:
