@@ -20,14 +20,16 @@ ASK_EVERY = 0.2  # seconds
 LAME_DUCK = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "2s"\n'
 
 
-def cluster_lines(name: str, port: int, routes: Sequence[str], more: str = "") -> str:
+def cluster_lines(
+    name: str, port: int, routes: Sequence[str], more: str = "", host: str = "127.0.0.1"
+) -> str:
     """The lines of a server's configuration that make it one of a cluster.
 
-    port: where it takes routes, on loopback. routes: URLs of all servers' routes. more: settings
+    port, host: where it takes routes. routes: URLs of all servers' routes. more: settings
     inside `cluster {}`. Its pings tell a route that was cut without a word after three seconds.
     """
     return LAME_DUCK + (
-        f'cluster {{ name: {json.dumps(name)}, listen: "127.0.0.1:{port}", '
+        f'cluster {{ name: {json.dumps(name)}, listen: "{host}:{port}", '
         f'ping_interval: "1s", ping_max: 2, {more}'
         f"routes: {json.dumps(list(routes))} }}\n"
     )

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from nodes.event_loop import die_with_parent
@@ -42,7 +43,8 @@ class EmbeddedServer:
     a temporary directory that goes with the server. max_payload: bytes. more: lines that its
     configuration has too, such as users and TLS. domain: of its JetStream, "" for one without a
     name, None for a server without JetStream. store_key: encrypts JetStream's files, "" leaves them
-    plain. On Linux the server dies with this process (PDEATHSIG).
+    plain. inside: words before its command, which becomes the server's process. On Linux the server
+    dies with this process (PDEATHSIG).
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class EmbeddedServer:
         more: str = "",
         domain: str | None = "",
         store_key: str = "",
+        inside: Sequence[str] = (),
     ) -> None:
         self.host = host
         self.port = port
@@ -62,6 +65,7 @@ class EmbeddedServer:
         self._more = more
         self._domain = domain
         self._store_key = store_key
+        self._inside = inside
         self._scratch: Scratch | None = None
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -133,7 +137,7 @@ class EmbeddedServer:
         read = len(self.log) if log.exists() else 0
         with log.open("ab") as sink:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
-                [binary, "-c", str(settings), f"--port={self.port or -1}"],
+                [*self._inside, binary, "-c", str(settings), f"--port={self.port or -1}"],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,

@@ -13,6 +13,7 @@ from support.meshes import close
 import swarm
 from shards.split.split import SplitResult
 from swarm.errors import Status
+from swarm.requests.request import DURABLE
 
 TOLERANCE = 1e-4  # of an output's largest value: shards and whole are optimised apart
 
@@ -52,10 +53,16 @@ class Asked:
 
 
 async def ask(
-    mesh: swarm.Mesh, workload: Workload, index: int, budget: float, began: float, record: Asked
+    mesh: swarm.Mesh,
+    workload: Workload,
+    index: int,
+    budget: float,
+    began: float,
+    record: Asked,
+    delivery: str = DURABLE,
 ) -> None:
     inputs = workload.inputs[index % len(workload.inputs)]
-    result = await mesh.ask(workload.model.manifest.model, inputs, budget)
+    result = await mesh.ask(workload.model.manifest.model, inputs, budget, delivery=delivery)
     record.done = time.monotonic() - began
     record.status, record.message = str(result.status), result.message
     record.attempt = result.attempt

@@ -52,6 +52,7 @@ class CutLink:
     """A link between this namespace and `node_namespace`."""
 
     server_address: str
+    node_address: str
     node_namespace: str
     switch_namespace: str
 
@@ -88,7 +89,7 @@ def cut_link() -> Iterator[CutLink]:
         _ip("-n", device, "link", "set", up, "up")
         _ip("-n", device, "link", "set", "lo", "up")
         _ip("-n", switch, "link", "set", BRIDGE, "up")
-        yield CutLink(here, device, switch)
+        yield CutLink(here, there, device, switch)
     finally:
         for name in (device, switch):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
@@ -122,12 +123,15 @@ class NamespacedNode(NodeProcess):
 
 
 def start_in(
-    namespace: str, local: LocalMesh, role: str, model: str, *flags: str
+    namespace: str, local: LocalMesh, role: str, model: str, *flags: str, url: str = ""
 ) -> NamespacedNode:
-    """A node of a local mesh, behind the link. It is not started again when it ends."""
-    arguments = ["--role", role, "--model", model, "--nats", local.url, "--mesh", local.name]
-    arguments += ["--trust", local.trusted, *flags]
-    node = NamespacedNode(role, arguments, local.logs / f"{role}-far.log", namespace=namespace)
+    """A node of a local mesh, behind the link. It is not started again when it ends. url: of its
+    server, "" for the mesh's own."""
+    arguments = ["--role", role, "--model", model, "--nats", url or local.url]
+    arguments += ["--mesh", local.name, "--trust", local.trusted, *flags]
+    count = sum(isinstance(node, NamespacedNode) for node in local.supervisor.nodes)
+    path = local.logs / f"{role}-far-{count + 1}.log"
+    node = NamespacedNode(role, arguments, path, namespace=namespace)
     local.supervisor.add(node)
     node.wanted = False
     return node

@@ -1,7 +1,7 @@
 """`swarm bench auto`: nodes of role `auto` that join, leave and die under a steady load.
 
 With the event `fade` the last node is in a network namespace behind a link of 100 Mbit/s, which
-drops to 5; the event is over when a new plan gives that node no slot. Linux, root.
+drops to 2.5; the event is over when a new plan gives that node no slot. Linux, root.
 
 Every answer is compared with the whole model's. An event is over when each slot of the newest plan
 is served by a living node; the time until then is that of the new placement.
@@ -48,12 +48,13 @@ from shards.split.split import split
 from shards.zoo.builders import mobilenet
 from shards.zoo.graph_writer import GraphWriter
 from swarm.errors import Unavailable
+from swarm.requests.request import DURABLE
 
 QUARTER = 0.25  # of a core
 PAUSED = 12.0  # seconds for which two nodes stand still
 MOVES_WITHIN = 100.0  # seconds: a minute between two moves, and patience
-GOOD, FADED, ROUND_TRIP = 100.0, 5.0, 0.004  # Mbit/s and seconds of a link that fades
-DEEP = 20  # layers of each stage behind such a link: 5 ms, and 50 KB between stages
+GOOD, FADED, ROUND_TRIP = 100.0, 2.5, 0.004  # Mbit/s and seconds of a link that fades
+DEEP = 30  # layers of each stage behind such a link: 7 to 25 ms, and 50 KB between stages
 QUIET = 5.0  # seconds of load before the first event, and behind each
 WARM_UP = 20  # requests
 INPUTS = 8
@@ -120,11 +121,14 @@ def workload_of(stages: int, size: int = 64, is_deep: bool = False) -> Workload:
 
 @dataclass
 class Load:
-    """Requests at a steady pace, from `run` until it is cancelled."""
+    """Requests at a steady pace, from `run` until it is cancelled. rate: a second. budget: seconds
+    of each."""
 
     mesh: swarm.Mesh
     workload: Workload
-    plan: AutoPlan
+    rate: float
+    budget: float
+    delivery: str = DURABLE
     began: float = field(default_factory=time.monotonic)
     asked: list[Asked] = field(default_factory=list)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -134,19 +138,17 @@ class Load:
         return time.monotonic() - self.began
 
     async def run(self) -> None:
-        async for index, _ in paced(self.plan.rate):
+        async for index, _ in paced(self.rate):
             self.asked.append(Asked(self.now))
-            asking = ask(
-                self.mesh, self.workload, index, self.plan.budget, self.began, self.asked[-1]
-            )
-            task = asyncio.create_task(asking)
+            about = self.workload, index, self.budget, self.began, self.asked[-1], self.delivery
+            task = asyncio.create_task(ask(self.mesh, *about))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
     async def ended(self) -> None:
         """Wait for what is under way."""
         if self.tasks:
-            await asyncio.wait(self.tasks, timeout=self.plan.budget + 1)
+            await asyncio.wait(self.tasks, timeout=self.budget + 1)
 
 
 def busiest(local: LocalMesh) -> list[int]:
@@ -218,7 +220,8 @@ async def act(
                 raise Unavailable(f"after {MOVES_WITHIN:g} s the node with a slow link has a slot")
         case _:
             raise ValueError(
-                f"event {event!r}: join, leave, kill-one, kill-two, pause-two, slow, fade"
+                f"event {event!r}: join, leave, kill-one, kill-two, pause-two, slow, fade, or cut, "
+                "by itself"
             )
 
 
@@ -250,7 +253,7 @@ async def play(plan: AutoPlan, progress: Callable[[str], None]) -> dict[str, Any
         mesh = await stack.enter_async_context(swarm.connect(local.url, local.name))
         for inputs in workload.inputs[:WARM_UP]:
             await mesh.infer(model, inputs, 5.0)
-        load = Load(mesh, workload, plan)
+        load = Load(mesh, workload, plan.rate, plan.budget)
         running = asyncio.create_task(load.run())
         events = []
         try:
@@ -306,7 +309,7 @@ def show(document: dict[str, Any]) -> None:
     for name, value in document.items():
         if name != "events":
             out.print(f"{name}: {value}", markup=False, highlight=False)
-    for event in document["events"]:
+    for event in document.get("events", ()):
         out.print(str(event), markup=False, highlight=False)
 
 
