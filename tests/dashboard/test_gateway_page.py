@@ -19,8 +19,9 @@ from axe_playwright_python.async_playwright import Axe
 from browsing import DESKTOP, PHONE, Look
 from playwright.async_api import Page, expect
 from skimage import data, transform
+from support.foreign_library import printed
 from support.gateways import address, ask, gateway_of
-from support.meshes import READY, add_model, mesh_of, split_digits
+from support.meshes import add_model, mesh_of, split_digits
 
 from nodes.gateway.access.rules import block, new_key
 from nodes.up.mesh import LocalMesh
@@ -56,19 +57,9 @@ async def line(page: Page, model: str, language: str) -> str:
     return await page.inner_text(f"#model-{model} [data-language={language}]")
 
 
-async def pasted(text: str) -> Any:
+async def pasted(text: str) -> str:
     """The output of a line in a shell."""
-    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-    process = await asyncio.create_subprocess_shell(text, **pipes)
-    try:
-        async with asyncio.timeout(READY):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, err.decode()
-    return out.decode()
+    return await printed("bash", "-c", text)
 
 
 async def test_the_lines_of_the_page_answer_when_they_are_pasted(url: str, look: Look) -> None:

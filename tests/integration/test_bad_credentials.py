@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.commands import Commands, commands
+from support.commands import Commands
 from support.meshes import READY
 from support.waiting import eventually, eventually_now
 
@@ -18,12 +18,6 @@ from nodes.up.rights import LocalRights
 from swarm.link import LinkOptions
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Commands]:
-    with commands(tmp_path / "commands") as made:
-        yield made
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.commands import Commands, commands
+from support.commands import Commands
 from support.meshes import READY, Load, split_digits
 from support.waiting import eventually
 
@@ -24,12 +24,6 @@ from swarm.security.authority.server_conf import operator_conf, tls_conf
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 HOSTS = ["127.0.0.1", "localhost"]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Commands]:
-    with commands(tmp_path / "commands") as made:
-        yield made
 
 
 @dataclass

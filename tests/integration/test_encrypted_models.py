@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.commands import Commands, commands, free_port
+from support.commands import Commands, free_port
 from support.meshes import READY, close, digits, split_digits
 from support.waiting import eventually
 
@@ -18,12 +17,6 @@ from shards.manifest import write_dir
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 WINDOW = 32  # bytes: no other file has them by chance
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Commands]:
-    with commands(tmp_path / "commands") as made:
-        yield made
 
 
 def known_weights() -> list[bytes]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import Command, Commands, commands
+from support.commands import Command, Commands
 from support.meshes import READY
 from support.waiting import eventually
 
@@ -19,12 +18,6 @@ from swarm.link import LinkMessage
 from swarm.security.mesh_keys import make_mesh_key, rotate_mesh_key
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Commands]:
-    with commands(tmp_path / "commands") as made:
-        yield made
 
 
 async def test_three_steps_change_the_key_of_nodes_that_run_and_nobody_is_taken_for_dead(

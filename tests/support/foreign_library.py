@@ -1,4 +1,4 @@
-"""Libraries of others, each in an environment of its own: an interpreter, and its runs."""
+"""Programs of others, and libraries, each in an environment of its own: their runs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ async def run(*words: str, within: float = READY) -> tuple[int, str, str]:
             await process.wait()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
+
+
+async def printed(*words: str) -> str:
+    """What a command prints, which ends well."""
+    code, out, err = await run(*words)
+    assert code == 0, err
+    return out
 
 
 async def python_with(library: str, folder: Path) -> str:

@@ -6,28 +6,34 @@ the pool of the other.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import grpc
-from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf import descriptor_pb2, message_factory, text_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from nodes.gateway.grpc.protos.descriptors import DESCRIPTORS
+from nodes.gateway.grpc import protos
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
-REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+REFLECTION_PACKAGE = "grpc.reflection.v1"
+REFLECTION = tuple(f"{REFLECTION_PACKAGE}{older}.ServerReflection" for older in ("", "alpha"))
 SERVICES = (INFERENCE, HEALTH, *REFLECTION)
 
 
 def _pool() -> DescriptorPool:
     pool = DescriptorPool()
-    files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(DESCRIPTORS))
-    for file in files.file:
+    described = files(protos).joinpath("descriptors.binpb").read_bytes()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(described).file:
         pool.AddSerializedFile(file.SerializeToString())
+        if file.package == REFLECTION_PACKAGE:  # the older package has the same messages
+            text = text_format.MessageToString(file).replace("reflection_v1", "reflection_v1alpha")
+            text = text.replace(REFLECTION_PACKAGE, f"{REFLECTION_PACKAGE}alpha")
+            older = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+            pool.AddSerializedFile(older.SerializeToString())
     return pool
 
 

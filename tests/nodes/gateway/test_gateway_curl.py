@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any
 
 from http_rig import door
 from programs import needed
-from support.waiting import GENEROUS
-
-
-async def pasted(line: str) -> Any:
-    """What a shell says to a line."""
-    shell = await asyncio.create_subprocess_exec("bash", "-c", line, stdout=asyncio.subprocess.PIPE)
-    async with asyncio.timeout(GENEROUS):
-        out, _ = await shell.communicate()
-    assert shell.returncode == 0
-    return json.loads(out)
+from support.foreign_library import printed
 
 
 async def test_the_pages_line_of_curl_answers_as_it_is_pasted() -> None:
@@ -29,7 +18,7 @@ async def test_the_pages_line_of_curl_answers_as_it_is_pasted() -> None:
         line = model["lines"]["curl"]
         assert line.startswith("curl ")
         assert opened.callers.taken == 0  # a view is no request of a quota
-        answer = await pasted(line)
+        answer = json.loads(await printed("bash", "-c", line))
         assert opened.callers.taken == 1
     assert answer["model_name"] == model["name"] == "m"
     assert [output["name"] for output in answer["outputs"]] == ["double", "negative"]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from support.commands import environment
+from support.foreign_library import printed
 from support.gateways import address, gateway_of
-from support.meshes import READY, add_model, close, digits, mesh_of, split_digits, whole
+from support.meshes import add_model, close, digits, mesh_of, split_digits, whole
 
 from nodes.up.mesh import LocalMesh
 from shards.split.split import split
@@ -49,17 +49,7 @@ async def driven(
     np.savez(folder / "inputs.npz", **feed)
     grpc, *http = where
     command = [sys.executable, str(CLIENT), grpc, model, str(folder / "inputs.npz"), *http]
-    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-    process = await asyncio.create_subprocess_exec(*command, env=environment(), **pipes)
-    try:
-        async with asyncio.timeout(READY):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, err.decode()
-    report: dict[str, Any] = json.loads(out)
+    report: dict[str, Any] = json.loads(await printed(*command))
     return report
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from support.commands import environment
+from support.foreign_library import printed
 from support.gateways import address, gateway_of
-from support.meshes import READY, add_model, close, digits, mesh_of, split_digits, whole
+from support.meshes import add_model, close, digits, mesh_of, split_digits, whole
 
 from nodes.up.mesh import LocalMesh
 from shards.split.split import split
@@ -47,17 +47,7 @@ async def driven(
     """The report of `triton_http_client.py`."""
     np.savez(folder / "inputs.npz", **feed)
     command = [sys.executable, str(CLIENT), where, model, str(folder / "inputs.npz"), *kind]
-    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-    process = await asyncio.create_subprocess_exec(*command, env=environment(), **pipes)
-    try:
-        async with asyncio.timeout(READY):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, err.decode()
-    return json.loads(out)
+    return json.loads(await printed(*command))
 
 
 def check_outputs(report: Any, expected: dict[str, np.ndarray]) -> None:

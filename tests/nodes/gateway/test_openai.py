@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from support.foreign_library import printed
 from support.gateways import address, ask, gateway_of
 from support.meshes import all_ready, mesh_of
 from support.talker import CONTEXT, HELLO, TALKER, ids_of, talker
@@ -87,12 +88,7 @@ def written(path: Path, key: str, slow_key: str, poor_key: str) -> Path:
 
 
 async def curl(*words: str) -> str:
-    command = ["curl", "-sS", "-N", "--max-time", "30", *words]
-    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-    process = await asyncio.create_subprocess_exec(*command, **pipes)
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
-    return out.decode()
+    return await printed("curl", "-sS", "-N", "--max-time", "30", *words)
 
 
 async def opened(url: str, body: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -331,12 +327,6 @@ async def test_the_pages_line_of_a_language_model_answers_when_it_is_pasted(rig:
     _, _, document = await asyncio.to_thread(ask, f"{rig.url}/page/models")
     [model] = [each for each in document["models"] if each["name"] == TALKER]
     for language in ("curl", "python"):
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_shell(
-            model["lines"][language], stdout=pipe, stderr=pipe
-        )
-        async with asyncio.timeout(GENEROUS):
-            out, err = await process.communicate()
-        assert process.returncode == 0, err.decode()
+        out = await printed("bash", "-c", model["lines"][language])
         if language == "curl":
             assert json.loads(out)["choices"][0]["finish_reason"] in ("stop", "length"), out

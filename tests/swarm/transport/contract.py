@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.waiting import eventually
 
 from swarm.errors import DecodeError
 from swarm.fleet.advertised import StagePeer
@@ -285,9 +286,10 @@ class Rig:
 
     async def emptied(self) -> None:
         """Until the lanes hold nothing: the server settles acknowledgements behind its answers."""
-        async with asyncio.timeout(LIMIT):
-            while await self.stored():  # noqa: ASYNC110 - only the server knows
-                await asyncio.sleep(0.01)
+        await eventually(self._is_empty, "the lanes are empty")
+
+    async def _is_empty(self) -> bool:
+        return not await self.stored()
 
     async def quiet(self) -> None:
         """Until what is on its way, there and back, has come."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 from contract import (
     HANDED,
     LARGE,
-    LIMIT,
     MakeRig,
     Path,
     Receiver,
@@ -19,6 +16,7 @@ from contract import (
     handed_over,
     needs_shared_memory,
 )
+from support.waiting import eventually
 
 from swarm.errors import Status
 from swarm.fleet.priorities import FALLBACK
@@ -119,10 +117,12 @@ async def test_one_loan_of_memory_spans_all_tries_and_ends_with_the_work(
     assert again.ack(True)
     await r.emptied()
     await heir.mesh.link.flush()
-    async with asyncio.timeout(LIMIT):
-        while loan.alive:
-            r.mesh.lender.collect()
-            await asyncio.sleep(0.01)
+
+    def given_back() -> bool:
+        r.mesh.lender.collect()
+        return not loan.alive
+
+    await eventually(given_back, "the memory is given back")
 
 
 @pytest.mark.usefixtures("patient")
