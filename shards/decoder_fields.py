@@ -144,29 +144,7 @@ class Decoder:
 
     def to_dict(self) -> dict[str, Any]:
         """The form for JSON; `kv_bytes_per_token` is written for readers alone."""
-        sizes = {key: getattr(self, key) for key in _SIZES}
-        return sizes | {
-            "kv_datatype": self.kv_datatype,
-            "kv_bytes_per_token": self.kv_bytes_per_token,
-            "shares_buffers": self.shares_buffers,
-            "exact_batch": self.exact_batch,
-            "end_tokens": list(self.end_tokens),
-            "stages": [
-                {
-                    "stage": part.stage,
-                    "layers": list(part.layers),
-                    "states": [list(pair) for pair in part.states],
-                    "feeds": dict(part.feeds),
-                }
-                for part in self.stages
-            ],
-            "files": [
-                {"file": text.file, "sha256": text.sha256, "bytes": text.bytes}
-                for text in self.files
-            ],
-            "proof": asdict(self.proof) if self.proof else None,
-            "quantized": asdict(self.quantized) if self.quantized else None,
-        }
+        return asdict(self) | {"kv_bytes_per_token": self.kv_bytes_per_token}
 
 
 _SIZES = ("layers", "heads", "kv_heads", "head_dim", "width", "vocabulary", "context")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
@@ -149,37 +149,14 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The manifest as UTF-8 JSON. Equal manifests give equal bytes."""
-        raw = {
-            "format": self.format,
-            "model": self.model,
-            "version": self.version,
-            "created": self.created,
-            "source_sha256": self.source_sha256,
-            "opset": self.opset,
-            "fusion": self.fusion,
-            "inputs": [spec.to_dict() for spec in self.inputs],
-            "outputs": [spec.to_dict() for spec in self.outputs],
-            "shards": [_shard_to_dict(shard) for shard in self.shards],
-            "batchable": self.batchable,
-            "lighter": None
-            if self.lighter is None
-            else {
-                "file": self.lighter.file,
-                "sha256": self.lighter.sha256,
-                "bytes": self.lighter.bytes,
-            },
-            "extra": self.extra,
-        }
-        if self.sealed:
-            raw["sealed"] = {
-                name: {"sha256": file.sha256, "bytes": file.bytes}
-                for name, file in self.sealed.items()
-            }
-        if self.task is not None:
-            raw["task"] = dict(self.task)
-        if self.decoder is not None:
-            raw["decoder"] = self.decoder.to_dict()
-        return json.dumps(raw | self.codecs_doc(), indent=1, sort_keys=True).encode()
+        raw = _for_json(self)
+        for name in ("sealed", "codecs", "result_codecs"):
+            if not raw[name]:
+                del raw[name]
+        for name in ("task", "decoder"):
+            if raw[name] is None:
+                del raw[name]
+        return json.dumps(raw, indent=1, sort_keys=True, default=_for_json).encode()
 
     def codecs_doc(self) -> dict[str, Any]:
         """The codecs that the owner allows, with their errors, for JSON: those that there are."""
@@ -274,21 +251,13 @@ def _check_chain(manifest: Manifest) -> None:
             raise ManifestError(f"stage {shard.stage} makes tensors but has no file")
 
 
-def _shard_to_dict(shard: Shard) -> dict[str, Any]:
-    return {
-        "stage": shard.stage,
-        "start": shard.start,
-        "end": shard.end,
-        "file": shard.file,
-        "sha256": shard.sha256,
-        "bytes": shard.bytes,
-        "inputs": [spec.to_dict() for spec in shard.inputs],
-        "outputs": [spec.to_dict() for spec in shard.outputs],
-        "carries": list(shard.carries),
-        "receives": [spec.to_dict() for spec in shard.receives],
-        "sends": [spec.to_dict() for spec in shard.sends],
-        "compute_ms": shard.compute_ms,
-    }
+def _for_json(part: Any) -> dict[str, Any]:
+    """A part of a manifest, its own parts as they are."""
+    if isinstance(part, TensorSpec | Decoder):
+        return part.to_dict()
+    if isinstance(part, Mapping):
+        return dict(part)
+    return {each.name: getattr(part, each.name) for each in fields(part)}
 
 
 def _shard_from_dict(raw: object) -> Shard:

@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,25 +94,7 @@ class WeightRecord:
         return hashlib.sha256(self.payload() + self.signature).hexdigest()
 
     def as_doc(self) -> dict[str, Any]:
-        return {
-            "n": self.n,
-            "parent": self.parent,
-            "base": self.base,
-            "epoch": self.epoch,
-            "tensors": {
-                name: {"datatype": t.datatype, "shape": list(t.shape), "sha256": t.sha256}
-                for name, t in self.tensors.items()
-            },
-            "stored": self.stored,
-            "by": self.by,
-            "at": self.at,
-            "accuracy": self.accuracy,
-            "samples": self.samples,
-            "taught": list(self.taught),
-            "restores": self.restores,
-            "key": self.key,
-            "signature": self.signature.hex(),
-        }
+        return asdict(self) | {"signature": self.signature.hex()}
 
     @classmethod
     def from_doc(cls, doc: Any) -> WeightRecord:

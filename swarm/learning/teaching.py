@@ -22,7 +22,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -328,19 +328,7 @@ async def _receive(reader: asyncio.StreamReader) -> bytes | None:
 
 
 def _success(answer: Taught) -> bytes:
-    return pack(
-        {
-            "v": VERSION,
-            "status": str(Status.OK),
-            "message": "",
-            "node": answer.node,
-            "version": answer.version,
-            "trained_on": answer.trained_on,
-            "held_out": answer.held_out,
-            "classes": list(answer.classes),
-            "accuracy": answer.accuracy,
-        }
-    )
+    return pack({"v": VERSION, "status": str(Status.OK), "message": "", **asdict(answer)})
 
 
 def _failure(error: SwarmError) -> bytes:

@@ -74,18 +74,8 @@ class Statement:
 
     def encode(self) -> bytes:
         """As it travels."""
-        doc = {
-            "v": VERSION,
-            "judge": self.judge,
-            "plan": self.plan,
-            "ready": self.ready,
-            "held_s": round(self.held, 3),
-            "verdict": self.verdict,
-            "verdicts": self.verdicts,
-            "total": self.total,
-            "recent": self.recent,
-            "cannot_run": self.cannot_run,
-        }
+        doc = {"v": VERSION} | asdict(self)
+        doc["held_s"] = round(doc.pop("held"), 3)
         return json.dumps(doc).encode()
 
     @classmethod

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from swarm.errors import (
     ApiError,
@@ -143,15 +143,7 @@ class Forwarder:
 
     def status(self) -> dict[str, object]:
         """For the node's status document."""
-        figures = self.figures
-        return {
-            "state": figures.state,
-            "answered": figures.answered,
-            "asked_again": figures.asked_again,
-            "in_hand": self._forwarding.in_hand,
-            "waiting": figures.waiting,
-            "dropped": figures.dropped,
-        }
+        return asdict(self.figures) | {"in_hand": self._forwarding.in_hand}
 
     def _say(self, state: str) -> None:
         if state != self.figures.state:
