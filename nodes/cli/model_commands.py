@@ -18,7 +18,6 @@ from nodes.cli.model_options import (
 )
 from nodes.cli.options import Json, ServedModel, SignedTarget, Target
 
-File = Annotated[str, typer.Argument(help="An ONNX file.")]
 Source = Annotated[
     str,
     typer.Argument(

@@ -17,8 +17,6 @@ from nodes.learning.samples import Samples
 from nodes.learning.training import Training
 from swarm.learning.consensus.graph import graph_of, mixing_matrix
 
-CENTRAL = "central"
-
 
 @dataclass(frozen=True, slots=True)
 class References:

@@ -21,12 +21,10 @@ from shards.errors import (
     ManifestError,
     ModelError,
     RunError,
-    RunTerminated,
 )
 from shards.runtimes import ort as ort_module
 from shards.runtimes.load import load_lighter, load_stage
 from shards.runtimes.ort import OrtRuntime
-from shards.runtimes.runtime import CancelToken
 from shards.runtimes.stage import StageRuntime, check_feeds
 from shards.runtimes.synthetic import deviation, random_feeds
 from shards.specs import TensorSpec
@@ -222,13 +220,6 @@ def test_a_model_whose_rows_influence_each_other_is_not_batchable() -> None:
 def test_one_wrong_request_refuses_a_batch_before_any_of_it_runs() -> None:
     with pytest.raises(InputError):
         stage(MLP, 1).run_batch([{"x": floats(1, 16)}, {"x": floats(1, 15)}])
-
-
-def test_a_cancelled_request_does_not_start() -> None:
-    token = CancelToken()
-    token.cancel()
-    with pytest.raises(RunTerminated, match="before this run began"):
-        stage(MLP, 1).run({"x": floats(1, 16)}, token)
 
 
 def test_a_closed_stage_says_so() -> None:

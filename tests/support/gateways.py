@@ -7,11 +7,9 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-import numpy as np
-
 from nodes.up.mesh import LocalMesh
 from nodes.up.supervisor import NodeProcess
-from support.meshes import READY, digits
+from support.meshes import READY
 from support.waiting import eventually
 
 
@@ -49,15 +47,3 @@ def ask(url: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str]
         code, got, raw = error.code, error.headers, error.read()
     document = json.loads(raw) if raw.strip() else None
     return code, {name.lower(): value for name, value in got.items()}, document
-
-
-def one_digit(number: int = 0) -> dict[str, Any]:
-    """The JSON body of a request for one held-out image."""
-    image = digits()[0][number : number + 1]
-    tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
-    return {"inputs": [{**tensor, "data": image.ravel().tolist()}]}
-
-
-def logits_of(document: dict[str, Any]) -> np.ndarray:
-    [output] = document["outputs"]
-    return np.array(output["data"], np.float32).reshape(output["shape"])

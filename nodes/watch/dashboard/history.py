@@ -12,10 +12,9 @@ POINTS = 300  # seconds that are kept
 class History:
     """A ring of points; each has the same `width` of figures, NaN where nothing was measured."""
 
-    __slots__ = ("_at", "_count", "_rows", "_width")
+    __slots__ = ("_at", "_count", "_rows")
 
     def __init__(self, width: int, points: int = POINTS) -> None:
-        self._width = width
         self._rows = [array("f", [math.nan] * points) for _ in range(width)]
         self._at = 0
         self._count = 0

@@ -28,7 +28,7 @@ from swarm.fleet.priorities import FALLBACK
 from swarm.model import ModelInfo, Stage
 from swarm.samehost.host_socket import LARGEST_MESSAGE
 from swarm.samehost.memory import unavailable
-from swarm.transport.handover.acks import ACK, NAK, PASSED_ON
+from swarm.transport.handover.acks import ACK, NAK
 from swarm.wire.messages import Features
 
 MakeBench = Callable[..., Awaitable[Bench]]
@@ -230,24 +230,6 @@ async def test_a_result_of_which_nothing_is_heard_is_stored_with_the_budget_that
     assert (b.counters.served, b.link.verb(copy.reply)) == (1, "ack")
 
 
-async def test_a_process_that_cannot_be_reached_costs_no_wait(first: MakeBench) -> None:
-    b = await first()
-    b.socket.full = True
-    copy = b.send()
-    assert len(b.publisher.stored) == 1
-    assert await b.all_ended(copy) == ["ack"]
-    assert (b.counters.handed_over, b.link.expected) == (0, set())
-
-
-async def test_many_short_runs_are_all_handed_over(first: MakeBench) -> None:
-    b = await first()
-    copies = [b.send() for _ in range(100)]
-    assert (len(b.socket.handed), len(b.publisher.stored)) == (100, 0)
-    for _, _, reply in b.socket.handed:
-        b.socket.say(reply, ACK)
-    assert set(await b.all_ended(*copies)) == {"ack"}
-
-
 async def test_a_result_that_no_datagram_holds_is_stored_and_says_nothing_of_the_next_process(
     first: MakeBench,
 ) -> None:
@@ -272,49 +254,10 @@ async def test_results_of_a_burst_are_stored_when_their_sending_fails(first: Mak
     assert (b.counters.handed_over, b.link.expected) == (0, set())
 
 
-async def test_a_process_that_has_ended_gives_back_its_results_at_once(first: MakeBench) -> None:
-    b = await first()
-    copies = [b.send() for _ in range(3)]
-    b.next_is_here("_INBOX.third", "n3")
-    other = b.send()
-    for gone in list(b.socket.on_gone):
-        gone(NEXT)
-    assert len(b.publisher.stored) == 3
-    assert await b.all_ended(*copies) == ["ack"] * 3
-    assert not other.ended, "another process has it"
-
-
 def long_runs(seconds: float) -> ModelInfo:
     """The last stage's runs take so long."""
     last = Stage(2, SPEC, SPEC, seconds * 1e3)
     return ModelInfo("m", "1", SPEC, SPEC, (INFO.stages[0], last), batchable=True)
-
-
-async def test_a_process_of_long_runs_that_says_nothing_is_asked_and_keeps_nothing(
-    first: MakeBench,
-) -> None:
-    b = await first(info=long_runs(0.1))
-    copies = [b.send() for _ in range(3)]
-    await eventually(lambda: b.socket.asked)
-    assert b.publisher.stored == [], "it may have much to do"
-    assert [inbox for inbox, _ in b.socket.asked] == [NEXT]
-    await eventually(lambda: b.publisher.stored)
-    assert len(b.publisher.stored) == 3
-    assert await b.all_ended(*copies) == ["ack"] * 3
-
-
-async def test_a_process_of_long_runs_that_lives_keeps_its_results(first: MakeBench) -> None:
-    b = await first(info=long_runs(0.1))
-    copies = [b.send() for _ in range(3)]
-    await eventually(lambda: b.socket.asked)
-    for _, _, reply in b.socket.handed[:1]:
-        b.socket.say(reply, ACK)
-    b.socket.say(b.socket.asked[0][1], b"")
-    await eventually(lambda: len(b.socket.asked) > 1)
-    assert b.publisher.stored == []
-    for _, _, reply in b.socket.handed[1:]:
-        b.socket.say(reply, ACK)
-    assert await b.all_ended(*copies) == ["ack"] * 3
 
 
 @pytest.mark.parametrize("slow", ["this stage", "a stage behind"])
@@ -368,12 +311,6 @@ async def test_a_late_result_is_stored_in_the_lane_of_the_node_that_has_it(
     await eventually(lambda: b.publisher.stored)
     assert [inbox for inbox, _, _ in b.socket.handed] == [NEXT]
     assert [subject for subject, _ in b.publisher.stored] == ["swarm.t.features.m.1.2.here"]
-
-
-async def test_a_second_attempt_goes_by_the_lane(first: MakeBench) -> None:
-    b = await first()
-    b.send(attempt=2)
-    assert (b.socket.handed, len(b.publisher.stored)) == ([], 1)
 
 
 async def test_a_defect_in_storing_gives_the_message_back_and_spares_the_others(
@@ -498,12 +435,3 @@ async def test_fast_mode_stores_nothing_and_hands_nothing_over(bench: MakeBench)
     b.fast(b.message())
     assert [features.id for _, features, _ in b.socket.handed] == ["r2"]
     assert (b.publisher.tries, b.counters.handed_over, b.counters.served) == (0, 0, 2)
-
-
-async def test_words_of_processes_end_only_their_own_results(first: MakeBench) -> None:
-    b = await first()
-    copies = [b.send() for _ in range(3)]
-    replies = [reply for _, _, reply in b.socket.handed]
-    assert len(set(replies)) == 3
-    b.socket.say(replies[1], PASSED_ON)
-    assert [copy.ended for copy in copies] == ["", "ack", ""]

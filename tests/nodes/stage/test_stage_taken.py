@@ -16,7 +16,7 @@ from support.waiting import eventually
 from swarm.errors import NotConnected, Status, Unavailable
 from swarm.transport.handover.acks import ACK, NAK, PASSED_ON
 from swarm.transport.handover.policy import HANDOVER
-from swarm.transport.handover.receiver import MOST_KNOWN, STALE_AFTER
+from swarm.transport.handover.receiver import STALE_AFTER
 
 MakeBench = Callable[..., Awaitable[Bench]]
 STALE = 2 * STALE_AFTER / 1e9  # seconds
@@ -219,17 +219,6 @@ async def test_a_stage_that_has_ended_listens_to_no_process_any_more(
     assert b.socket.listeners == {}
 
 
-@pytest.mark.parametrize("data", [b"", b"garbage", b"\x80", b"\x81\xa1v\x01"])
-async def test_a_parcel_that_cannot_be_read_is_left_to_its_lane_which_buries_it_once(
-    short: MakeBench, data: bytes
-) -> None:
-    b = await short()
-    b.hand(data)
-    assert b.socket.told == [(BEFORE, NAK)]
-    assert await b.all_ended(b.deliver(data)) == ["term"]
-    assert b.counters.dead_lettered == 1
-
-
 async def test_messages_that_wait_in_the_lane_are_asked_for_before_more_is_taken(
     short: MakeBench,
 ) -> None:
@@ -241,16 +230,6 @@ async def test_messages_that_wait_in_the_lane_are_asked_for_before_more_is_taken
     b.hand(b.message())
     assert 4 <= sum(b.link.pulls["stage2=any"]) - asked <= 8, "those that were not asked for yet"
     assert b.counters.taken == 1
-
-
-async def test_with_a_second_of_work_in_the_lane_no_parcel_is_taken(short: MakeBench) -> None:
-    b = await short()
-    b.send(pending=int(HANDOVER.most_work_at_hand / 0.025) + 2)
-    runs_take(b, 0.025)
-    asked = sum(b.link.pulls["stage2=any"])
-    b.hand(b.message())
-    assert sum(b.link.pulls["stage2=any"]) == asked, "others may have room for it"
-    assert b.socket.told == [(BEFORE, NAK)]
 
 
 async def test_requesters_that_are_many_fill_a_stage_up_to_a_second_of_work(
@@ -299,23 +278,6 @@ async def test_a_copy_that_was_stored_meanwhile_is_settled_when_the_work_is_done
     assert b.model.batches == [1]
 
 
-async def test_a_copy_that_comes_during_the_run_is_acked_when_that_is_over(
-    bench: MakeBench,
-) -> None:
-    b = await bench(FakeModel(slow=0.02))
-    copy = b.deliver(b.from_requester(b.message()))
-    assert not copy.ended
-    assert await b.all_ended(copy) == ["ack"]
-    assert b.model.batches == [1]
-
-
-async def test_a_copy_that_comes_when_the_answer_was_sent_is_not_run(short: MakeBench) -> None:
-    b = await short()
-    data = b.from_requester(b.message())
-    assert await b.all_ended(b.deliver(data)) == ["ack"]
-    assert (b.model.batches, len(b.answers())) == ([1], 1)
-
-
 async def test_two_copies_of_a_message_whose_hops_differ_are_the_same_message(
     short: MakeBench,
 ) -> None:
@@ -327,33 +289,6 @@ async def test_two_copies_of_a_message_whose_hops_differ_are_the_same_message(
     other = b.message(hops=[hop | {"node": "fallback"}])
     assert await b.all_ended(b.deliver(other)) == ["ack"]
     assert b.model.batches == [1]
-
-
-async def test_a_parcel_whose_copy_came_first_is_not_computed_twice(short: MakeBench) -> None:
-    b = await short()
-    data = b.message()
-    assert await b.all_ended(b.deliver(data)) == ["ack"]
-    b.hand(data)
-    b.hand(data, ago=0.001)
-    assert b.model.batches == [1]
-    assert b.socket.told == [(BEFORE, NAK)] * 2
-
-
-async def test_the_same_parcel_from_two_processes_is_taken_once(short: MakeBench) -> None:
-    b = await short(stage=1)
-    b.next_is_here()
-    data = b.hand(b.message())
-    b.hand(data)
-    assert b.socket.told == [(BEFORE, NAK)], "the second one stores it: a copy"
-    assert b.model.batches == [1]
-
-
-async def test_another_attempt_is_another_message(short: MakeBench) -> None:
-    b = await short()
-    b.hand(b.message())
-    b.number -= 1
-    assert await b.all_ended(b.deliver(b.message(attempt=2))) == ["ack"]
-    assert b.model.batches == [1, 1]
 
 
 async def test_a_result_that_the_next_lane_did_not_store_is_made_again_when_the_copy_comes(
@@ -408,19 +343,6 @@ async def test_a_defect_leaves_the_work_to_the_copy(short: MakeBench) -> None:
     assert b.model.batches == [1, 1]
 
 
-@pytest.mark.parametrize("copies_come", [True, False])
-async def test_parcels_that_are_done_make_room_for_more(
-    short: MakeBench, copies_come: bool
-) -> None:
-    b = await short()
-    for _ in range(3 * MOST_KNOWN):
-        data = b.hand(b.message(host=b.host))
-        if copies_come:
-            b.deliver(data)
-    assert b.counters.taken == 3 * MOST_KNOWN
-    assert [word for reply, word in b.socket.told if reply == BEFORE] == [ACK] * 3 * MOST_KNOWN
-
-
 async def test_a_parcel_that_is_done_leaves_no_tensors_in_memory(short: MakeBench) -> None:
     """It is remembered for a copy that may come; hundreds of results would fill the memory."""
     b = await short(stage=1)
@@ -440,15 +362,6 @@ async def test_a_parcel_that_is_done_leaves_no_tensors_in_memory(short: MakeBenc
     assert result() is None
     assert await b.all_ended(b.deliver(data)) == ["ack"]
     assert b.model.batches == [1], "the copy is the same message all the same"
-
-
-async def test_parcels_that_are_not_done_are_kept_and_bounded(bench: MakeBench) -> None:
-    b = await bench(FakeModel(compute_ms=0.01), stage=1)
-    b.publisher.hold = True
-    for _ in range(HANDOVER.most_at_hand + 10):
-        b.hand(b.message())
-    assert b.counters.taken == b.server.queued == HANDOVER.most_at_hand
-    assert [word for _, word in b.socket.told] == [NAK] * 10
 
 
 # --- trouble ------------------------------------------------------------------------------

@@ -427,14 +427,3 @@ async def test_of_two_first_pushes_at_the_same_time_one_is_told_of_the_other(
     with pytest.raises(Unavailable, match="others push m@1 at the same time"):
         await operator.push(manifest("1"), {}, prepare=pushed_meanwhile)
     assert await operator.manifest("m", "1") == another("1")
-
-
-async def test_two_pushes_of_the_same_content_at_the_same_time_are_one(
-    operator: Registry, link: Link, signer: Identity, keys: TrustedKeys
-) -> None:
-    second, meet = Registry(link, SUBJECTS, signer, Verifier(keys)), asyncio.Barrier(2)
-    await asyncio.gather(
-        operator.push(manifest("1"), {}, prepare=met(meet)),
-        second.push(manifest("1"), {}, prepare=met(meet)),
-    )
-    assert await operator.manifest("m", "1") == manifest("1")

@@ -140,43 +140,6 @@ async def test_a_request_that_a_later_lane_has_is_not_stored(shop: Shop) -> None
     assert (await asked).status is Status.OK
 
 
-async def test_requests_of_a_process_that_has_ended_are_stored_at_once(shop: Shop) -> None:
-    asked = [await shop.ask() for _ in range(3)]
-    shop.host.end("_INBOX.another")
-    assert shop.lanes.stored == []
-    shop.host.end(FIRST)
-    assert len(shop.lanes.stored) == 3
-    for number in range(3):
-        shop.answer(number)
-    assert [(await each).status for each in asked] == [Status.OK] * 3
-
-
-async def test_a_process_that_refused_is_left_alone_for_a_while_and_then_asked_again(
-    shop: Shop,
-) -> None:
-    asked = await shop.ask()
-    shop.say(NAK)
-    shop.answer()
-    await asked
-    asked = await shop.ask()
-    assert (len(shop.host.sent), len(shop.lanes.stored)) == (1, 2)
-    shop.answer_to(shop.lanes.stored[-1])
-    await asked
-    await asyncio.sleep(policy.HANDOVER.refused_pause)
-    asked = await shop.ask()
-    assert (len(shop.host.sent), len(shop.lanes.stored)) == (2, 2)
-    shop.answer()
-    assert (await asked).status is Status.OK
-
-
-async def test_a_socket_without_room_costs_no_wait(shop: Shop) -> None:
-    shop.host.full = True
-    asked = await shop.ask()
-    assert len(shop.lanes.stored) == 1
-    shop.answer_to(shop.lanes.stored[0])
-    assert (await asked).status is Status.OK
-
-
 async def test_a_request_that_is_given_up_is_cancelled_and_not_stored_later(shop: Shop) -> None:
     asked = await shop.ask()
     asked.cancel()
