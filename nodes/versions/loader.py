@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from nodes.connection.connection import Connection
 from nodes.stage.server import StageServer
@@ -31,6 +32,9 @@ class Loader:
         ledgers = Weights(mesh.link, mesh.subjects, allowed=teachers, signed=signed)
         self.follower = WeightFollower(ledgers, self.weights.take, self._tell)
 
+    async def _load(self, info: ModelInfo, **asked: Any) -> Loaded:
+        return await load(self._mesh, self.artifacts, self._config, info, tell=self._tell, **asked)
+
     async def load(
         self,
         info: ModelInfo,
@@ -42,17 +46,7 @@ class Loader:
     ) -> Loaded:
         """Load a version, learn what its stages give for known input, and follow its weights. The
         arguments and errors are those of `nodes.versions.loaded.load`."""
-        loaded = await load(
-            self._mesh,
-            self.artifacts,
-            self._config,
-            info,
-            edge=edge,
-            lighter=lighter,
-            stages=stages,
-            urgent=urgent,
-            tell=self._tell,
-        )
+        loaded = await self._load(info, edge=edge, lighter=lighter, stages=stages, urgent=urgent)
         try:
             await learn_known(loaded, self._config, urgent)
             self.weights.add(loaded)
@@ -64,16 +58,7 @@ class Loader:
 
     async def add(self, loaded: Loaded, stages: Sequence[int]) -> None:
         """Load further stages of a version that serves. The errors are those of `load`."""
-        more = await load(
-            self._mesh,
-            self.artifacts,
-            self._config,
-            loaded.info,
-            edge=False,
-            lighter=False,
-            stages=stages,
-            tell=self._tell,
-        )
+        more = await self._load(loaded.info, edge=False, lighter=False, stages=stages)
         try:
             await learn_known(more, self._config)
             await self.weights.add_stages(loaded, more)
@@ -84,16 +69,7 @@ class Loader:
     async def reload(self, server: StageServer) -> None:
         """Load a new session for a stage whose old one cannot be trusted any more. It computes with
         the weights of the old one."""
-        loaded = await load(
-            self._mesh,
-            self.artifacts,
-            self._config,
-            server.info,
-            edge=False,
-            lighter=False,
-            stages=[server.stage],
-            tell=self._tell,
-        )
+        loaded = await self._load(server.info, edge=False, lighter=False, stages=[server.stage])
         await self.weights.renew(server, loaded.stages[server.stage])
 
     def forget(self, loaded: Loaded) -> None:
