@@ -1,8 +1,8 @@
 """Messages for people and for programs: on standard error, one a line, never a flood.
 
-Libraries and rooms log by the standard library. `--log-json` renders the same messages as JSON with
-structlog: `at`, `level`, `logger`, `event`, the process's own fields (`role`, `mesh`, `node`), and
-`fields` that a message was given (`extra={"request": …}`). No message has a payload or a key.
+`--log-json` renders them as JSON: `at`, `level`, `logger`, `event`, the process's own fields
+(`role`, `mesh`, `node`), and fields that a message was given (`extra={"request": …}`). No message
+has a payload or a key.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from swarm.errors import InvalidArgument
+from datetime import UTC, datetime
 
 TEXT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 BURST = 20  # messages of one kind that pass at once
 PER_SECOND = 2.0  # messages of one kind that pass in the long run
 MOST_KINDS = 1024  # kinds of messages that are known; a new one beyond pushes the oldest out
-INSTALL = "pip install 'swarm-mesh[node]'"
 # What a record of the standard library has of its own; all else was given as `extra`.
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
@@ -83,41 +80,35 @@ class _Kind:
         return True
 
 
+class _AsJson(logging.Formatter):
+    """process: fields of every message of this process."""
+
+    def __init__(self, process: Mapping[str, str]) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        doc = {
+            **self._process,
+            **{name: value for name, value in vars(record).items() if name not in _OWN},
+            "event": record.getMessage(),
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "at": at.replace("+00:00", "Z"),
+        }
+        if record.exc_info:
+            doc["exception"] = self.formatException(record.exc_info)
+        return json.dumps(doc, default=repr)
+
+
 def set_up_logging(form: LogForm, **process: str) -> None:
     """Messages go to standard error: standard output belongs to results.
 
-    process: fields of every message of this process. Raises `InvalidArgument` where JSON was asked
-    for and structlog is not installed.
-    """
+    process: fields of every message of this process."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_json_formatter(process) if form.as_json else logging.Formatter(TEXT))
+    handler.setFormatter(_AsJson(process) if form.as_json else logging.Formatter(TEXT))
     handler.addFilter(FloodGate())
     level = logging.DEBUG if form.verbose else logging.INFO
     logging.basicConfig(level=level, handlers=[handler])
-    logging.getLogger("nats").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-
-
-def _json_formatter(process: dict[str, str]) -> logging.Formatter:
-    try:
-        import structlog
-    except ImportError as error:
-        raise InvalidArgument(f"--log-json needs structlog ({error}): {INSTALL}") from None
-
-    def own_fields(_: Any, __: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-        record = event.get("_record")
-        given = {k: v for k, v in vars(record).items() if k not in _OWN} if record else {}
-        return {**process, **given, **event}
-
-    formatter: logging.Formatter = structlog.stdlib.ProcessorFormatter(
-        processors=[
-            structlog.stdlib.add_logger_name,
-            structlog.stdlib.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
-            own_fields,
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(serializer=json.dumps),
-        ]
-    )
-    return formatter
