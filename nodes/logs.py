@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from swarm.flow.bucket import TokenBucket
+
 TEXT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 BURST = 20  # messages of one kind that pass at once
 PER_SECOND = 2.0  # messages of one kind that pass in the long run
@@ -53,8 +55,9 @@ class FloodGate(logging.Filter):
         if kind is None:
             if len(self._kinds) >= MOST_KINDS:
                 self._kinds.pop(next(iter(self._kinds)), None)  # another thread may do so too
-            kind = self._kinds[key] = _Kind(self._now())
-        if not kind.passes(self._now()):
+            kind = self._kinds[key] = _Kind()
+        if not kind.bucket.take(self._now()):
+            kind.suppressed += 1
             return False
         left_out, kind.suppressed = kind.suppressed, 0
         if left_out:
@@ -63,21 +66,9 @@ class FloodGate(logging.Filter):
 
 
 class _Kind:
-    __slots__ = ("_at", "_tokens", "suppressed")
-
-    def __init__(self, now: float) -> None:
-        self._tokens = float(BURST)
-        self._at = now
+    def __init__(self) -> None:
+        self.bucket = TokenBucket(PER_SECOND, BURST)
         self.suppressed = 0
-
-    def passes(self, now: float) -> bool:
-        self._tokens = min(BURST, self._tokens + (now - self._at) * PER_SECOND)
-        self._at = now
-        if self._tokens < 1.0:
-            self.suppressed += 1
-            return False
-        self._tokens -= 1.0
-        return True
 
 
 class _AsJson(logging.Formatter):
