@@ -180,7 +180,7 @@ def test_a_shape_that_no_array_may_have_is_refused() -> None:
     record = mint(Ledger(BASE), 1.0).records[0]
     empty = TensorOf("FP32", (0, 1 << 31, 1 << 31, 1 << 31), sha256(b"").hexdigest())
     hostile = replace(record, tensors={"weight": empty})
-    read = WeightRecord.from_doc(hostile.as_doc())
+    read = WeightRecord.from_doc(json.loads(json.dumps(hostile.as_doc())))
     with pytest.raises(DecodeError, match="too large"):
         unpacked(read, b"")
 
