@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from weakref import WeakSet
 
 from nodes.connection.connection import Connection
@@ -35,18 +34,11 @@ log = logging.getLogger("swarm.node")
 PUBLISHED_EVENTS = {"joined", "left", "suspected", "died", "refuted", "returned", "duplicate"}
 
 
-@dataclass(frozen=True, slots=True)
-class TakeoverConfig:
-    """How often a node tends its lanes. All times are in seconds."""
-
-    tend_every: float = 3 * BEAT
-    """Between two visits of all lanes; deaths and returns are acted on at once."""
-
-    adapt_every: float = 5.0
-    """Between two measurements of `ack_wait` and of the lanes' depth."""
-
-    watchers: int = 2
-    """Nodes that watch one node whose work they would take over: they see its crash at once."""
+# How often a node tends its lanes. All times are in seconds.
+TEND_EVERY = 3 * BEAT  # between two visits of all lanes; deaths and returns are acted on at once
+ADAPT_EVERY = 5.0  # between two measurements of `ack_wait` and of the lanes' depth
+# Nodes that watch one node whose work they would take over: they see its crash at once.
+WATCHERS = 2
 
 
 class Takeover:
@@ -57,7 +49,6 @@ class Takeover:
         self,
         connection: Connection,
         servings: Callable[[], list[Serving]],
-        policy: TakeoverConfig = TakeoverConfig(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mesh = connection.mesh
@@ -67,7 +58,6 @@ class Takeover:
         self._router = connection.router
         self._tell = connection.events.tell
         self._servings = servings
-        self._policy = policy
         self._clock = clock
         self._tunings: dict[Lane, Tuning] = {}
         self._depth = LaneDepth(connection.mesh, connection.config.budget)
@@ -80,11 +70,11 @@ class Takeover:
         """Act on the gossip, and tend the lanes, until cancelled."""
         adapted = self._clock()
         while True:
-            await self.react_until(next_beat(self._policy.tend_every))
+            await self.react_until(next_beat(TEND_EVERY))
             await self._cover()
             try:
                 await self.tend_lanes()
-                if self._clock() - adapted > self._policy.adapt_every:
+                if self._clock() - adapted > ADAPT_EVERY:
                     adapted = self._clock()
                     await self._adapt_settings()
             except SwarmError as error:
@@ -127,9 +117,7 @@ class Takeover:
             for server in serving.servers:
                 stage, fresh = server.stage, server.source.fast
                 peers = self._peers.serving(serving.info, stage)
-                watched |= watched_by(
-                    self._peers.node, peers, self._config.priority, self._policy.watchers
-                )
+                watched |= watched_by(self._peers.node, peers, self._config.priority, WATCHERS)
                 better = self._better(peers)
                 detail = {"stage": stage, "model": serving.info.model}
                 if not better and server not in self._covering:

@@ -11,52 +11,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-
-@dataclass(frozen=True, slots=True)
-class GuardRules:
-    """Accuracies are shares, 0 to 1; rounds are the learner's."""
-
-    margin: float = 0.05
-    """Accuracy that a new weight version may lose on one node's samples."""
-
-    least_held_out: int = 8
-    """Samples; fewer judge nobody."""
-
-    far_worse: float = 0.35
-    """Accuracy below the neighbourhood's median that does harm."""
-
-    near: float = 0.1
-    """Accuracy below the median that passes for as good."""
-
-    good_median: float = 0.7
-    """Accuracy below which the neighbourhood itself is still learning."""
-
-    in_a_row: int = 5
-    """Rounds in which a neighbour that was good is far worse before it is refused."""
-
-    grace: int = 100
-    """Rounds in a row that a neighbour may be far worse before it was ever good."""
-
-    calm: int = 10
-    """Rounds of a good neighbourhood before this node's own weights are judged."""
-
-    again_after: int = 20
-    """Rounds between two reversions."""
-
-
-RULES = GuardRules()
+# Accuracies are shares, 0 to 1; rounds are the learner's.
+MARGIN = 0.05  # accuracy that a new weight version may lose on one node's samples
+LEAST_HELD_OUT = 8  # samples; fewer judge nobody
+FAR_WORSE = 0.35  # accuracy below the neighbourhood's median that does harm
+NEAR = 0.1  # accuracy below the median that passes for as good
+GOOD_MEDIAN = 0.7  # accuracy below which the neighbourhood itself is still learning
+IN_A_ROW = 5  # rounds in which a neighbour that was good is far worse before it is refused
+GRACE = 100  # rounds in a row that a neighbour may be far worse before it was ever good
+CALM = 10  # rounds of a good neighbourhood before this node's own weights are judged
+AGAIN_AFTER = 20  # rounds between two reversions
 
 
 def tolerance(samples: int) -> float:
     """The loss of accuracy that passes: the margin, and two standard errors of a small sample
     (at an accuracy of one half, where the error is largest)."""
-    return RULES.margin + 2 * math.sqrt(0.25 / max(1, samples)) if samples else 1.0
+    return MARGIN + 2 * math.sqrt(0.25 / max(1, samples)) if samples else 1.0
 
 
 def may_serve(present: float, new: float, samples: int) -> bool:
     """Whether weights of held-out accuracy `new` may follow those of `present`, both measured on
     the same `samples`. With too few samples there is no judgement, and they may."""
-    return samples < RULES.least_held_out or new >= present - tolerance(samples)
+    return samples < LEAST_HELD_OUT or new >= present - tolerance(samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +64,25 @@ class LearningGuard:
     _neighbours: dict[str, _Neighbour] = field(default_factory=dict)
     _calm: int = 0
     _best: float = 0.0
-    _since_reverted: int = RULES.again_after
+    _since_reverted: int = AGAIN_AFTER
 
     def judge(self, own: float, neighbours: Mapping[str, float], samples: int) -> Verdict:
         """own, neighbours: held-out accuracies of this node's weights after the round, and of its
         copies of theirs, all on the same `samples`."""
-        if samples < RULES.least_held_out or not neighbours:
+        if samples < LEAST_HELD_OUT or not neighbours:
             return Verdict()
         usual = median([own, *neighbours.values()])
         for name in set(self._neighbours) - set(neighbours):
             del self._neighbours[name]
         refuse = [name for name, acc in neighbours.items() if self._note(name, acc, usual)]
-        self._calm = self._calm + 1 if usual >= RULES.good_median else 0
+        self._calm = self._calm + 1 if usual >= GOOD_MEDIAN else 0
         self._since_reverted += 1
-        if self._calm < RULES.calm:
+        if self._calm < CALM:
             return Verdict(tuple(refuse))
         self._best = max(self._best, own)
         if may_serve(self._best, own, samples):
             return Verdict(tuple(refuse), good=True)
-        if self._since_reverted < RULES.again_after:
+        if self._since_reverted < AGAIN_AFTER:
             return Verdict(tuple(refuse))
         self._since_reverted = 0
         return Verdict(tuple(refuse), revert=True)
@@ -114,12 +90,12 @@ class LearningGuard:
     def _note(self, name: str, accuracy: float, usual: float) -> bool:
         """Notes one round of a neighbour; whether it was far worse for too long."""
         known = self._neighbours.setdefault(name, _Neighbour())
-        if usual < RULES.good_median or accuracy >= usual - RULES.far_worse:
+        if usual < GOOD_MEDIAN or accuracy >= usual - FAR_WORSE:
             known.bad_rounds = 0
-            known.was_good |= usual >= RULES.good_median and accuracy >= usual - RULES.near
+            known.was_good |= usual >= GOOD_MEDIAN and accuracy >= usual - NEAR
             return False
         known.bad_rounds += 1
-        return known.bad_rounds >= (RULES.in_a_row if known.was_good else RULES.grace)
+        return known.bad_rounds >= (IN_A_ROW if known.was_good else GRACE)
 
     def forget(self) -> None:
         """What is learned has changed: judge anew."""

@@ -25,33 +25,15 @@ log = logging.getLogger("swarm.audit")
 Digests = Mapping[str, Mapping[str, np.ndarray] | str]  # by field: tensors, or their hash
 
 
-@dataclass(frozen=True, slots=True)
-class RecorderConfig:
-    """How one recorder works. All times are seconds."""
-
-    records: int = 1024
-    """Records that may wait for the stream; more are lost, and counted."""
-
-    tensor_bytes: int = 64 << 20
-    """Bytes of tensors that may wait to be hashed, beyond one record's."""
-
-    hashed_at_once: int = 16 << 10
-    """Bytes up to which tensors are hashed in the event loop; more of them in a thread."""
-
-    store_timeout: float = 2.0
-    """Time within which the stream has to answer."""
-
-    pause: float = 0.05
-    """First pause between two attempts to store; each is twice as long as the last one."""
-
-    longest_pause: float = 2.0
-    """Longest pause between two attempts to store."""
-
-    close_timeout: float = 2.0
-    """Time for the rest of the records when the recorder closes."""
-
-
-DEFAULTS = RecorderConfig()
+# How one recorder works. All times are seconds.
+RECORDS = 1024  # records that may wait for the stream; more are lost, and counted
+TENSOR_BYTES = 64 << 20  # bytes of tensors that may wait to be hashed, beyond one record's
+# Bytes up to which tensors are hashed in the event loop; more of them in a thread.
+HASHED_AT_ONCE = 16 << 10
+STORE_TIMEOUT = 2.0  # time within which the stream has to answer
+PAUSE = 0.05  # first pause between two attempts to store; each is twice as long as the last one
+LONGEST_PAUSE = 2.0  # longest pause between two attempts to store
+CLOSE_TIMEOUT = 2.0  # time for the rest of the records when the recorder closes
 
 
 @dataclass(slots=True)
@@ -85,7 +67,6 @@ class Recorder:
         subjects: Subjects,
         name: str,
         tell: Callable[[str], None],
-        config: RecorderConfig = DEFAULTS,
     ) -> None:
         self.name = name
         self.counters = Counters()
@@ -93,7 +74,6 @@ class Recorder:
         self._link = link
         self._subjects = subjects
         self._tell = tell
-        self._config = config
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
         self._unsaid = 0  # lost records that no record has told of
@@ -113,9 +93,7 @@ class Recorder:
     def offer(self, entry: Entry, digests: Digests | None = None) -> None:
         """Record this, unless too much waits. digests: fields whose hash the record has."""
         nbytes = sum(_nbytes(value) for value in (digests or {}).values())
-        if len(self._waiting) >= self._config.records or (
-            self._waiting and self._bytes + nbytes > self._config.tensor_bytes
-        ):
+        if len(self._waiting) >= RECORDS or (self._waiting and self._bytes + nbytes > TENSOR_BYTES):
             self.counters.lost += 1
             self._unsaid += 1
             if not self._losing:
@@ -137,7 +115,7 @@ class Recorder:
             self._offered.clear()
             while self._waiting:
                 first = self._waiting[0]
-                await self._write(await _hashed(first, self._config.hashed_at_once))
+                await self._write(await _hashed(first, HASHED_AT_ONCE))
                 self._waiting.popleft()
                 self._bytes -= first.nbytes
                 if self._losing and not self._waiting:
@@ -149,7 +127,7 @@ class Recorder:
         """Offer the chain's last record, and wait until all are stored, for a while."""
         self.offer(entry)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.close_timeout):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._idle.wait()
         if self._waiting:
             log.warning("%d records of the audit were not stored", len(self._waiting))
@@ -168,7 +146,7 @@ class Recorder:
         asked = f"{entry.request}/{str(entry.fields.get('input', ''))[:16]}"
         message_id = asked if entry.request else f"{self.name}/{self.sequence + 1}"
         headers = f"NATS/1.0\r\nNats-Msg-Id: {message_id}\r\n\r\n".encode()
-        pauses, doubtful = Backoff(self._config.pause, self._config.longest_pause), False
+        pauses, doubtful = Backoff(PAUSE, LONGEST_PAUSE), False
         while True:
             try:
                 stored = await self._store(subject, data, headers)
@@ -200,9 +178,7 @@ class Recorder:
     async def _store(self, subject: str, data: bytes, headers: bytes) -> bool:
         """Whether it was stored now; False where the stream had a record of that id. Raises
         `TimeoutError`, `SwarmError`."""
-        answer = await self._link.request(
-            subject, data, self._config.store_timeout, headers, from_server=True
-        )
+        answer = await self._link.request(subject, data, STORE_TIMEOUT, headers, from_server=True)
         return not jetstream.parse(answer.data).get("duplicate")
 
     def _say(self, text: str) -> None:

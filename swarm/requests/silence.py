@@ -17,38 +17,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
 
-
-@dataclass(frozen=True, slots=True)
-class SilenceConfig:
-    """What follows from unanswered attempts in a row. All times are seconds."""
-
-    lasting_after: int = 3
-    """Unanswered attempts in a row after which a stage may hang: more than one lost message."""
-
-    probes_after: int = 8
-    """Unanswered attempts in a row after which few ask for all."""
-
-    probe_every: float = 0.05
-    """Time between two retries while few ask for all."""
-
-    doubt_for: float = 1.0
-    """Time for which requests avoid the way of unanswered attempts."""
-
-    repeats: int = 16
-    """Repeats at a time, at most, of each requester."""
-
-
-DEFAULTS = SilenceConfig()
+# What follows from unanswered attempts in a row. All times are seconds.
+# Unanswered attempts in a row after which a stage may hang: more than one lost message.
+LASTING_AFTER = 3
+PROBES_AFTER = 8  # unanswered attempts in a row after which few ask for all
+PROBE_EVERY = 0.05  # time between two retries while few ask for all
+DOUBT_FOR = 1.0  # time for which requests avoid the way of unanswered attempts
+REPEATS = 16  # repeats at a time, at most, of each requester
 
 
 class Silences:
     """The unanswered attempts of one model version. All times: seconds of `time.monotonic()`."""
 
-    def __init__(self, config: SilenceConfig = DEFAULTS) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self.troubled = False
         """Whether an attempt was ever unanswered or unserved; before, no question needs asking."""
         self._in_a_row = 0
@@ -63,7 +46,7 @@ class Silences:
     @property
     def lasting(self) -> bool:
         """Whether so many attempts in a row were unanswered that a stage may hang."""
-        return self._in_a_row >= self._config.lasting_after
+        return self._in_a_row >= LASTING_AFTER
 
     def doubtful(self, now: float) -> bool:
         """Whether requests should avoid a node that may hang or may have ended.
@@ -79,8 +62,8 @@ class Silences:
         return at < self._ended
 
     def may_ask(self, now: float) -> bool:
-        """Whether to ask again; while nothing is answered, one retry each `probe_every`."""
-        return self._in_a_row < self._config.probes_after or now >= self._probe_at
+        """Whether to ask again; while nothing is answered, one retry each `PROBE_EVERY`."""
+        return self._in_a_row < PROBES_AFTER or now >= self._probe_at
 
     def may_repeat(self) -> bool:
         """Whether one more attempt that was swallowed may be repeated now (see `repeating`)."""
@@ -93,7 +76,7 @@ class Silences:
         if self.lasting:
             self._ended, self._most_repeats = now, 1
         elif self._repeating and ok:
-            self._most_repeats = min(self._config.repeats, self._most_repeats + 1)
+            self._most_repeats = min(REPEATS, self._most_repeats + 1)
         self._in_a_row = 0
 
     def silent(self, now: float) -> None:
@@ -101,18 +84,18 @@ class Silences:
         self.troubled = True
         self._in_a_row += 1
         if self.lasting:
-            self._doubted_until = now + self._config.doubt_for
+            self._doubted_until = now + DOUBT_FOR
 
     def unserved(self, now: float) -> None:
         """The server says that nobody listens, or the node that listens says that it cannot
         serve."""
         self.troubled = True
-        self._doubted_until = now + self._config.doubt_for
+        self._doubted_until = now + DOUBT_FOR
 
     def asked(self, now: float) -> None:
         """One more attempt is made."""
-        if self._in_a_row >= self._config.probes_after:
-            self._probe_at = now + self._config.probe_every
+        if self._in_a_row >= PROBES_AFTER:
+            self._probe_at = now + PROBE_EVERY
 
     @contextlib.contextmanager
     def repeating(self) -> Iterator[None]:

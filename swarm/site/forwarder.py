@@ -41,40 +41,19 @@ WAITS_FOR = (Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED, Status.DEADLINE_EXCE
 Ask = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result; never raises
 
 
-@dataclass(frozen=True, slots=True)
-class ForwarderConfig:
-    """How one forwarder works. All times are seconds."""
-
-    window: int = 32
-    """Requests in hand at a time."""
-
-    window_bytes: int = 64 << 20
-    """Bytes of requests in hand, from which no more are read."""
-
-    poll_every: float = 1.0
-    """Time between two looks at a site that sends no news."""
-
-    reconnect_after: float = 0.25
-    """Time between tries to reach a site whose link is cut."""
-
-    tidy_every: float = 2.0
-    """Time between two deletions of requests that are answered and answers that are read."""
-
-    patience: float = 600.0
-    """Time for which a request that the mesh cannot answer is asked again, before that is the
-    answer."""
-
-    pause: float = 0.1
-    """First pause between those tries; each is twice as long as the last one."""
-
-    longest_pause: float = 5.0
-    """Longest pause between those tries."""
-
-    late_tries: int = 3
-    """Tries of a request whose budget is too short: more would hold up all behind it."""
-
-    header_bytes: int = 4096
-    """Bytes of a message beside the answer."""
+# How one forwarder works. All times are seconds.
+WINDOW = 32  # requests in hand at a time
+WINDOW_BYTES = 64 << 20  # bytes of requests in hand, from which no more are read
+POLL_EVERY = 1.0  # time between two looks at a site that sends no news
+RECONNECT_AFTER = 0.25  # time between tries to reach a site whose link is cut
+# Time between two deletions of requests that are answered and answers that are read.
+TIDY_EVERY = 2.0
+# Time for which a request that the mesh cannot answer is asked again, before that is the answer.
+PATIENCE = 600.0
+PAUSE = 0.1  # first pause between those tries; each is twice as long as the last one
+LONGEST_PAUSE = 5.0  # longest pause between those tries
+LATE_TRIES = 3  # tries of a request whose budget is too short: more would hold up all behind it
+HEADER_BYTES = 4096  # bytes of a message beside the answer
 
 
 @dataclass(slots=True)
@@ -97,7 +76,6 @@ class Forwarder:
         subjects: Subjects,
         site: str,
         ask: Ask,
-        config: ForwarderConfig = ForwarderConfig(),  # frozen
     ) -> None:
         self.site = site
         self.figures = ForwarderFigures()
@@ -105,8 +83,7 @@ class Forwarder:
         self._subjects = subjects
         self._store = SiteStore(link, subjects, site)
         self._ask = ask
-        self._config = config
-        self._forwarding = Forwarding(config.window)
+        self._forwarding = Forwarding(WINDOW)
         self._turn = Turn(time.monotonic())
         self._agents: dict[int, str] = {}  # by number
         self._bytes: dict[int, int] = {}  # of requests that are being computed
@@ -122,7 +99,7 @@ class Forwarder:
         sid = self._link.subscribe(self._subjects.news(self.site), self._on_news)
         try:
             while True:
-                pause = self._config.reconnect_after
+                pause = RECONNECT_AFTER
                 try:
                     await self._resume()
                     while True:
@@ -130,7 +107,7 @@ class Forwarder:
                         await self._step()
                 except ResourceExhausted as error:  # until somebody reads answers
                     self._say(str(error))
-                    pause = self._config.tidy_every
+                    pause = TIDY_EVERY
                 except SwarmError as error:
                     self._say(str(error))
                 except (KeyError, TypeError, ValueError) as error:
@@ -199,7 +176,7 @@ class Forwarder:
         if self._may_read:
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.poll_every):
+            async with asyncio.timeout(POLL_EVERY):
                 await self._wake.wait()
                 return
         self._more = True  # news of a client that sends none, or that a cut has swallowed
@@ -213,14 +190,12 @@ class Forwarder:
             self._forwarding = Forwarding(self._forwarding.window)
             await self._resume()
         else:
-            await asyncio.sleep(self._config.poll_every)
+            await asyncio.sleep(POLL_EVERY)
 
     @property
     def _may_read(self) -> bool:
         """Whether there may be more requests, and room for them here."""
-        has_credit = (
-            self._forwarding.credit > 0 and sum(self._bytes.values()) <= self._config.window_bytes
-        )
+        has_credit = self._forwarding.credit > 0 and sum(self._bytes.values()) <= WINDOW_BYTES
         return self._more and has_credit
 
     async def _read(self) -> None:
@@ -269,7 +244,7 @@ class Forwarder:
     async def _tidy(self) -> None:
         """Delete what was answered, and what was read."""
         now = time.monotonic()
-        if now - self._tidied < self._config.tidy_every:
+        if now - self._tidied < TIDY_EVERY:
             return
         self._tidied = now
         progress = self._forwarding.progress
@@ -296,7 +271,7 @@ class Forwarder:
             result = await self._patiently(model, request)
             request_id = result.id
             answer = _encoded(result, as_json)
-            if len(answer) + self._config.header_bytes > self._link.max_payload:
+            if len(answer) + HEADER_BYTES > self._link.max_payload:
                 text = f"the answer has {len(answer)} bytes, more than a server's max_payload"
                 answer = failed(ResourceExhausted(text), result.node)
         except SwarmError as error:
@@ -313,17 +288,14 @@ class Forwarder:
     async def _patiently(self, model: str, request: Request) -> Result:
         """Ask the mesh until it answers, or is out of patience."""
         began, late = time.monotonic(), 0
-        pauses = Backoff(self._config.pause, self._config.longest_pause)
+        pauses = Backoff(PAUSE, LONGEST_PAUSE)
         while True:
             result = await self._ask(model, request)
             if result.status not in WAITS_FOR:
                 return result
             late += result.status is Status.DEADLINE_EXCEEDED
-            pause = max(pauses.next(), min(result.retry_after, self._config.longest_pause))
-            if (
-                late >= self._config.late_tries
-                or time.monotonic() + pause - began > self._config.patience
-            ):
+            pause = max(pauses.next(), min(result.retry_after, LONGEST_PAUSE))
+            if late >= LATE_TRIES or time.monotonic() + pause - began > PATIENCE:
                 return result
             self.figures.asked_again += 1
             await asyncio.sleep(pause)

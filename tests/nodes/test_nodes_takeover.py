@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodes.config import NodeConfig
-from nodes.duties.takeover import Takeover, TakeoverConfig
+from nodes.duties.takeover import ADAPT_EVERY, Takeover
 from nodes.limits import lane_options
 from swarm.fleet.advertised import StagePeer, serves_entries, serving, takes_entries
 from swarm.flow.latency import LatencyWindow
@@ -290,7 +290,7 @@ async def test_one_primary_keeps_ack_wait_in_tune_and_gives_it_back_when_the_lan
         for lane in lanes:
             for _ in range(100):
                 lane.holding.add(0.2, asyncio.get_running_loop().time())
-        await asyncio.sleep(2 * TakeoverConfig().adapt_every)
+        await asyncio.sleep(2 * ADAPT_EVERY)
         assert [lane.ack_wait for lane in lanes] == [pytest.approx(0.8, rel=0.05), usual]
         await asyncio.sleep(120.0)
         assert [lane.ack_wait for lane in lanes] == [usual, usual]

@@ -23,7 +23,7 @@ from typing import Any
 import swarm
 from bench.fleets.scale_point import STAGES
 from bench.helpers import arguments, input_ended, tell
-from nodes.duties.takeover import TakeoverConfig
+from nodes.duties.takeover import ADAPT_EVERY
 from nodes.event_loop import run_event_loop
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import serves_entries
@@ -59,9 +59,6 @@ class Imitation:
 def model_of(number: int) -> tuple[str, int]:
     """The model and the stage of an imitated node."""
     return f"imitated-{number // STAGES % MODELS}", number % STAGES + 1
-
-
-ADAPT_EVERY = TakeoverConfig().adapt_every  # seconds
 
 
 class ImitatedNode:

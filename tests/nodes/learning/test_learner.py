@@ -14,7 +14,7 @@ import pytest
 from support.waiting import eventually
 
 from nodes.learning.frozen import FrozenModel
-from nodes.learning.guard import RULES
+from nodes.learning.guard import GRACE
 from nodes.learning.head import Parameters
 from nodes.learning.learner import Learner
 from nodes.learning.options import LearnOptions, Privacy
@@ -250,7 +250,7 @@ async def test_a_neighbour_that_turns_hostile_is_blocked_with_an_event(rig: Rig)
         await eventually(lambda: learner.rounds > rounds + 3)
         rig.exchange.copies["evil"] = {name: -value for name, value in good.items()}
         await eventually(lambda: rig.exchange.blocked == ["evil"])
-        assert learner.rounds < rounds + RULES.grace
+        assert learner.rounds < rounds + GRACE
     (event,) = [e for e in rig.events if e["what"] == "blocked"]
     assert event["sender"] == "evil"
     assert learner.refused == ["evil"]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.learning.guard import RULES, LearningGuard, Verdict, may_serve, tolerance
+from nodes.learning.guard import (
+    AGAIN_AFTER,
+    CALM,
+    GRACE,
+    IN_A_ROW,
+    LearningGuard,
+    Verdict,
+    may_serve,
+    tolerance,
+)
 
 GOOD = {"a": 0.9, "b": 0.95, "c": 0.92}
 SAMPLES = 40
@@ -28,7 +37,7 @@ def test_weights_that_are_much_worse_may_not_serve() -> None:
 def test_few_samples_judge_nobody() -> None:
     assert may_serve(1.0, 0.0, 7)
     guard = LearningGuard()
-    for _ in range(2 * RULES.grace):
+    for _ in range(2 * GRACE):
         assert guard.judge(1.0, {"a": 1.0, "b": 0.0}, 7) == Verdict()
 
 
@@ -42,14 +51,14 @@ def test_a_neighbour_that_turns_bad_is_refused_soon_and_only_that_one() -> None:
     guard = LearningGuard()
     assert refused(judged(guard, 0.97, GOOD, 3)) == set()
     turned = GOOD | {"b": 0.1}
-    assert refused(judged(guard, 0.97, turned, RULES.in_a_row - 1)) == set()
+    assert refused(judged(guard, 0.97, turned, IN_A_ROW - 1)) == set()
     assert refused(judged(guard, 0.97, turned, 1)) == {"b"}
 
 
 def test_a_neighbour_that_was_never_good_gets_time_to_learn() -> None:
     guard = LearningGuard()
     late = GOOD | {"late": 0.1}
-    assert refused(judged(guard, 0.9, late, RULES.grace - 1)) == set()
+    assert refused(judged(guard, 0.9, late, GRACE - 1)) == set()
     assert refused(judged(guard, 0.9, late, 1)) == {"late"}
 
 
@@ -57,34 +66,32 @@ def test_one_good_round_clears_a_neighbour() -> None:
     guard = LearningGuard()
     judged(guard, 0.9, GOOD, 1)
     for _ in range(5):
-        assert refused(judged(guard, 0.9, GOOD | {"a": 0.2}, RULES.in_a_row - 1)) == set()
+        assert refused(judged(guard, 0.9, GOOD | {"a": 0.2}, IN_A_ROW - 1)) == set()
         judged(guard, 0.9, GOOD | {"a": 0.8}, 1)
 
 
 def test_a_neighbourhood_that_still_learns_refuses_nobody_and_reverts_nothing() -> None:
     near = {"a": 0.0, "b": 0.2, "c": 0.1}
-    assert set(judged(LearningGuard(), 1.0, near, 2 * RULES.grace)) == {Verdict()}
+    assert set(judged(LearningGuard(), 1.0, near, 2 * GRACE)) == {Verdict()}
 
 
 def test_own_weights_that_fall_are_reverted_once_and_not_each_round() -> None:
     guard = LearningGuard()
-    assert [v.good for v in judged(guard, 0.95, GOOD, RULES.calm)] == [False] * (RULES.calm - 1) + [
-        True
-    ]
-    fallen = judged(guard, 0.3, GOOD, RULES.again_after)
-    assert [v.revert for v in fallen] == [True] + [False] * (RULES.again_after - 1)
+    assert [v.good for v in judged(guard, 0.95, GOOD, CALM)] == [False] * (CALM - 1) + [True]
+    fallen = judged(guard, 0.3, GOOD, AGAIN_AFTER)
+    assert [v.revert for v in fallen] == [True] + [False] * (AGAIN_AFTER - 1)
     assert not any(v.good for v in fallen)
     assert judged(guard, 0.3, GOOD, 1)[0].revert
 
 
 def test_learning_other_classes_may_cost_a_little_on_the_own_ones() -> None:
     guard = LearningGuard()
-    verdicts = judged(guard, 1.0, GOOD, RULES.calm) + judged(guard, 0.85, GOOD, 50)
+    verdicts = judged(guard, 1.0, GOOD, CALM) + judged(guard, 0.85, GOOD, 50)
     assert not any(v.revert for v in verdicts)
 
 
 def test_after_going_back_everything_is_judged_anew() -> None:
     guard = LearningGuard()
-    judged(guard, 0.97, GOOD, RULES.calm)
+    judged(guard, 0.97, GOOD, CALM)
     guard.forget()
     assert set(judged(guard, 0.2, dict.fromkeys(GOOD, 0.2), 20)) == {Verdict()}

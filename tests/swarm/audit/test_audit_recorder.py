@@ -16,14 +16,13 @@ from nodes.up.embedded_server import EmbeddedServer
 from swarm.audit.acts import record_act
 from swarm.audit.chain import Verdict, verify
 from swarm.audit.record import Entry
-from swarm.audit.recorder import Recorder, RecorderConfig
+from swarm.audit.recorder import RECORDS, Recorder
 from swarm.audit.stream import AuditLimits, ensure_audit, extent_of, read_stream, stream_config
 from swarm.errors import ApiError, NotConnected
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import Subjects, api
 
 SUBJECTS = Subjects("m")
-MOST = RecorderConfig().records
 
 
 @asynccontextmanager
@@ -55,7 +54,7 @@ async def test_a_full_stream_keeps_nobody_waiting_and_what_was_lost_is_told(
     full = stream_config(SUBJECTS, AuditLimits()) | {"discard": "new", "max_msgs": 1}
     await jetstream.ensure_stream(link, full)
     async with recorder(link, "node-1", told) as made:
-        for number in range(MOST + 10):
+        for number in range(RECORDS + 10):
             made.offer(asked(f"r{number}"))
         assert made.counters.lost == 10
         assert len(told) == 1
@@ -67,7 +66,7 @@ async def test_a_full_stream_keeps_nobody_waiting_and_what_was_lost_is_told(
         assert "again" in told[1]
     verdict = await judged(link)
     assert verdict.good, verdict.faults[:3]
-    assert (verdict.records, verdict.lost) == (MOST + 2, 10)
+    assert (verdict.records, verdict.lost) == (RECORDS + 2, 10)
 
 
 async def test_two_recorders_of_one_request_leave_one_record_and_two_good_chains(

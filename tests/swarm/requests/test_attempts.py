@@ -21,6 +21,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.flow.backoff import Backoff
+from swarm.requests import silence
 from swarm.requests.attempts import (
     AttemptConfig,
     Attempts,
@@ -36,11 +37,11 @@ from swarm.requests.attempts import (
     no_lane_took,
 )
 from swarm.requests.retry import RetryBudget
-from swarm.requests.silence import SilenceConfig, Silences
+from swarm.requests.silence import Silences
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Result
 
-KNOBS, SILENCE = AttemptConfig(), SilenceConfig()
+KNOBS = AttemptConfig()
 LOST = Unavailable("no PubAck")
 NOBODY = NoResponders("nobody listens")
 FULL = ResourceExhausted("the lane is full")
@@ -51,7 +52,7 @@ def result(status: Status = Status.OK, attempt: int = 1, stage: int = 1, node: s
     return Result("r", "m", "1", status, stage=stage, node=node, attempt=attempt)
 
 
-def hung(now: float, unanswered: int = SILENCE.probes_after) -> Silences:
+def hung(now: float, unanswered: int = silence.PROBES_AFTER) -> Silences:
     """So many attempts in a row were not answered."""
     silences = Silences()
     for _ in range(unanswered):
@@ -546,11 +547,11 @@ def test_a_stage_that_hangs_for_a_while_loses_no_request_and_is_asked_little_mea
     mesh = Mesh(answer)
     mesh.run(400, 0.01, 10.0, fast=True)
     assert {outcome and outcome.status for _, outcome in mesh.ended.values()} == {Status.OK}
-    since, until = 1.0 + SILENCE.doubt_for / 4, 1.0 + seconds
+    since, until = 1.0 + silence.DOUBT_FOR / 4, 1.0 + seconds
     during = [number for at, number, _, fast in mesh.attempts if fast and since <= at < until]
-    probes = seconds / SILENCE.probe_every + SILENCE.lasting_after
+    probes = seconds / silence.PROBE_EVERY + silence.LASTING_AFTER
     assert len(during) - len(set(during)) <= probes
-    assert mesh.most_repeating <= SILENCE.repeats
+    assert mesh.most_repeating <= silence.REPEATS
     repeated = [number for _, number, why, fast in mesh.attempts if fast and why is Do.REPEAT]
     assert len(repeated) == len(set(repeated)), "each once"
     assert max(now for now, _ in mesh.ended.values()) < 400 * 0.01 + 2.0

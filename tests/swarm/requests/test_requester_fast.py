@@ -19,13 +19,13 @@ from simulated_desk import (
 )
 
 from swarm.errors import NoResponders, ResourceExhausted, Status, SwarmError, Unavailable
+from swarm.requests import silence
 from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import FAST
 from swarm.requests.retry import RetryBudget
-from swarm.requests.silence import SilenceConfig
 from swarm.wire.messages import Features
 
-KNOBS, SILENCE = AttemptConfig(), SilenceConfig()
+KNOBS = AttemptConfig()
 
 pytestmark = pytest.mark.simulated
 
@@ -211,7 +211,7 @@ async def test_a_silent_lane_keeps_no_request_from_fast_mode(desk: SimulatedDesk
     desk.admission.fast.unserved(now())
     wave = [desk.infer(20.0, float(n), delivery=FAST) for n in range(8)]
     assert {result.status for result in await asyncio.gather(*wave)} == {Status.OK}
-    await asyncio.sleep(SILENCE.doubt_for)
+    await asyncio.sleep(silence.DOUBT_FOR)
     results = [await desk.infer(20.0, float(n), delivery=FAST) for n in range(8)]
     assert {(result.status, result.attempt) for result in results} == {(Status.OK, 1)}
 
@@ -220,12 +220,12 @@ async def test_losses_of_fast_mode_raise_no_doubt_about_durable_requests(
     desk: SimulatedDesk,
 ) -> None:
     admission = desk.admission
-    for _ in range(SILENCE.lasting_after):
+    for _ in range(silence.LASTING_AFTER):
         admission.fast.silent(now())
     assert admission.fast.doubtful(now())
     assert not admission.silences.doubtful(now())
     admission.fast.answered(now())
-    for _ in range(SILENCE.lasting_after):
+    for _ in range(silence.LASTING_AFTER):
         admission.silences.silent(now())
     assert (await desk.infer(10.0, delivery=FAST)).status is Status.OK
     assert admission.silences.lasting, "an answer of fast mode says nothing of them"
@@ -279,7 +279,7 @@ async def test_requests_that_a_hanging_stage_swallowed_are_repeated_beside_the_r
     desk.stage.behave = slowly
     assert (await desk.infer(30.0, delivery=FAST)).status is Status.OK
     assert {result.status for result in await asyncio.gather(*asking)} == {Status.OK}
-    assert most <= SILENCE.repeats + 1
+    assert most <= silence.REPEATS + 1
 
 
 @pytest.mark.parametrize("held", [4, 8, 32])
