@@ -60,7 +60,8 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One version of a model. codecs: those with a loss that its owner allows for features on the
-    wire. result_codecs: those for results. generates: it is a language model. task: what the model
+    wire. result_codecs: those for results. generates: it is a language model. tokenizer: SHA-256 of
+    its file, "" where it has none. task: what the model
     is for, as the manifest has it, unread; None where its owner did not say."""
 
     model: str
@@ -73,6 +74,7 @@ class ModelInfo:
     codecs: frozenset[str] = frozenset()
     result_codecs: frozenset[str] = frozenset()
     generates: bool = False
+    tokenizer: str = ""
     task: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
@@ -130,6 +132,7 @@ class ModelInfo:
                 codecs=frozenset(doc.get("codecs", {})).intersection(CODECS),
                 result_codecs=frozenset(doc.get("result_codecs", {})).intersection(CODECS),
                 generates=doc.get("decoder") is not None,
+                tokenizer=_tokenizer(doc.get("decoder") or {}),
                 task=doc["task"] if isinstance(doc.get("task"), dict) else None,
             )
         except (
@@ -141,6 +144,11 @@ class ModelInfo:
             RecursionError,
         ) as error:
             raise InvalidArgument(f"this is no model manifest: {error!r:.200}") from None
+
+
+def _tokenizer(decoder: Mapping[str, Any]) -> str:
+    files = {each["file"]: str(each["sha256"]) for each in decoder.get("files", ())}
+    return files.get("tokenizer.json", "")
 
 
 def check_tensors(

@@ -33,7 +33,7 @@ def run_chat(model: str, options: ChatOptions, target: Target) -> int:
 
     async def main() -> int:
         async with connect(target, agent="swarm-chat") as client:
-            for each in filter(None, (model, options.cascade)):
+            for each in filter(None, (model, options.cascade, options.ensemble)):
                 await check_generates(client, each)
             return await Talk(client, model, options).run()
 
@@ -49,7 +49,7 @@ class Talk:
         self._system = options.system
         self._options = GenerateOptions(
             max_tokens=options.max_tokens,
-            recommended=options.temperature < 0,
+            recommended=options.temperature < 0 and not options.ensemble,
             seed=None if options.seed < 0 else options.seed,
             budget=duration(options.budget),
             fit=True,
@@ -60,6 +60,8 @@ class Talk:
             self._options["top_p"] = options.top_p
         if options.cascade:
             self._options["cascade"] = Cascade(options.cascade, options.unsure)
+        if options.ensemble:
+            self._options["ensemble"] = options.ensemble
         self._interrupts = Interrupts()
         self._forget()
 

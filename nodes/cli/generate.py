@@ -15,6 +15,7 @@ from swarm.errors import InvalidArgument, PermissionDenied
 from swarm.generation.cascade import Cascade
 from swarm.generation.cascaded import CascadedGeneration
 from swarm.generation.client import GenerateOptions, Generation
+from swarm.generation.ensembled import EnsembledGeneration
 
 
 def run_generate(model: str, text: str, options: GenerationOptions, target: Target) -> int:
@@ -35,11 +36,13 @@ def run_generate(model: str, text: str, options: GenerationOptions, target: Targ
         )
         if options.cascade:
             wanted["cascade"] = Cascade(options.cascade, options.unsure)
+        if options.ensemble:
+            wanted["ensemble"] = options.ensemble
         if options.schema:
             wanted["schema"] = read_schema(options.schema)
         prompt = text or read_ids(options.ids)
         async with connect(target, agent="swarm-generate") as client:
-            for each in filter(None, (model, options.cascade)):
+            for each in filter(None, (model, options.cascade, options.ensemble)):
                 await check_generates(client, each)
             answer = client.generate(model, prompt, **wanted)
             began, times, tokens = time.perf_counter(), [], []
@@ -108,7 +111,7 @@ def _tell(answer: Generation, times: list[float]) -> None:
 
 
 def who_answered(answer: Generation) -> str:
-    """Of a cascade; "" for any other answer."""
-    if not isinstance(answer, CascadedGeneration):
+    """Of a cascade or an ensemble; "" for any other answer."""
+    if not isinstance(answer, CascadedGeneration | EnsembledGeneration):
         return ""
     return f"; {answer.model} answered" + (", degraded" if answer.degraded else "")

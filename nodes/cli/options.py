@@ -259,6 +259,7 @@ class UpOptions(Splitting):
 
 CASCADE = "A larger model, which answers where this one is unsure of its first eight tokens."
 UNSURE = "Unsure: the mean of their natural log probabilities is below this."
+ENSEMBLE = "A second model: each token is the one of the largest mean probability."
 
 
 @dataclass(frozen=True)
@@ -277,6 +278,7 @@ class GenerationOptions:
     budget: str = seldom("2m", "Time for all of it.")
     cascade: str = seldom("", CASCADE)
     unsure: float = seldom(-1.0, UNSURE, max=0.0)
+    ensemble: str = seldom("", ENSEMBLE)
 
 
 @dataclass(frozen=True)
@@ -293,6 +295,7 @@ class ChatOptions:
     budget: str = seldom("2m", "Time for each answer.")
     cascade: str = seldom("", CASCADE)
     unsure: float = seldom(-1.0, UNSURE, max=0.0)
+    ensemble: str = seldom("", ENSEMBLE)
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,7 @@ class GenerationServer:
                 self._candidates,
                 self._link.expect(self._on_words),
                 info.version,
+                info.tokenizer,
                 limits,
                 decode,
                 read,
@@ -215,7 +216,7 @@ class GenerationServer:
     def _with_ids(self, request: GenerateRequest) -> GenerateRequest:
         """The request with ids as its prompt, and a seed. Raises `InvalidArgument`."""
         request = with_ids(request, self.texts, f"{self.info.model}@{self.info.version}")
-        request = with_sampling(request, self.texts)
+        request = with_sampling(request.joined(), self.texts)
         if request.schema:
             checked(request.schema)
             self._compile(request.schema)

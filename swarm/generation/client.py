@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from swarm.errors import Internal, InvalidArgument, SwarmError
 from swarm.generation.cascade import Cascade
+from swarm.generation.ensemble import Ensemble
 from swarm.generation.follow import Follower, GeneratedToken, Usage
 from swarm.generation.request import RECOMMENDED, GenerateRequest
 from swarm.ids import ulid
@@ -29,7 +30,9 @@ class GenerateOptions(TypedDict, total=False):
     and repetition_penalty that are not named are those that the model's owner recommends (False).
     budget: seconds for all (120). schema: a JSON schema, as a map or its text: the answer is JSON
     that it allows, unless `max_tokens` or `stop` cut it. cascade: a larger model that answers where
-    this one is unsure, by name or with a rule of its own; token ids must mean the same to both."""
+    this one is unsure, by name or with a rule of its own; token ids must mean the same to both.
+    ensemble: another model of the same tokenizer, by name or with a rule: each token is the one
+    whose mean probability is the largest."""
 
     max_tokens: int
     fit: bool
@@ -46,6 +49,7 @@ class GenerateOptions(TypedDict, total=False):
     budget: float
     schema: Mapping[str, Any] | str
     cascade: Cascade | str
+    ensemble: Ensemble | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,8 @@ class Generation:
 
     request: as it is sent, with its session and seed. text: what has come so far. usage, finish:
     None and "" until the last token has come. asked_again: how often the mesh was asked again.
-    model: that answers. degraded: of a cascade, another one should have."""
+    model: that answers; of an ensemble both, joined by "+". degraded: of a cascade, another one
+    should have; of an ensemble, only one did."""
 
     def __init__(
         self, link: Link, subjects: Subjects, model: str, request: GenerateRequest
@@ -89,6 +94,16 @@ class Generation:
     @property
     def asked_again(self) -> int:
         return self._follower.asked_again
+
+    @property
+    def version(self) -> str:
+        """That answers; what was asked for, "" for any, until a node has said."""
+        return self._follower.request.version
+
+    @property
+    def tokenizer(self) -> str | None:
+        """SHA-256 of the model's tokenizer, "" where it has none; None while nobody has said."""
+        return self._follower.tokenizer
 
     @property
     def spent(self) -> int:
@@ -178,7 +193,8 @@ def generate(
     """An answer to be iterated. prompt: text, token ids, or the messages of a chat. Raises
     `InvalidArgument`."""
     given = dict(options)
-    seed, cascade = given.pop("seed", None), given.pop("cascade", None)
+    seed = given.pop("seed", None)
+    cascade, ensemble = given.pop("cascade", None), given.pop("ensemble", None)
     doc: dict[str, Any] = {
         "session": ulid(),
         "alternatives": given.pop("logprobs", None),
@@ -199,9 +215,16 @@ def generate(
         doc["prompt"] = [int(one) for one in prompt if not isinstance(one, Mapping)]
     name, _, version = model.partition("@")
     request = replace(GenerateRequest.read(doc), version=version)
+    if ensemble is not None:
+        from swarm.generation.ensembled import EnsembledGeneration  # it is a `Generation` itself
+
+        if cascade is not None:
+            raise InvalidArgument("ensemble: it goes with no cascade")
+        both = ensemble if isinstance(ensemble, Ensemble) else Ensemble(str(ensemble))
+        return EnsembledGeneration(link, subjects, name, request, both)
     if cascade is None:
         return Generation(link, subjects, name, request)
-    from swarm.generation.cascaded import CascadedGeneration  # it is a `Generation` itself
+    from swarm.generation.cascaded import CascadedGeneration  # so is this one
 
     rule = cascade if isinstance(cascade, Cascade) else Cascade(str(cascade))
     return CascadedGeneration(link, subjects, name, request, rule)

@@ -61,7 +61,8 @@ class GeneratedToken:
 class Follower:
     """`due` says what to send and when, `take` what a message brings. request: with a session and a
     seed. deadline: in the time that `now` is of. error: why it
-    ended; None where it ended well. prompt_tokens: of the request, 0 until it is accepted."""
+    ended; None where it ended well. prompt_tokens: of the request, 0 until it is accepted.
+    tokenizer: SHA-256 of the model's, "" where it has none; None while nobody has said."""
 
     request: GenerateRequest
     deadline: float
@@ -70,6 +71,7 @@ class Follower:
     error: SwarmError | None = None
     asked_again: int = 0
     prompt_tokens: int = 0
+    tokenizer: str | None = None
     _epoch: int = 0
     _head: str = ""
     _news: float | None = None
@@ -140,6 +142,8 @@ class Follower:
             self.request = replace(self.request, version=str(doc.get("version", ""))[:128])
             prompt = doc.get("prompt_tokens", 0)
             self.prompt_tokens = prompt if type(prompt) is int else 0
+            tokenizer = doc.get("tokenizer")
+            self.tokenizer = tokenizer[:64] if isinstance(tokenizer, str) else None
             epoch = doc.get("epoch", 0)
             self._epoch = max(self._epoch, epoch if type(epoch) is int else 0)
             return None

@@ -69,7 +69,8 @@ class Led:
 
 
 class HeadCore(StageCore):
-    """words_to: where later stages send tokens. version: of the model. drafter: makes what guesses
+    """words_to: where later stages send tokens. version: of the model. tokenizer: SHA-256 of
+    its file, "" where it has none. drafter: makes what guesses
     the ids of one session. first_token, between_tokens: seconds, as seen here."""
 
     def __init__(
@@ -80,6 +81,7 @@ class HeadCore(StageCore):
         peers: Callable[[int], Sequence[Candidate]],
         words_to: str,
         version: str = "",
+        tokenizer: str = "",
         limits: Limits = USUAL,
         decode: Decode | None = None,
         grammars: Grammars | None = None,
@@ -93,7 +95,7 @@ class HeadCore(StageCore):
         self.benefit, self.drafter = Benefit(), drafter
         self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
         self._words_to = words_to
-        self._version = version
+        self._version, self._tokenizer = version, tokenizer
         self._round = Usual(start=SOONEST_LATE / LATE_FACTOR)
 
     # --- admission --------------------------------------------------------------------
@@ -234,6 +236,7 @@ class HeadCore(StageCore):
             "seed": opening.sampling.seed,
             "epoch": session.epoch,
             "version": self._version,
+            "tokenizer": self._tokenizer,
         }
         self._out.tells.append(Tell(session.key, opening.reply, accepted, opening.json))
 
@@ -320,6 +323,7 @@ class HeadCore(StageCore):
             request.stop_ids,
             request.json,
             request.schema,
+            request.answered,
         )
 
     # --- feeding ----------------------------------------------------------------------

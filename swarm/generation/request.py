@@ -21,7 +21,7 @@ MOST_BYTES = 4 << 20  # of a request
 MOST_TOKENS = 1 << 20  # of a prompt, and of an answer
 MOST_ID = 1 << 31
 MOST_STOPS, LONGEST_STOP = 16, 256  # strings, characters
-MOST_ALTERNATIVES = 20
+MOST_ALTERNATIVES, MOST_PIECES = 1024, 20  # likeliest tokens; those whose texts are told
 MOST_SCHEMA = 16 << 10  # characters of a JSON schema
 DEFAULT_BUDGET, MOST_BUDGET = 120.0, 600.0  # seconds
 DEFAULT_TOKENS = 256  # of an answer, where the client names no number
@@ -32,7 +32,8 @@ class Sampling:
     """How a token is chosen. temperature: 0 for the likeliest token. top_p, top_k: 1.0 and 0 leave
     all tokens. repetition_penalty: of Keskar et al. (CTRL, 2019), 1.0 for none. seed: the draw at a
     position depends on it and on the position alone. alternatives: likeliest tokens to tell with
-    each one, beside its own log probability; None to tell neither."""
+    each one, beside its own log probability; None to tell neither. first: the first token, whatever
+    the model finds; None for its choice."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -40,6 +41,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     seed: int = 0
     alternatives: int | None = None
+    first: int | None = None
 
     def as_doc(self) -> dict[str, Any]:
         """The fields that differ from their defaults."""
@@ -62,11 +64,12 @@ class Sampling:
             alternatives=None
             if doc.get("alternatives") is None
             else integer(doc, "alternatives", 0, 0, MOST_ALTERNATIVES),
+            first=None if doc.get("first") is None else integer(doc, "first", 0, 0, MOST_ID - 1),
         )
 
 
 RECOMMENDED = ("temperature", "top_p", "top_k", "repetition_penalty")
-_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "alternatives")
+_SAMPLING = (*RECOMMENDED, "seed", "alternatives", "first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,8 @@ class Opening:
 
     reply: the client's inbox. head: where the node of stage 1 takes tokens. prompt: so many of the
     ids are the prompt, the others were generated. most: tokens to generate. json: the client reads
-    JSON. schema: JSON schema of the answer, as text; "" for any answer."""
+    JSON. schema: JSON schema of the answer, as text; "" for any answer. given: so many ids at the
+    prompt's end are the answer's beginning, which the client has: its text goes on behind them."""
 
     reply: str
     head: str
@@ -86,6 +90,12 @@ class Opening:
     stop_ids: tuple[int, ...] = ()
     json: bool = False
     schema: str = ""
+    given: int = 0
+
+    @property
+    def answer(self) -> int:
+        """Where the answer's ids begin."""
+        return self.prompt - self.given
 
     def as_doc(self) -> dict[str, Any]:
         """For the wire between stages."""
@@ -99,7 +109,8 @@ class Opening:
             "stop_ids": list(self.stop_ids),
             "json": self.json,
         }
-        return doc | ({"schema": self.schema} if self.schema else {})
+        doc |= {"schema": self.schema} if self.schema else {}
+        return doc | ({"given": self.given} if self.given else {})
 
     @classmethod
     def read(cls, doc: Any) -> Opening:
@@ -117,6 +128,7 @@ class Opening:
                 stop_ids=ids_of(doc, "stop_ids"),
                 json=doc.get("json") is True,
                 schema=text(doc, "schema", MOST_SCHEMA),
+                given=integer(doc, "given", 0, 0, integer(doc, "prompt", 0, 0, MOST_TOKENS)),
             )
         except InvalidArgument as error:
             raise DecodeError(f"a session's opening: {error}") from None
@@ -130,8 +142,9 @@ class GenerateRequest:
     has already, of an attempt before this one; `epoch` counts attempts, and `head` is the node that
     took the last one. budget: seconds. has_seed: the client named a seed.
     routed: a node of stage 1 passed it to this one, which holds its beginning. recommended: fields
-    of the sampling that are taken as the model's owner recommends them, where it does. The rest:
-    `Opening`."""
+    of the sampling that are taken as the model's owner recommends them, where it does. given: ids
+    that the answer begins with, which count as prompt: `max_tokens` are those behind. answered: so
+    many of the prompt's ids were `given`, see `joined`. The rest: `Opening`."""
 
     session: str = ""
     prompt: tuple[int, ...] = ()
@@ -153,7 +166,16 @@ class GenerateRequest:
     routed: bool = False
     recommended: tuple[str, ...] = ()
     schema: str = ""
+    given: tuple[int, ...] = ()
+    answered: int = 0
     json: bool = field(default=False, compare=False)
+
+    def joined(self) -> GenerateRequest:
+        """With the ids that are given as the end of the prompt, which is ids already."""
+        if not self.given:
+            return self
+        prompt, answered = (*self.prompt, *self.given), self.answered + len(self.given)
+        return replace(self, prompt=prompt, given=(), answered=answered)
 
     def as_doc(self) -> dict[str, Any]:
         """For the wire. Defaults are left out."""
@@ -172,12 +194,13 @@ class GenerateRequest:
         lists = {"stop": list(self.stops), "stop_ids": list(self.stop_ids)}
         lists["recommended"] = list(self.recommended)
         doc |= {name: value for name, value in lists.items() if value}
-        for name in ("session", "version", "agent", "epoch", "head", "schema"):
+        for name in ("session", "version", "agent", "epoch", "head", "schema", "answered"):
             if value := getattr(self, name):
                 doc[name] = value
         doc |= {name: True for name in ("json", "fit", "routed") if getattr(self, name)}
-        if self.made:
-            doc["made"] = pack_ids(self.made)
+        for name in ("made", "given"):
+            if ids := getattr(self, name):
+                doc[name] = pack_ids(ids)
         return doc
 
     def encode(self) -> bytes:
@@ -243,6 +266,8 @@ class GenerateRequest:
             routed=doc.get("routed") is True,
             recommended=recommended,
             schema=schema_of(doc),
+            given=ids_of(doc, "given"),
+            answered=integer(doc, "answered", 0, 0, len(prompt)),
             json=doc.get("json") is True,
         )
 

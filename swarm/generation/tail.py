@@ -10,6 +10,7 @@ import numpy as np
 from swarm.errors import InvalidArgument
 from swarm.generation.effects import Outbox, Tell
 from swarm.generation.grammar import Grammar, Grammars
+from swarm.generation.request import MOST_PIECES
 from swarm.generation.sampling import Chosen, choose
 from swarm.generation.session import Session
 from swarm.generation.steps import Token
@@ -39,17 +40,22 @@ class Tail:
         """The id at `index`, to stage 1 and to the client; whether it is the last one. Raises
         `InvalidArgument` where the session's schema lets no token follow, or asks for too much."""
         told = self._told.get(session.key)
-        done = index - session.opening.prompt  # generated before this one
+        opening = session.opening
+        done = index - opening.answer  # of the answer, before this one
         if told is None or (told.stream is not None and told.stream.pushed > done):
             told = self._told[session.key] = _Told(self._stream(session), self._grammar(session))
         before = session.ids[:index]
-        allowed = None
-        if told.grammar is not None:
-            allowed = told.grammar.allowed(before[session.opening.prompt :])
+        allowed, first = None, opening.sampling.first
+        if first is not None and index == opening.prompt:
+            if first >= len(logits):
+                raise InvalidArgument(f"first: {first} is no token of this model")
+            allowed = np.array([first])
+        elif told.grammar is not None:
+            allowed = told.grammar.allowed(before[opening.answer :])
             allowed = allowed[allowed < len(logits)]
             if not len(allowed):
                 raise InvalidArgument("schema: no token of this model can follow")
-        chosen = choose(logits, session.opening.sampling, before, allowed)
+        chosen = choose(logits, opening.sampling, before, allowed)
         # A question of long ago may come late: what was told behind it since stays.
         session.ids[index : index + 1] = [chosen.token]
         text, finish = self._text(session, told, index)
@@ -86,7 +92,7 @@ class Tail:
     def _text(self, session: Session, told: _Told, index: int) -> tuple[str, str]:
         """The text that the id at `index` completes, and why it is the last one, if it is."""
         opening, stream = session.opening, told.stream
-        generated = session.ids[opening.prompt : index + 1]
+        generated = session.ids[opening.answer : index + 1]
         ends = generated[-1] in opening.stop_ids
         text = ""
         if stream is not None:
@@ -96,7 +102,7 @@ class Tail:
                 return text, "stop"
             text = "" if ends else text
         ends = ends or (told.grammar is not None and told.grammar.is_whole(generated))
-        if not ends and len(generated) < opening.most:
+        if not ends and index + 1 - opening.prompt < opening.most:
             return text, ""
         text += "" if stream is None else stream.rest()
         return text, "stop" if ends else "length"
@@ -116,7 +122,7 @@ class Tail:
         if chosen.logprob is not None:
             doc["logprob"] = chosen.logprob
             doc["alternatives"] = [list(one) for one in chosen.alternatives]
-            if self._decode is not None:
+            if self._decode is not None and len(chosen.alternatives) <= MOST_PIECES:
                 ids = (chosen.token, *(one for one, _ in chosen.alternatives))
                 doc["pieces"] = [self._decode([one]) for one in ids]
         if token.finish:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from shards.decoder.texts import CHAT, TOKENIZER, ChatFile, Texts
 from shards.decoder_fields import LanguageHints
+from shards.runtimes.ort import make_session
 from shards.split.split import SplitResult, split
 from shards.zoo.decoder_graph import DecoderShape, decoder
 
 TALKER, CONTEXT = "talker", 512
+LARGE, STRANGER, SILENT = "speaker", "stranger", "silent"  # of `tests/nodes/generation`
 TEMPLATE = (
     "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
     "{% for message in messages %}"
@@ -20,17 +24,38 @@ TEMPLATE = (
     "{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
+SHAPE = DecoderShape(layers=4, vocabulary=256, context=CONTEXT)
 HELLO = [{"role": "user", "content": "Hello."}]
 
 
 @cache
-def talker(stages: int = 2, name: str = TALKER, seed: int = 0) -> SplitResult:
+def talker(stages: int = 2, name: str = TALKER, seed: int = 0, order: int = 1) -> SplitResult:
+    """order: -1 for a tokenizer of other ids."""
     chat = ChatFile(TEMPLATE)
     hints = LanguageHints(
-        context=CONTEXT, files={TOKENIZER: _bytes_as_tokens(), CHAT: chat.to_json()}
+        context=CONTEXT, files={TOKENIZER: _bytes_as_tokens(order), CHAT: chat.to_json()}
     )
-    model = decoder(DecoderShape(layers=4, vocabulary=256, context=CONTEXT), seed=seed)
+    model = whole(seed)
     return split(model, name=name, stages=stages, profile=False, language=hints)
+
+
+@cache
+def whole(seed: int) -> bytes:
+    """The model before it is split."""
+    return decoder(SHAPE, seed=seed)
+
+
+def probabilities(seed: int, ids: Sequence[int]) -> np.ndarray:
+    """Of the token behind each of `ids`, [ids, vocabulary]: by ONNX Runtime alone, in one run of
+    the whole model."""
+    session = make_session(whole(seed))
+    empty = np.zeros((1, SHAPE.kv_heads, 0, SHAPE.head_dim), np.float32)
+    feeds = {each.name: empty for each in session.get_inputs() if each.name.startswith("past")}
+    feeds |= {"input_ids": np.array([ids], np.int64)}
+    feeds |= {"attention_mask": np.ones((1, len(ids)), np.int64)}
+    logits = session.run(["logits"], feeds)[0][0].astype(np.float64)
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 @cache
@@ -46,9 +71,9 @@ def ids_of(messages: list[dict[str, str]], tools: list[dict[str, Any]] | None = 
     return texts().tokenizer.encode(template.render(messages, tools=tools), special=False)
 
 
-def _bytes_as_tokens() -> bytes:
+def _bytes_as_tokens(order: int) -> bytes:
     """One token for each byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[::order]
     maker = Tokenizer(models.BPE(vocab={char: at for at, char in enumerate(alphabet)}, merges=[]))
     maker.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     maker.decoder = decoders.ByteLevel()

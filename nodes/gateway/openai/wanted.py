@@ -11,8 +11,8 @@ from nodes.gateway.openai.tool_calls import call_schema, names_of
 from swarm.errors import InvalidArgument
 from swarm.generation.cascade import MOST_HELD, Cascade
 from swarm.generation.request import (
-    MOST_ALTERNATIVES,
     MOST_BUDGET,
+    MOST_PIECES,
     MOST_TOKENS,
     RECOMMENDED,
     GenerateRequest,
@@ -160,8 +160,8 @@ def _alternatives(doc: Mapping[str, Any], is_chat: bool) -> int | None:
     if not is_chat:
         if doc.get("logprobs") is None:
             return None
-        return integer(doc, "logprobs", 0, 0, MOST_ALTERNATIVES)
-    many = integer(doc, "top_logprobs", 0, 0, MOST_ALTERNATIVES)
+        return integer(doc, "logprobs", 0, 0, MOST_PIECES)
+    many = integer(doc, "top_logprobs", 0, 0, MOST_PIECES)
     if not _flag(doc, "logprobs"):
         if many:
             raise InvalidArgument("top_logprobs: it goes with logprobs")

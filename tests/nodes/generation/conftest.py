@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import nats
 import pytest_asyncio
 from nats.aio.client import Client
-from support.meshes import all_ready, awake, mesh_of
+from support.meshes import add_model, all_ready, awake, mesh_of
+from support.talker import LARGE, SILENT, STRANGER, talker
 
 from nodes.up.mesh import LocalMesh
 
@@ -27,6 +28,23 @@ async def local(language_mesh: LocalMesh) -> AsyncIterator[LocalMesh]:
     await awake(language_mesh)
     yield language_mesh
     await all_ready(language_mesh)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def _pair() -> AsyncIterator[LocalMesh]:
+    async with mesh_of(talker(), "shard-1", "shard-2") as local:
+        await add_model(local, talker(name=LARGE, seed=1), "shard-1", "shard-2")
+        await add_model(local, talker(1, STRANGER, order=-1), "shard-1")
+        await add_model(local, talker(1, SILENT))
+        yield local
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def pair(_pair: LocalMesh) -> AsyncIterator[LocalMesh]:
+    """Two models of one tokenizer, one of another one, and one that no node serves."""
+    await awake(_pair)
+    yield _pair
+    await all_ready(_pair)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

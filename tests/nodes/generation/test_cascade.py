@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+import urllib.request
 
 import pytest
 import pytest_asyncio
 from support.commands import environment
 from support.gateways import address, ask, gateway_of
-from support.meshes import add_model, mesh_of
-from support.talker import HELLO, TALKER, talker
+from support.talker import HELLO, LARGE, SILENT, TALKER
 from support.waiting import eventually
 
 from nodes.up.mesh import LocalMesh
@@ -23,17 +22,15 @@ from swarm.generation.cascade import Cascade
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.processes,
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
 ]
-LARGE, ABSENT = "speaker", "absent"
+ABSENT = "absent"
 ALWAYS, NEVER = 0.0, -1e6  # thresholds
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def local() -> AsyncIterator[LocalMesh]:
-    async with mesh_of(talker(), "shard-1", "shard-2") as local:
-        await add_model(local, talker(name=LARGE, seed=1), "shard-1", "shard-2")
-        yield local
+@pytest_asyncio.fixture(loop_scope="session")
+async def local(pair: LocalMesh) -> LocalMesh:
+    return pair
 
 
 def sessions(local: LocalMesh) -> int:
@@ -120,6 +117,21 @@ async def test_the_command_says_who_answered(local: LocalMesh) -> None:
     assert found["tokens"] == list(wanted.tokens)
 
 
+async def test_a_talk_says_which_model_has_answered(local: LocalMesh) -> None:
+    command = [sys.executable, "-m", "nodes.cli.main", "chat", TALKER, "--max-tokens", "20"]
+    command += ["--nats", local.url, "--mesh", local.name, "--temperature", "0"]
+    pipe = asyncio.subprocess.PIPE
+    for unsure, name in (("0", LARGE), ("-1000000", TALKER)):
+        rule = ("--cascade", LARGE, "--unsure", unsure)
+        process = await asyncio.create_subprocess_exec(
+            *command, *rule, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        out, err = await process.communicate(b"Hello.\n")
+        wanted = await local.mesh.chat(name, HELLO, max_tokens=20).whole()
+        assert out.decode() == f"{wanted.text}\n"
+        assert err.decode() == f"{name} answered\n"
+
+
 async def test_a_gateway_says_which_model_answered(local: LocalMesh) -> None:
     node = await gateway_of(local, "--http", "0")
     url = f"{address(local, node)}/v1/chat/completions"
@@ -133,3 +145,21 @@ async def test_a_gateway_says_which_model_answered(local: LocalMesh) -> None:
         assert "degraded" not in found
     code, _, found = await asyncio.to_thread(ask, url, usual | {"cascade": ABSENT})
     assert (code, found["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_a_gateway_says_that_the_larger_model_could_not_answer(local: LocalMesh) -> None:
+    node = await gateway_of(local, "--http", "0")
+    url = f"{address(local, node)}/v1/chat/completions"
+    body = {"model": TALKER, "messages": HELLO, "max_tokens": 20, "temperature": 0}
+    body |= {"cascade": {"large": SILENT, "below": 0, "patience": 0.3}}
+    wanted = await local.mesh.chat(TALKER, HELLO, max_tokens=20).whole()
+    code, _, found = await asyncio.to_thread(ask, url, body)
+    assert (code, found["model"], found["degraded"]) == (200, TALKER, True)
+    assert found["choices"][0]["message"]["content"] == wanted.text
+    body |= {"stream": True}
+    request = urllib.request.Request(url, json.dumps(body).encode())
+    with await asyncio.to_thread(urllib.request.urlopen, request) as response:
+        lines = (await asyncio.to_thread(response.read)).decode().split("\n\n")
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert chunks
+    assert all(chunk["degraded"] for chunk in chunks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import pty
 import re
@@ -60,6 +61,28 @@ async def test_a_token_comes_with_its_own_text_and_those_of_its_alternatives(
     async for token in local.mesh.generate(TALKER, "Once", max_tokens=5, logprobs=2):
         assert token.pieces[0] == texts().tokenizer.decode([token.token])
         assert len(token.pieces) == 3
+
+
+async def test_an_answer_goes_on_behind_a_beginning_that_is_given(local: LocalMesh) -> None:
+    whole = await local.mesh.generate(TALKER, "Once", max_tokens=30).whole()
+    pieces = [token.text async for token in local.mesh.generate(TALKER, "Once", max_tokens=30)]
+    client = await nats.connect(local.url)
+    for first in (None, 65):
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        body = {"text": "Once", "given": whole.tokens[:10], "max_tokens": 20, "first": first}
+        await client.publish(local.mesh.subjects.generate(TALKER), json.dumps(body).encode(), inbox)
+        found = []
+        while data := (await subscription.next_msg(timeout=GENEROUS)).data:
+            found.append(json.loads(data))
+        tokens = [doc for doc in found if "token" in doc]
+        assert [doc["seq"] for doc in tokens] == list(range(20))
+        if first is None:
+            assert tuple(doc["token"] for doc in tokens) == whole.tokens[10:]
+            assert [doc["text"] for doc in tokens] == pieces[10:]
+        else:
+            assert tokens[0]["token"] == first
+    await client.close()
 
 
 async def test_an_answer_that_may_be_shorter_fits_into_the_context(local: LocalMesh) -> None:

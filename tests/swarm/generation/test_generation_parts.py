@@ -139,7 +139,16 @@ def test_pieces_make_the_text_up_to_its_first_stop_string(text: str, stops: list
 # --- messages -----------------------------------------------------------------------------
 
 OPENING = Opening(
-    "_INBOX.a.1", "_INBOX.b.2", 3, 9, Sampling(temperature=0.5), ("x",), (2,), True, "{}"
+    "_INBOX.a.1",
+    "_INBOX.b.2",
+    3,
+    9,
+    Sampling(temperature=0.5, first=0),
+    ("x",),
+    (2,),
+    True,
+    "{}",
+    2,
 )
 
 
