@@ -15,6 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -173,6 +175,8 @@ def requests_of(load: Load, cut: float, healed: float) -> dict[str, Any]:
         }
     answers = sorted(asked.done - healed for asked in load.asked if asked.status == "OK")
     found["first_answer_after_heal_s"] = next((round(at, 2) for at in answers if at > 0), None)
+    gaps = [after - before for before, after in pairwise(answers)]
+    found["longest_gap_s"] = round(max(gaps, default=inf), 2)
     return found
 
 
