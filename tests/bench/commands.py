@@ -402,7 +402,9 @@ def chaos(
 
 
 def auto(
-    nodes: Annotated[int, typer.Option(min=2, max=32, help="Nodes of role auto.")] = 6,
+    nodes: Annotated[
+        int, typer.Option(min=0, max=32, help="Nodes of role auto; 0: 6, with fade 4.")
+    ] = 0,
     memory: Annotated[int, typer.Option(help="Megabytes that each gives to stages.")] = 60,
     rate: Annotated[
         float, typer.Option(min=0.0, help="Requests a second; 0: 30, cut: 15, fade: 2.")
@@ -424,7 +426,8 @@ def auto(
     from bench.fleets.cutting import CUT, CutPlan
 
     if events == "cut":
-        raise typer.Exit(CUT.run(CutPlan(nodes, memory, rate or 15.0), json_, output=output))
+        raise typer.Exit(CUT.run(CutPlan(nodes or 6, memory, rate or 15.0), json_, output=output))
+    nodes = nodes or (4 if "fade" in events else 6)
     happen = drawn(seed, draw, nodes) if draw else tuple(events.split(","))
     rate = rate or (2.0 if "fade" in happen else 30.0)
     plan = AutoPlan(nodes, memory=memory, rate=rate, events=happen)

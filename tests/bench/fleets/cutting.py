@@ -32,6 +32,7 @@ from bench.fleets.auto import Load, show, workload_of
 from bench.report.frame import Benchmark
 from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir
+from swarm.errors import InvalidArgument
 from swarm.link import LinkMessage
 
 FAR = 2  # of the nodes; a fallback is on each side
@@ -238,7 +239,9 @@ class Halves:
 
 
 async def play(plan: CutPlan, progress: Callable[[str], None]) -> dict[str, Any]:
-    """One run; returns its document. Raises `Unavailable`."""
+    """One run; returns its document. Raises `Unavailable`, `InvalidArgument`."""
+    if plan.nodes <= 2 * FAR:
+        raise InvalidArgument(f"--nodes {plan.nodes}: {FAR} stand behind the link, and more here")
     workload = await asyncio.to_thread(workload_of, STAGES)
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="swarm-auto-"))) / "model"
