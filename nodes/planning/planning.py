@@ -44,7 +44,7 @@ from swarm.plans.links import NEAR
 from swarm.plans.picture import auto_nodes, named_by_hand
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.plans.replicating import change, slot_loads
-from swarm.plans.slots import AutoNode, Claim, empty, fill, to_hold
+from swarm.plans.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
 from swarm.plans.slowing import Slowing, each_run
 from swarm.wire.codec_choice import candidates, results_rule
 from swarm.wire.tensors import known_codecs
@@ -52,7 +52,8 @@ from swarm.wire.tensors import known_codecs
 log = logging.getLogger("swarm.planning")
 
 DECIDE_EVERY = 3 * BEAT  # seconds
-READ_EVERY = 10.0  # seconds: an announcement may be lost
+READ_EVERY = 10.0  # seconds: an announcement may be lost …
+READ_AGAIN = 1.0  # … and where others fill slots of a later plan, one was
 LOOK_PAUSE = 0.05  # seconds: news that come together are one look
 LISTEN_FIRST = 1.0  # seconds for which a new node takes no slot: it has not heard of all claims
 PACE_EVERY = 3.0  # seconds between two looks at how long requests take here
@@ -202,6 +203,9 @@ class Planning:
             tended.read_at = now
         alive = self._peers.alive()
         nodes = auto_nodes(alive, info.model, info.version)
+        if now - tended.read_at >= READ_AGAIN and is_behind(tended.stored.plan, nodes):
+            tended.stored = await self._plans.read(info.model, info.version)
+            tended.read_at = now
         named = named_by_hand(alive, info.model, info.version, info.last)
         me = next((node for node in nodes if node.node == self._peers.node), None)
         if me is None or now - self._began < LISTEN_FIRST:

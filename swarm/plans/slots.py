@@ -102,6 +102,12 @@ def empty(plan: PlanInForce, filled: dict[str, int]) -> list[int]:
     return [number for number in range(len(plan.slots)) if number not in taken]
 
 
+def is_behind(plan: PlanInForce | None, nodes: Iterable[AutoNode]) -> bool:
+    """Whether a node fills a slot of a later plan than this one: its announcement was lost."""
+    number = 0 if plan is None else plan.number
+    return any(node.claim is not None and node.claim.number > number for node in nodes)
+
+
 def to_hold(
     plan: PlanInForce | None,
     me: AutoNode,

@@ -25,7 +25,7 @@ from swarm.plans.drafts import Draft, Partition, StageFacts, predicted, with_rep
 from swarm.plans.links import NEAR, NodeLink
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.plans.replicating import change, slot_loads
-from swarm.plans.slots import AutoNode, Claim, empty, fill, to_hold
+from swarm.plans.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
 
 TICK = 0.5  # seconds
 BEAT = 0.6  # seconds between two looks without news
@@ -34,6 +34,7 @@ LISTEN = 1.0  # seconds for which a new node takes no slot
 LOAD = 1.0  # seconds for which a node loads
 DRAFT = 0.02  # seconds for which it makes a draft
 READ_WITHIN, READ_EVERY, MISSED = 0.3, 10.0, 0.01  # seconds; share of announcements that are lost
+READ_AGAIN, ANSWER = 1.0, 0.05  # seconds between two readings, and that one takes
 LEAVES = 2.0  # seconds for which a node that leaves still serves
 STAGES = tuple(StageFacts(2000 + 100 * n, need=10, file=1_000_000) for n in range(8))
 MODEL, VERSION = "m", "1"
@@ -61,6 +62,7 @@ class Device:
     digest: int = 0
     plan: PlanInForce | None = None
     revision: int = 0
+    read_at: float = -inf
     place: int = PROPOSERS
     looks: int = 0
     looks_at: float = inf
@@ -267,6 +269,9 @@ class World:
             device.loads = None
         nodes = [entry for _, entry in device.picture.values()]
         plan, before = device.plan, device.picture[device.node][1]
+        if self.now - device.read_at >= READ_AGAIN and is_behind(plan, nodes):
+            device.read_at = self.now
+            self._reads(device, ANSWER)
         filled = {} if plan is None else self._fill(device, plan, nodes)
         slot = filled.get(device.node)
         device.claim = None if plan is None or slot is None else Claim(plan.number, slot)
