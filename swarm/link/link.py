@@ -1,8 +1,9 @@
 """A supervised connection to NATS for the hot path: features, results, acks, gossip.
 
 nats-py wakes two tasks for each message, copies the payload four times and parses headers as
-e-mail. Callbacks run inside the read: they must not block. An exception in one is logged and
-counted, and ends nothing.
+e-mail, so it is used only for the object store of large deltas (`swarm.learning.delta_store`).
+Callbacks run inside the read: they must not block. An exception in one
+is logged and counted, and ends nothing.
 
 Publishing never waits. While there is no connection it raises `NotConnected` and keeps nothing:
 features that are sent late are stale.

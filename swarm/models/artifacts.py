@@ -121,12 +121,10 @@ class _About:
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """One bucket. kept_for: seconds after which what it holds goes by itself; 0: never. All methods
-    raise `Unavailable` when the server cannot be reached."""
+    """One bucket. All methods raise `Unavailable` when the server cannot be reached."""
 
     link: Link
     bucket: str
-    kept_for: float = 0.0
 
     @property
     def _stream(self) -> str:
@@ -157,7 +155,6 @@ class ObjectStore:
                     "subjects": [f"$O.{self.bucket}.C.>", f"$O.{self.bucket}.M.>"],
                     "storage": "file",
                     "discard": "new",
-                    "max_age": int(self.kept_for * 1e9),
                     "allow_rollup_hdrs": True,
                     "allow_direct": True,
                 },
