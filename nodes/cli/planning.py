@@ -114,14 +114,14 @@ def measured_of(model: str, silent: bool) -> Measured:
 
     with progress(f"timing the segments of {model}", silent=silent):
         try:
-            result = split(model, name="planned", stages=MOST_SEGMENTS)
+            result = split(model, name="planned", stages=MOST_SEGMENTS, time_whole=True)
         except SplitError as error:
             if not error.possible:
                 raise
-            result = split(model, name="planned", stages=error.possible)
-        whole = split(model, name="planned", stages=1).manifest.shards[-1].compute_ms
+            result = split(model, name="planned", stages=error.possible, time_whole=True)
     measured = _of_manifest(result.manifest)
-    return replace(measured, name=Path(model).stem, segments=scaled(measured.segments, whole))
+    segments = scaled(measured.segments, result.whole_ms)
+    return replace(measured, name=Path(model).stem, segments=segments)
 
 
 def scaled(segments: tuple[Segment, ...], whole_ms: float) -> tuple[Segment, ...]:

@@ -73,6 +73,7 @@ def predict(problem: Problem, ranges: Sequence[Range]) -> Prediction:
     range."""
     by_name = {device.name: device for device in problem.devices}
     _check(problem, ranges, by_name)
+    ways = _Ways(problem, by_name)
     compute, crossings, memory, periods = [], [], {}, []
     lacks = ""
     for number, each in enumerate(ranges):
@@ -89,17 +90,16 @@ def predict(problem: Problem, ranges: Sequence[Range]) -> Prediction:
         if number:
             before = ranges[number - 1]
             size = problem.segments[each.start - 1].out
-            crossings.append(_slowest(problem, before.devices, each.devices, size, by_name))
+            crossings.append(ways.between(before.devices, each.devices, size))
     first, last = ranges[0].devices, ranges[-1].devices
     if problem.source:
         source = (problem.source,)
         if problem.stays and first != source:
             lacks = lacks or f"its input would leave {problem.source}"
         if first != source:
-            crossings.insert(0, _edge(problem, source, first, problem.input_bytes, by_name))
+            crossings.insert(0, ways.at_source(source, first, problem.input_bytes))
         if last != source:
-            size = problem.segments[-1].out
-            crossings.append(_edge(problem, last, source, size, by_name))
+            crossings.append(ways.at_source(last, source, problem.segments[-1].out))
     latency = sum(compute) + sum(each.ms for each in crossings)
     period = max([*periods, *(each.fills_ms for each in crossings)])
     return Prediction(latency, period, tuple(compute), tuple(crossings), memory, lacks)
@@ -120,33 +120,28 @@ def _check(problem: Problem, ranges: Sequence[Range], by_name: Mapping[str, Devi
         raise PlanError("a device has two ranges")
 
 
-def _slowest(
-    problem: Problem,
-    senders: Sequence[str],
-    receivers: Sequence[str],
-    size: int,
-    by_name: Mapping[str, Device],
-) -> Crossing:
-    found = []
-    for sender in senders:
-        for receiver in receivers:
-            link = problem.link_of(by_name[sender].site, by_name[receiver].site)
-            ms, fills, codec = problem.way(size, link)
-            found.append(Crossing(sender, receiver, size, ms, fills, codec.name))
-    return max(found, key=lambda each: each.ms)
+class _Ways:
+    """The messages of a problem's plans."""
 
+    def __init__(self, problem: Problem, by_name: Mapping[str, Device]) -> None:
+        self._problem = problem
+        self._by_name = by_name
 
-def _edge(
-    problem: Problem,
-    senders: Sequence[str],
-    receivers: Sequence[str],
-    size: int,
-    by_name: Mapping[str, Device],
-) -> Crossing:
-    """From or to the source: with what the source does for it, for it has no range that counts
-    it."""
-    way = _slowest(problem, senders, receivers, size, by_name)
-    return replace(way, ms=way.ms + problem.handling_ms(by_name[problem.source], size))
+    def between(self, senders: Sequence[str], receivers: Sequence[str], size: int) -> Crossing:
+        """The slowest of the messages that these devices may send to those."""
+        found = []
+        for sender in senders:
+            for receiver in receivers:
+                sites = self._by_name[sender].site, self._by_name[receiver].site
+                ms, fills, codec = self._problem.way(size, self._problem.link_of(*sites))
+                found.append(Crossing(sender, receiver, size, ms, fills, codec.name))
+        return max(found, key=lambda each: each.ms)
+
+    def at_source(self, senders: Sequence[str], receivers: Sequence[str], size: int) -> Crossing:
+        """From or to the source: with what the source does for it, for it has no range that counts
+        it."""
+        way, source = self.between(senders, receivers, size), self._by_name[self._problem.source]
+        return replace(way, ms=way.ms + self._problem.handling_ms(source, size))
 
 
 def _no_room(device: Device, need: int) -> str:

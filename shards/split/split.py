@@ -27,6 +27,7 @@ from shards.split.balance import LINK_BYTES_PER_MS
 from shards.split.check import CheckReport, check_split, find_example
 from shards.split.decoder_split import split_decoder
 from shards.split.plan import Plan, SplitOptions, plan_cuts
+from shards.split.profile import run_chain
 from shards.task.task import Task
 from shards.task.wish import Wish
 from shards.task_graph.give import give_task
@@ -34,11 +35,13 @@ from shards.task_graph.give import give_task
 
 @dataclass(frozen=True)
 class SplitResult:
-    """A manifest, its files by name, and notes for the caller about the split."""
+    """A manifest, its files by name, and notes for the caller about the split. whole_ms: median
+    milliseconds of the whole model, 0.0 where they were not asked for or could not be measured."""
 
     manifest: Manifest
     files: dict[str, bytes]
     notes: tuple[str, ...] = ()
+    whole_ms: float = 0.0
 
 
 def split(
@@ -57,6 +60,7 @@ def split(
     created: str | None = None,
     language: LanguageHints | None = None,
     task: Wish | None = None,
+    time_whole: bool = False,
 ) -> SplitResult:
     """Split a model, given as a path or as bytes, into `stages` shards of equal measured time.
 
@@ -68,7 +72,8 @@ def split(
     timed and proved with; without it, seeded synthetic input is used. `bandwidth` is the link's, in
     bytes per millisecond: the bytes of a cut count as time of the stage that sends them. `created`
     is an RFC 3339 time, now by default. `task` says what the model is for: the manifest tells it,
-    and the graph gets its arithmetic (see `shards.task_graph`).
+    and the graph gets its arithmetic (see `shards.task_graph`). `time_whole` times the whole model
+    beside its parts.
 
     A language model with its cache is cut at the ends of layers, and keeps its states in the
     stages; `language` tells about it what its graph does not, and has its tokenizer and chat
@@ -129,6 +134,10 @@ def split(
         report = check_split(
             whole, parts, types, feeds, tolerance=tolerance, budget_s=1.0 if profile else 0.0
         )
+    whole_ms = 0.0
+    if time_whole and whole is not None and feeds is not None:
+        uncut = layer_range(graph, 0, len(graph), first=True, last=True)
+        [whole_ms] = run_chain([(uncut, whole)], [feeds], budget_s=1.0).times_ms
     notes = (*task_notes, *found.notes, *report.notes)
     specs = _specs(types, parts, report)
     staged = list(enumerate(parts, start=0 if found.edge is not None else 1))
@@ -158,7 +167,7 @@ def split(
         },
         task=None if told is None else told.to_doc(),
     )
-    return SplitResult(Manifest.from_json(manifest.to_json()), files, notes)
+    return SplitResult(Manifest.from_json(manifest.to_json()), files, notes, whole_ms)
 
 
 def _with_task(lighter: bytes | None, wish: Wish, told: Task) -> bytes | None:
