@@ -48,8 +48,9 @@ class Duties:
             "rollouts": self._judging.run,
             "lane moves": LaneMoves(connection, versions.all).run,
             "weights": versions.loader.follower.run,
-            "wanted nodes": self._wanting.run,
         }
+        if auto is None:  # else slots are what wants nodes
+            self._parts["wanted nodes"] = self._wanting.run
         if config.role == WARM:
             standby = Standby(connection, versions.all, self._wanting, take)
             events.append(standby.on_event)

@@ -22,15 +22,14 @@ from nodes.planning.measuring import Measuring
 from nodes.planning.own_link import OwnLink
 from nodes.planning.places import AutoPlaces
 from nodes.planning.quota import cores_left
+from nodes.planning.replicas import Replicas
 from nodes.planning.searching import Searching
 from nodes.versions.serving import Serving, by_stage, link_rate
 from nodes.versions.versions import Versions
 from shards.manifest import Manifest
 from shards.runtimes.memory import free_bytes, need_of
 from swarm.errors import SwarmError
-from swarm.fleet.advertised import burning_models, fills_entry, of_load, pace_entry
-from swarm.fleet.scaling import Scaling
-from swarm.fleet.warm_pool import states_of
+from swarm.fleet.advertised import fills_entry, of_load, pace_entry
 from swarm.gossip import Event
 from swarm.link import Link
 from swarm.model import ModelInfo
@@ -43,7 +42,6 @@ from swarm.plans.links import KEY as LINK_KEY
 from swarm.plans.links import NEAR
 from swarm.plans.picture import auto_nodes, named_by_hand
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
-from swarm.plans.replicating import change, slot_loads
 from swarm.plans.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
 from swarm.plans.slowing import Slowing, each_run
 from swarm.wire.codec_choice import candidates, results_rule
@@ -78,7 +76,7 @@ class _Tended:
     proposing: Proposing = field(default_factory=Proposing)
     drafts: Drafting = field(default_factory=Drafting)
     slowing: Slowing = field(default_factory=Slowing)
-    scaling: Scaling = field(default_factory=Scaling)
+    replicas: Replicas = field(default_factory=Replicas)
     told: list[int] = field(default_factory=list)  # the pace that is gossiped
     batches: dict[int, list[int]] = field(default_factory=dict)  # as last seen, by stage
     looked_at: float = -inf
@@ -215,6 +213,8 @@ class Planning:
         filled = {} if plan is None else fill(plan, nodes)
         self._take(info.version, tended, me, nodes, filled.get(me.node))
         place = place_of(f"{info.model}/{info.version}", me.node, [node.node for node in nodes])
+        if plan is not None and (place == 0 or tended.slot is not None):
+            tended.replicas.look(plan, info.last, filled, alive, now)
         if place >= PROPOSERS:
             tended.lacking = ""  # others look
         else:
@@ -386,13 +386,7 @@ class Planning:
         nodes: Sequence[AutoNode],
     ) -> None:
         """Give a busy slot one of the nodes that fill none, or take one back."""
-        stages = [(plan.model, plan.version, stage.stage) for stage in tended.manifest.shards]
-        alive = self._peers.alive()
-        states = states_of(alive, [where for where in stages if where[2] > 0])
-        loads = slot_loads(plan, filled, states)
-        burning = burning_models(alive) & {plan.model}
-        wanted = tended.scaling.observe(loads, time.monotonic(), burning)
-        found = change(plan, filled, nodes, loads, wanted, tended.scaling.helped)
+        found = tended.replicas.change(plan, filled, nodes)
         if found is None:
             return
         by = self._peers.node
@@ -437,7 +431,8 @@ class Planning:
         """Fields of a status document."""
         plans = [self._status_of(v, tended) for v, tended in self._tended.items()]
         link = {} if self._link_told == NEAR else {"link": asdict(self._link_told)}
-        return {"plans": plans, **link}
+        wanted = [row for tended in self._tended.values() for row in _wanted_of(tended)]
+        return {"plans": plans, **link, **({"wanted": wanted} if wanted else {})}
 
     def _status_of(self, version: str, tended: _Tended) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -458,6 +453,14 @@ class Planning:
                 slot = plan.slots[tended.slot]
                 document["slot"] = [slot.first, slot.last]
         return document
+
+
+def _wanted_of(tended: _Tended) -> list[dict[str, Any]]:
+    """Of the slot that this node fills."""
+    plan, slot = tended.stored.plan, tended.slot
+    if plan is None or slot is None or slot >= len(plan.slots):
+        return []
+    return tended.replicas.rows(plan, slot)
 
 
 def facts_of(manifest: Manifest, info: ModelInfo, codec: str) -> tuple[StageFacts, ...]:
