@@ -366,3 +366,9 @@ def test_the_cut_after_a_matmul_is_after_its_bias() -> None:
     params = weights(1, w=(8, 8), b=(8,))
     graph = Graph.of(make(nodes, [value("x", [2, 8])], [value("y", [2, 8])], params))
     assert sensible_cuts(graph, infer_types(graph)) == [2]
+
+
+def test_the_whole_model_is_timed_beside_its_parts_where_that_is_asked_for() -> None:
+    model = mlp(layers=6).SerializeToString()
+    assert split(model, name="m", stages=3, time_whole=True).whole_ms > 0
+    assert split(model, name="m", stages=3).whole_ms == 0.0
