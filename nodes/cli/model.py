@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -16,7 +16,7 @@ from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from nodes.cli.model_options import PushOptions, SplitOptions
 from nodes.cli.objective import objective_of, set_objective
 from nodes.cli.options import SignedTarget, Target
-from nodes.cli.planning import cuts_of
+from nodes.cli.planning import read_plan_file
 from nodes.cli.tasks import task_lines, wish_of
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
@@ -33,9 +33,13 @@ from swarm.fleet.events import ensure_events
 from swarm.learning.weights import Weights
 from swarm.link import jetstream
 from swarm.models.replicas import raise_all_replicas
+from swarm.plans.document import outline
 from swarm.scratch import Scratch
 from swarm.security.sealed import ModelKey
 from swarm.transport.lane import check_one_domain, find_streams
+
+if TYPE_CHECKING:
+    from nodes.cli.push_plan import PushedPlan
 
 TOY = "toy"
 
@@ -93,7 +97,7 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
 
     wish = wish_of(options)
     named: list[list[str] | str] = [c for c in options.cuts.split(",") if c]
-    cuts = cuts_of(options.plan) if options.plan else named or None
+    cuts = read_plan_file(options.plan).cuts if options.plan else named or None
     model, language = read_source(file)
     with progress(f"splitting {file}: timing its segments", silent=as_json):
         result = split(
@@ -225,15 +229,28 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
         for name in manifest.files():
             fetch(name)  # raises where the file is not the one of the manifest
         files = {name: Path(folder) / name for name in manifest.files()}
+        plan = None
+        if options.freeze and not options.plan:
+            raise InvalidArgument("--freeze goes with --plan; else `swarm model plan --freeze`")
+        if options.plan:
+            from nodes.cli.push_plan import PushedPlan  # other pushes plan nothing
+
+            plan = await PushedPlan.of(client, options.plan, manifest, options.freeze)
         if names := dict.fromkeys(codecs.for_features() + codecs.for_results()):
             with progress(f"measuring the error of {', '.join(names)}", silent=target.json):
                 manifest = await with_codecs(manifest, folder, codecs)
         if key is None:
-            return await push(client, manifest, files)
-        with Scratch("sealed") as sealed:
-            return await push(client, *await sealed_version(client, manifest, files, key, sealed))
+            return await push(client, manifest, files, plan)
+        with Scratch("sealed") as scratch:
+            sealed = await sealed_version(client, manifest, files, key, scratch)
+            return await push(client, *sealed, plan)
 
-    async def push(client: swarm.Mesh, manifest: Manifest, files: dict[str, Path]) -> int:
+    async def push(
+        client: swarm.Mesh,
+        manifest: Manifest,
+        files: dict[str, Path],
+        plan: PushedPlan | None,
+    ) -> int:
         objective = objective_of(options.p99, options.errors)
         await _check_domain(client, manifest.model, manifest.version)
         size = sum(path.stat().st_size for path in files.values())
@@ -255,6 +272,9 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
             await on_record(client, "promote", info.model, info.version, previous=previous)
         serving = await client.registry.serving(info.model)
         doc: dict[str, Any] = {"model": info.model, "version": info.version, "serving": serving}
+        made = None if plan is None else await plan.put_in_force(client, info.model, info.version)
+        if made is not None:
+            doc["plan"] = made.document()
         if target.json:
             print_json(doc | manifest.codecs_doc() | ({"raised": raised} if raised else {}))
         else:
@@ -262,6 +282,9 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
                 copies = f"{jetstream.replicas_of(client.link)} servers keep"
                 out.print(f"{copies} what one server kept: {', '.join(raised)}", soft_wrap=True)
             out.print(f"pushed {info.model}@{info.version}; version {serving} serves")
+            if made is not None:
+                held = "; frozen: nodes propose no other one" if made.frozen else ""
+                out.print(f"plan {made.number} is in force: {outline(made)}{held}", soft_wrap=True)
             for line in codecs_lines(manifest):
                 out.print(line, soft_wrap=True)
             out.print(

@@ -29,7 +29,8 @@ Planned = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="NAME or NAME@VERSION in the mesh; with --devices an ONNX file, or a split folder.",
+        help="NAME or NAME@VERSION in the mesh; with --devices an ONNX file, a split folder; with "
+        "--devices mesh any of them.",
     ),
 ]
 Name = Annotated[str, typer.Argument(metavar="MODEL", help="NAME.")]
@@ -143,8 +144,12 @@ def plan(
     freeze: bool | None = seldom(
         None, "Keep to the plan, whoever comes; or plan again.", "--freeze/--unfreeze"
     ),
-) -> int | Ran:
+) -> Ran:
     """Which layers run where: as nodes of role auto have it in force, or ahead, with --devices."""
+    if options.devices == "mesh":
+        from nodes.cli.planning_mesh import run_plan_for_mesh
+
+        return run_plan_for_mesh(model, options, target)
     if options.devices:
         from nodes.cli.planning import run_plan_ahead
 

@@ -43,7 +43,8 @@ class PlanOptions:
 
     devices: str = option(
         "",
-        "A TOML file of devices and links: plan for them, ahead of any mesh (`shards/planning`).",
+        "A TOML file of devices and links: plan for them, ahead of any mesh (`shards/planning`); "
+        "or mesh: for its nodes of role auto, as they tell of themselves.",
     )
     objective: str = seldom(
         "latency",
@@ -137,6 +138,12 @@ class PushOptions:
         "An .npz file with an array for each input, axis 0 the sample: for the errors of these "
         "codecs. Empty: seeded values, which say less.",
     )
+    plan: str = seldom(
+        "",
+        "A plan's file (`swarm model plan --devices mesh -o`): it is put in force for the mesh's "
+        "nodes of role auto, in the place of the one they made.",
+    )
+    freeze: bool = seldom(False, "With --plan: nodes keep to it, and propose no other one.")
     p99: P99 = ""
     errors: Errors = ""
 

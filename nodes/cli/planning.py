@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from nodes.cli.model_options import PlanOptions
-from nodes.console import err, guarded, out, print_json
+from nodes.console import err, out, print_json
 from nodes.progress import progress
 from shards.errors import PlanError, SplitError
 from shards.manifest import Manifest, read_dir
@@ -29,63 +29,80 @@ LANE = 48  # characters of a request's time
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A model's segments. cuts: the tensors behind each segment but the last, as `split` takes
-    them."""
+    them. source_sha256: of the file that it was made from."""
 
     name: str
     segments: tuple[Segment, ...]
     cuts: tuple[tuple[str, ...], ...]
     input_bytes: int
+    source_sha256: str = ""
 
 
-def run_plan_ahead(model: str, options: PlanOptions, as_json: bool) -> int:
-    """Returns the exit code. Exit 1 where no plan can run."""
-
-    async def main() -> int:
-        objective, fleet = _objective(options.objective), read_fleet(_text_of(options.devices))
-        measured = measured_of(model, as_json)
-        problem = Problem(
-            measured.segments,
-            fleet.devices,
-            objective,
-            fleet.links,
-            fleet.link,
-            fleet.codecs,
-            options.most_error,
-            fleet.source,
-            fleet.stays,
-            measured.input_bytes,
-            options.latency_ms or float("inf"),
-            options.rate,
-        )
-        plan = make_plan(problem)
-        document = document_of(measured, problem, plan)
-        if options.output:
-            _write(document, options.output)
-        if as_json:
-            print_json(document)
-        else:
-            _show(document, model, options.output)
-        if options.plot:
-            _plot(document, options.plot)
-        return 0
-
-    return guarded(main, as_json)
+async def run_plan_ahead(model: str, options: PlanOptions, as_json: bool) -> None:
+    """`swarm model plan --devices FILE`. Raises `PlanError` where no plan can run."""
+    objective, fleet = objective_of(options.objective), read_fleet(_text_of(options.devices))
+    measured = measured_of(model, as_json)
+    problem = Problem(
+        measured.segments,
+        fleet.devices,
+        objective,
+        fleet.links,
+        fleet.link,
+        fleet.codecs,
+        options.most_error,
+        fleet.source,
+        fleet.stays,
+        measured.input_bytes,
+        options.latency_ms or float("inf"),
+        options.rate,
+    )
+    conclude_plan(document_of(measured, problem, make_plan(problem)), model, options, as_json)
 
 
-def _objective(text: str) -> Objective:
+def conclude_plan(
+    document: Mapping[str, Any], model: str, options: PlanOptions, as_json: bool
+) -> None:
+    """Write, show and draw a plan, as the options say. Raises `InvalidArgument`."""
+    if options.output:
+        _write(document, options.output)
+    if as_json:
+        print_json(document)
+    else:
+        _show(document, model, options.output)
+    if options.plot:
+        _plot(document, options.plot)
+
+
+def objective_of(text: str) -> Objective:
+    """Raises `InvalidArgument`."""
     try:
         return Objective(text)
     except ValueError:
         raise InvalidArgument(f"--objective {text}: it is {', '.join(Objective)}") from None
 
 
-def cuts_of(path: str) -> list[list[str]]:
-    """The cuts of a plan's file, as `shards.split` takes them. Raises `InvalidArgument`."""
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """What a plan's file is read for. cuts: as `shards.split` takes them. devices: of each stage.
+    source_sha256: of the model's file, "" where it does not tell."""
+
+    cuts: list[list[str]]
+    devices: list[list[str]]
+    source_sha256: str
+
+
+def read_plan_file(path: str) -> PlanFile:
+    """Raises `InvalidArgument`."""
     try:
-        cuts = json.loads(_text_of(path))["cuts"]
-        if all(isinstance(name, str) for cut in cuts for name in cut):
-            return [list(cut) for cut in cuts]
-    except (ValueError, KeyError, TypeError):
+        document = json.loads(_text_of(path))
+        cuts = [list(cut) for cut in document["cuts"]]
+        devices = [list(stage["devices"]) for stage in document["stages"]]
+        names = [name for part in (*cuts, *devices) for name in part]
+        digest = document.get("source_sha256", "")
+        is_plan = all(isinstance(name, str) for name in (*names, digest)) and all(devices)
+        if is_plan and len(devices) == len(cuts) + 1:
+            return PlanFile(cuts, devices, digest)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     raise InvalidArgument(f"{path} is no plan: make one with `swarm model plan … -o {path}`")
 
@@ -109,7 +126,7 @@ def measured_of(model: str, silent: bool) -> Measured:
     `ShardsError`."""
     if Path(model).is_dir():
         manifest, _ = read_dir(model)
-        return _of_manifest(manifest)
+        return of_manifest(manifest)
     from shards.split.split import split
 
     with progress(f"timing the segments of {model}", silent=silent):
@@ -119,7 +136,7 @@ def measured_of(model: str, silent: bool) -> Measured:
             if not error.possible:
                 raise
             result = split(model, name="planned", stages=error.possible, time_whole=True)
-    measured = _of_manifest(result.manifest)
+    measured = of_manifest(result.manifest)
     segments = scaled(measured.segments, result.whole_ms)
     return replace(measured, name=Path(model).stem, segments=segments)
 
@@ -135,7 +152,10 @@ def scaled(segments: tuple[Segment, ...], whole_ms: float) -> tuple[Segment, ...
     return tuple(replace(s, ms=s.ms * factor + s.weights * per_byte) for s in segments)
 
 
-def _of_manifest(manifest: Manifest) -> Measured:
+def of_manifest(manifest: Manifest) -> Measured:
+    """Its stages are the segments. Raises `PlanError`."""
+    if manifest.decoder is not None:
+        raise PlanError("a language model's stages keep its sessions: it is not planned")
     shards = [shard for shard in manifest.shards if shard.stage > 0]
     if len(shards) < len(manifest.shards):
         raise PlanError("the model has edge layers already: plan for the file that it is made from")
@@ -150,7 +170,8 @@ def _of_manifest(manifest: Manifest) -> Measured:
         for shard in shards
     )
     cuts = tuple(tuple(spec.name for spec in shard.sends) for shard in shards[:-1])
-    return Measured(manifest.model, segments, cuts, sum(spec.nbytes for spec in manifest.inputs))
+    arrives = sum(spec.nbytes for spec in manifest.inputs)
+    return Measured(manifest.model, segments, cuts, arrives, manifest.source_sha256)
 
 
 # --- what people and programs read ----------------------------------------------------------
@@ -161,6 +182,7 @@ def document_of(measured: Measured, problem: Problem, plan: Plan) -> dict[str, A
     found = plan.prediction
     return {
         "model": measured.name,
+        "source_sha256": measured.source_sha256,
         "objective": str(problem.objective),
         "latency_ms": round(found.latency_ms, 3),
         "requests_per_s": round(found.rate, 2),
@@ -243,12 +265,28 @@ def _show(document: Mapping[str, Any], model: str, written: str) -> None:
     out.print(table)
     for line in lanes(document):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
+    for device in document.get("devices", ()):
+        out.print(device_line(device), markup=False, highlight=False, soft_wrap=True)
     for other in document["others"]:
         out.print(f"not {other['plan']}: {other['why']}", markup=False, highlight=False)
     make = "" if written else "swarm model plan … -o plan.json; "
-    file = "FILE" if Path(model).is_dir() else model
-    split = f"swarm model split {file} --plan {written or 'plan.json'} -o FOLDER"
-    err.print(f"next: {make}{split}", markup=False, highlight=False, soft_wrap=True)
+    plan, is_file = written or "plan.json", Path(model).is_file()
+    then = f"swarm model split {model if is_file else 'FILE'} --plan {plan} -o FOLDER"
+    if "devices" in document:
+        push = f"swarm model push {model if Path(model).is_dir() else 'FOLDER'} --plan {plan}"
+        then = f"{then}; {push}" if is_file else push
+    err.print(f"next: {make}{then}", markup=False, highlight=False, soft_wrap=True)
+
+
+def device_line(device: Mapping[str, Any]) -> str:
+    """What a node of the mesh has told, for people."""
+    room = device["memory_mb"]
+    link = device["link"] or {}
+    ways = "".join(
+        f", {link[way] * 8 / 1e6:.3g} Mbit/s {way}" for way in ("down", "up") if link.get(way)
+    )
+    far = f", server {link['round_trip_us'] / 1e3:.1f} ms away{ways}" if link else ""
+    return f"{device['name']}: times {device['times']}" + (f", {room} MB" if room else "") + far
 
 
 def lanes(document: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ takes seconds of a thread: so it is looked for only while the present plan runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -32,6 +32,7 @@ from swarm.plans.drafts import (
 from swarm.plans.links import NEAR
 from swarm.plans.slots import AutoNode
 from swarm.wire.codec_choice import COSTS, SLOWER
+from swarm.wire.tensors import Coding
 
 SERVER = "server:"  # no node's id: where requests come from, and results go to
 MOST_SIZE = 400  # stages times nodes: two seconds of a core
@@ -87,7 +88,7 @@ def problem_of(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Probl
         Device(
             node.node,
             memory=max(1, node.room),
-            site=node.host or node.node,
+            site=site_of(node),
             times=tuple(us / 1e3 for us in pace[node.node]),
             session=0,  # a stage's need counts it
         )
@@ -100,8 +101,21 @@ def problem_of(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Probl
         return Problem(segments, tuple(devices), Objective.THROUGHPUT)
     # The server computes nothing: it has no memory to speak of, and no speed.
     devices.append(Device(SERVER, 1e-6, 0.5, SERVER, session=0))
-    ends = {node.host or node.node: node.link for node in nodes} | {SERVER: NEAR}
-    links = {
+    return Problem(
+        segments,
+        tuple(devices),
+        Objective.THROUGHPUT,
+        site_links(nodes),
+        codecs=codecs_of(stages[0].received_as),
+        source=SERVER,
+        input_bytes=stages[0].receives,
+    )
+
+
+def site_links(nodes: Iterable[AutoNode]) -> dict[tuple[str, str], Link]:
+    """Between the hosts of nodes, and from each to the server, where one of the two is slow."""
+    ends = {site_of(node): node.link for node in nodes} | {SERVER: NEAR}
+    return {
         (one, other): Link(
             min(a.up or inf, b.down or inf), (a.round_trip_us + b.round_trip_us) / 1e3
         )
@@ -109,19 +123,23 @@ def problem_of(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Probl
         for other, b in ends.items()
         if one != other and (a != NEAR or b != NEAR)
     }
-    costs = [(coding, COSTS[coding]) for coding in stages[0].received_as]
-    codecs = [
-        Codec(f"{coding.lossy}+{coding.zstd}", 1 / cost.ratio, cost.seconds * SLOWER * 1e9)
+
+
+def site_of(node: AutoNode) -> str:
+    """Its host; a node of which nobody knows that is a site of its own."""
+    return node.host or node.node
+
+
+def codecs_of(codings: Iterable[Coding]) -> tuple[Codec, ...]:
+    """Those in which tensors may travel, and none."""
+    costs = [(coding, COSTS[coding]) for coding in codings]
+    return NO_CODEC, *(
+        Codec(
+            "+".join(filter(None, (coding.lossy, "zstd" if coding.zstd else ""))),
+            1 / cost.ratio,
+            cost.seconds * SLOWER * 1e9,
+        )
         for coding, cost in costs
-    ]
-    return Problem(
-        segments,
-        tuple(devices),
-        Objective.THROUGHPUT,
-        links,
-        codecs=(NO_CODEC, *codecs),
-        source=SERVER,
-        input_bytes=stages[0].receives,
     )
 
 

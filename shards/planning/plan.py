@@ -189,20 +189,28 @@ def _why_not(problem: Problem, other: Prediction, chosen: Prediction) -> str:
 
 def rivals(problem: Problem) -> Iterator[tuple[str, list[Range]]]:
     """The rules that people use instead, for devices in the order of the problem."""
-    count, devices = len(problem.segments), problem.devices
+    count, devices = len(problem.segments), _with_room(problem)
     fastest = min(devices, key=lambda d: sum(problem.ms(d, at) for at in range(count)))
     yield f"all on {fastest.name}", [Range(0, count, (fastest.name,))]
-    if problem.source and problem.source != fastest.name:
+    if problem.source != fastest.name and problem.source in [device.name for device in devices]:
         yield f"all on {problem.source}", [Range(0, count, (problem.source,))]
     if len(devices) > 1:
         yield "equal cuts", equal_cuts(problem)
         yield "memory-weighted ring", memory_ring(problem)
 
 
+def _with_room(problem: Problem) -> tuple[Device, ...]:
+    """The devices that can hold something: a source may be one that only asks. All where none
+    can."""
+    least = min(segment.weights + segment.activations for segment in problem.segments)
+    found = tuple(d for d in problem.devices if d.session + least <= d.memory)
+    return found or problem.devices
+
+
 def equal_cuts(problem: Problem) -> list[Range]:
     """As many segments for each device, as far as they go round."""
     count = len(problem.segments)
-    devices = problem.devices[:count]
+    devices = _with_room(problem)[:count]
     ends = [round(count * n / len(devices)) for n in range(len(devices) + 1)]
     return _between(ends, [device.name for device in devices])
 
@@ -210,8 +218,9 @@ def equal_cuts(problem: Problem) -> list[Range]:
 def memory_ring(problem: Problem) -> list[Range]:
     """Segments in proportion to each device's memory, the largest first: exo's
     `RingMemoryWeightedPartitioningStrategy` (github.com/exo-explore/exo)."""
-    finite = [d.memory for d in problem.devices if d.memory < inf] or [1.0]
-    devices = sorted(problem.devices, key=lambda d: (-min(d.memory, 2 * max(finite)), d.name))
+    able = _with_room(problem)
+    finite = [d.memory for d in able if d.memory < inf] or [1.0]
+    devices = sorted(able, key=lambda d: (-min(d.memory, 2 * max(finite)), d.name))
     memory = [min(device.memory, 2 * max(finite)) for device in devices]
     count, total, ends, taken = len(problem.segments), sum(memory), [0], 0.0
     for each in memory:

@@ -55,10 +55,18 @@ class PlanStore:
         return StoredPlan(plan, revision, number=plan.number)
 
     async def propose(
-        self, model: str, version: str, draft: Draft, proposer: str, reason: str, seen: StoredPlan
+        self,
+        model: str,
+        version: str,
+        draft: Draft,
+        proposer: str,
+        reason: str,
+        seen: StoredPlan,
+        frozen: bool = False,
     ) -> tuple[PlanInForce, bool]:
         """Put a draft in force in the place of the plan that was seen. Returns the plan, and
-        whether it is in force: it is not where somebody else was first. Raises `BadPlan`."""
+        whether it is in force: it is not where somebody else was first. frozen: nodes propose no
+        other one. Raises `BadPlan`."""
         plan = PlanInForce(
             model,
             version,
@@ -67,9 +75,23 @@ class PlanStore:
             proposer,
             reason,
             datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            period_us=round(draft.period),
+            frozen,
+            round(draft.period),
         )
         return plan, await self._write(plan, seen.revision)
+
+    async def put(
+        self, model: str, version: str, draft: Draft, by: str, reason: str, frozen: bool
+    ) -> tuple[PlanInForce, PlanInForce | None]:
+        """Put a draft in force, whatever the plan is. One that is frozen is followed by one that is
+        frozen too. Returns the plan and the one before. Raises `BadPlan`, `Unavailable`."""
+        for _ in range(ATTEMPTS):
+            seen = await self.read(model, version)
+            is_held = frozen or (seen.plan is not None and seen.plan.frozen)
+            plan, is_in_force = await self.propose(model, version, draft, by, reason, seen, is_held)
+            if is_in_force:
+                return plan, seen.plan
+        raise _busy(model, version)
 
     async def freeze(self, model: str, version: str, frozen: bool, by: str) -> PlanInForce:
         """Let nodes propose no other plan, or let them again. Raises `NotFound`, `Unavailable`."""
@@ -117,13 +139,17 @@ class PlanStore:
             plan = changed(seen.plan)
             if await self._write(plan, seen.revision):
                 return plan
-        raise Unavailable(f"others change the plan of {model}@{version} just now: try again")
+        raise _busy(model, version)
 
     async def _write(self, plan: PlanInForce, after: int) -> bool:
         key = _key(plan.model, plan.version)
         value = plan.encode()
         stored = await jetstream.kv_replace(self._link, self._bucket, key, value, after=after)
         return stored is not None
+
+
+def _busy(model: str, version: str) -> Unavailable:
+    return Unavailable(f"others change the plan of {model}@{version} just now: try again")
 
 
 def _key(model: str, version: str) -> str:

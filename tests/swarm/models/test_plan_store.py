@@ -108,3 +108,22 @@ async def test_the_plan_of_another_version_is_not_believed(plans: PlanStore, lin
     made, _ = await plans.propose("m", "1", DRAFT, "a", "first", await plans.read("m", "1"))
     await jetstream.kv_put(link, SUBJECTS.config_bucket, "plan.m.2", made.encode())
     assert "m@1" in (await plans.read("m", "2")).refused
+
+
+async def test_a_plan_that_is_put_in_force_wins_against_proposals_and_stays_held(
+    plans: PlanStore,
+) -> None:
+    other = Draft((Slot(1, 4, "c"),), 700.0)
+    first, before = await plans.put("m", "1", other, "a person", "pushed", frozen=False)
+    assert (first.number, first.frozen, before) == (1, False, None)
+    seen = await plans.read("m", "1")
+    results = await asyncio.gather(
+        plans.put("m", "1", other, "a person", "pushed", frozen=True),
+        *(plans.propose("m", "1", DRAFT, f"auto-{n}", "better", seen) for n in range(3)),
+    )
+    put: PlanInForce = results[0][0]
+    stored = (await plans.read("m", "1")).plan
+    assert stored == put, "whoever was first, the plan of a person follows"
+    assert put.number == 2 + sum(won for _, won in results[1:])
+    held, replaced = await plans.put("m", "1", DRAFT, "a person", "pushed", frozen=False)
+    assert (held.frozen, replaced) == (True, put), "one that is held is followed by one that is"
