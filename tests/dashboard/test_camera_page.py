@@ -14,8 +14,8 @@ from browsing import DASHBOARD_ENDS, PHONE, Look
 from playwright.async_api import Page, expect
 from support.camera import sending
 from support.camera_mesh import Sink, picture_model
-from support.commands import free_port
 from support.meshes import LocalMesh, add_model, all_ready, mesh_of
+from support.ports import free_port
 from support.waiting import eventually
 
 from nodes.up.supervisor import NodeProcess

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import Page, async_playwright
-from support.commands import free_port
 from support.meshes import READY, mesh_of, split_digits
+from support.ports import free_port
 from support.waiting import GENEROUS
 
 from nodes.up.embedded_server import find_binary

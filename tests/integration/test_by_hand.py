@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from support.commands import Command, Commands, Said, commands, free_port, said
+from support.commands import Command, Commands, Said, commands, said
 from support.meshes import READY, Load, close, digits
+from support.ports import free_port
 from support.waiting import eventually
 
 import swarm

@@ -7,8 +7,9 @@ import mmap
 from pathlib import Path
 
 import pytest
-from support.commands import Commands, free_port
+from support.commands import Commands
 from support.meshes import READY, close, digits, split_digits
+from support.ports import free_port
 from support.waiting import eventually
 
 import swarm

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.commands import free_port
 from support.meshes import READY, dismiss, mesh_of, split_digits
+from support.ports import free_port
 from support.waiting import eventually
 
 from nodes.up.mesh import push

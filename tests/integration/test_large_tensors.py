@@ -6,8 +6,9 @@ import asyncio
 
 import numpy as np
 import pytest
-from support.commands import Commands, free_port
+from support.commands import Commands
 from support.meshes import READY, mesh_of, segments
+from support.ports import free_port
 from support.waiting import eventually
 
 import swarm

@@ -16,8 +16,9 @@ from urllib.parse import urlencode
 
 import pytest
 from programs import needed
-from support.commands import ROOT, Commands, free_port
+from support.commands import ROOT, Commands
 from support.meshes import READY, dismiss, good_request
+from support.ports import free_port
 from support.waiting import eventually
 
 from nodes.up.mesh import LocalMesh

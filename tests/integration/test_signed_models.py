@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from support.commands import Command, Commands, commands, free_port, said
+from support.commands import Command, Commands, commands, said
 from support.meshes import READY, digits, split_digits
+from support.ports import free_port
 from support.waiting import eventually
 
 import swarm

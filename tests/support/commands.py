@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -28,12 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # In the environment of a command, which all its descendants inherit: whose they are shows even
 # where their parents have ended.
 FAMILY = "TEST_FAMILY"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

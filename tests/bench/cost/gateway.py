@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import psutil
 from support.meshes import READY, add_model, mesh_of
+from support.ports import free_port
 from support.waiting import eventually
 
 from bench.report.figure import Better, Figure, percentile
@@ -37,14 +38,7 @@ from bench.rivals.environment import (
     default_directory,
     ensure_env,
 )
-from bench.rivals.processes import (
-    ONE_THREAD_EACH,
-    Processes,
-    accepts,
-    cpu_with,
-    descendants,
-    free_port,
-)
+from bench.rivals.processes import ONE_THREAD_EACH, Processes, accepts, cpu_with, descendants
 from bench.rivals.systems.http_client import HttpClient, HttpError
 from bench.rivals.systems.http_contender import OCTETS
 from bench.rivals.workload import WrongAnswer

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from support.balancer import Balancer, Behind
-from support.commands import free_port
 from support.gateways import doors
 from support.meshes import READY, all_ready, digits, mesh_of, split_digits
+from support.ports import free_port
 from support.triton_clients import Load, triton_loads
 from support.waiting import eventually
 

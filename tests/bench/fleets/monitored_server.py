@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from support.ports import free_port
 
-from bench.rivals.processes import free_port
 from nodes.up.embedded_server import EmbeddedServer
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -48,17 +47,6 @@ def die_with_parent() -> None:
     """Ask the kernel to end this process when its parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def free_port() -> int:
-    """A TCP port that is free on the loopback address now, below those that the system gives to
-    connections: one of them could take it before its server does."""
-    for _ in range(1000):
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("no port from 20000 to 32000 is free")
 
 
 def wait_until(ready: Callable[[], bool], timeout: float, name: str) -> None:

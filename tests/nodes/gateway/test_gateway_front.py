@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import pytest
 import pytest_asyncio
-from support.commands import environment, free_port
+from support.commands import environment
 from support.gateways import address, ask, doors, gateway_of
 from support.meshes import READY, all_ready, digits, dismiss, mesh_of, split_digits
+from support.ports import free_port
 from support.triton_clients import triton_loads
 from support.waiting import eventually
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 from support.balancer import Balancer, Behind
-from support.commands import free_port
 from support.meshes import READY, digits, mesh_of, split_digits
+from support.ports import free_port
 from support.triton_clients import triton_loads
 from support.waiting import eventually
 

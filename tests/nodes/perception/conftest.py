@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from support.commands import free_port
+from support.ports import free_port
 
 from nodes.perception.sources.camera import Camera
 from nodes.perception.sources.opened import open_sources

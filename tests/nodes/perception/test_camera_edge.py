@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from support.camera import sending, write_video
 from support.camera_mesh import Sink, picture_model
-from support.commands import free_port
 from support.meshes import LocalMesh, add_model, mesh_of
+from support.ports import free_port
 from support.waiting import eventually
 
 from shards.split.split import split

@@ -10,7 +10,8 @@ import os
 import sys
 from typing import Any
 
-from bench.rivals.processes import free_port
+from support.ports import free_port
+
 from bench.rivals.stage import Stage
 from bench.rivals.systems.http_contender import HttpContender
 

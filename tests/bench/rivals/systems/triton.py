@@ -16,8 +16,9 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from support.ports import free_port
+
 from bench.rivals.contract import Unavailable
-from bench.rivals.processes import free_port
 from bench.rivals.systems.http_contender import HttpContender
 from bench.rivals.workload import Spec, Tensors, pack, unpack
 

@@ -17,8 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support.ports import free_port
+
 from bench.rivals.contract import REQUEST_TIMEOUT, START_TIMEOUT, Pipelined
-from bench.rivals.processes import announce, free_port, wait_until
+from bench.rivals.processes import announce, wait_until
 from bench.rivals.stage import Stage
 from bench.rivals.workload import Tensors, Workload, pack, unpack
 
