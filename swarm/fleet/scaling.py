@@ -12,6 +12,8 @@ Where a model's objective burns, one of its stages gets a node more even so: the
 waits least for it (`gain`), if its nodes are busy above `LOW`; of a stage that is hardly used, a
 further node makes nothing faster. Burn rates follow slowly, so the next one comes `BURN_AGAIN`
 seconds after it serves at the earliest, and none is given back for `KEEP_FOR` after the burning.
+Where an objective still burns `KEEP_FOR` after the last node came, nodes do not help it: it gets no
+further one and keeps none, until it has not burned for `KEEP_FOR`.
 """
 
 from __future__ import annotations
@@ -99,12 +101,14 @@ class _Stage:
 @dataclass(slots=True)
 class _Burning:
     """A model's objective. since: it has burned without a break; last: it burned. asked: a node was
-    wanted for it that did not serve yet. kept: nodes of stages that got one."""
+    wanted for it that did not serve yet, or came. kept: nodes of stages that got one. is_vain:
+    nodes do not help it."""
 
     since: float | None = None
     last: float = -inf
     asked: float = -inf
     kept: dict[Where, int] = field(default_factory=dict)
+    is_vain: bool = False
 
 
 class Scaling:
@@ -127,7 +131,11 @@ class Scaling:
             if model in burning or now - self._burning[model].last < KEEP_FOR
         }
         for each in loads:
-            _look(self._stages[each.where], each, now, each.where[0] in self._burning)
+            burns = self._burning.get(each.where[0])
+            if burns is not None and each.nodes > max(1, self._stages[each.where].nodes):
+                # So a node that has come itself just now does not want the next one at once.
+                burns.asked = now
+            _look(self._stages[each.where], each, now, burns is not None and not burns.is_vain)
         wanted = {where: stage.wanted for where, stage in self._stages.items()}
         for model, burns in self._burning.items():
             own = [each for each in loads if each.where[0] == model]
@@ -151,7 +159,13 @@ def _help(
         wanted[load.where] = max(wanted[load.where], kept)
         if wanted[load.where] > load.nodes:
             burns.asked = now  # one after the other
-    if burns.since is None or now - burns.since < HIGH_FOR or now - burns.asked < BURN_AGAIN:
+    if burns.since is None or burns.is_vain:
+        return
+    if burns.asked > -inf and now - max(burns.asked, burns.since) >= KEEP_FOR:
+        burns.is_vain = True
+        burns.kept.clear()
+        return
+    if now - burns.since < HIGH_FOR or now - burns.asked < BURN_AGAIN:
         return
     used = [
         load

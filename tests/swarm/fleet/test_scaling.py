@@ -175,9 +175,34 @@ def test_an_objective_that_burns_adds_one_node_where_requests_wait_most_below_70
     assert fleet.nodes == {1: 1, 2: 2, 3: 1}
     fleet.run(BURN_AGAIN, always)
     assert fleet.nodes == {1: 2, 2: 2, 3: 1}, "the next one where it helps most by then"
-    fleet.run(10 * BURN_AGAIN, always)
+    fleet.run(4 * BURN_AGAIN, always)
     assert len(fleet.moves) == 2, "no stage is used enough for a further one to help"
     assert fleet.scaling.helped == {("m", "1", 1), ("m", "1", 2)}
+
+
+def test_an_objective_that_no_node_helps_gives_its_nodes_back_and_gets_none_until_it_is_calm() -> (
+    None
+):
+    fleet = Promised({1: 0.5})
+    fleet.run(KEEP_FOR, always)
+    assert fleet.nodes == {1: 2}
+    fleet.run(LOW_FOR + 60, always)
+    assert (fleet.nodes, fleet.scaling.helped) == ({1: 1}, frozenset())
+    fleet.run(3 * KEEP_FOR, always)
+    fleet.run(KEEP_FOR - 10, never)
+    fleet.run(60, always)
+    assert fleet.nodes == {1: 1}, "it has not been calm for long enough"
+    fleet.run(KEEP_FOR + 10, never)
+    fleet.run(60, always)
+    assert fleet.nodes == {1: 2}
+
+
+def test_a_node_that_came_for_an_objective_does_not_want_the_next_one_at_once() -> None:
+    scaling = Scaling()
+    loads = [StageLoad(STAGE, 2, 1.2, pace=0.01)]
+    found = {at: scaling.observe(loads, float(at), {"m"})[STAGE] for at in range(400)}
+    assert {found[at] for at in range(int(BURN_AGAIN))} == {2}
+    assert found[int(BURN_AGAIN)] == 3
 
 
 def test_an_objective_that_burns_adds_no_node_to_idle_stages_nor_for_a_moment() -> None:
