@@ -14,6 +14,7 @@ import swarm
 from shards.split.split import SplitResult
 from swarm.errors import Status
 from swarm.requests.request import DURABLE
+from swarm.wire.messages import Result
 
 TOLERANCE = 1e-4  # of an output's largest value: shards and whole are optimised apart
 
@@ -63,6 +64,19 @@ async def ask(
 ) -> None:
     inputs = workload.inputs[index % len(workload.inputs)]
     result = await mesh.ask(workload.model.manifest.model, inputs, budget, delivery=delivery)
+    _note(result, workload, index, began, record)
+
+
+async def ask_service(
+    mesh: swarm.Mesh, workload: Workload, index: int, budget: float, began: float, record: Asked
+) -> None:
+    """As `ask`, by whichever node answers for the model."""
+    inputs = workload.inputs[index % len(workload.inputs)]
+    result = await mesh.ask_service(workload.model.manifest.model, inputs, budget)
+    _note(result, workload, index, began, record)
+
+
+def _note(result: Result, workload: Workload, index: int, began: float, record: Asked) -> None:
     record.done = time.monotonic() - began
     record.status, record.message = str(result.status), result.message
     record.attempt = result.attempt

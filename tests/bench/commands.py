@@ -440,14 +440,20 @@ def autoscale(
     swing: Annotated[
         float, typer.Option(min=0, help="Instead: so many minutes of a swinging load.")
     ] = 0.0,
+    burning: Annotated[
+        float, typer.Option(min=0, help="Instead: so many minutes of an objective that is missed.")
+    ] = 0.0,
     json_: Json = False,
     chart: Chart = "",
     output: Output = "",
 ) -> None:
     """Three times the load and two idle devices, beside one fixed device and three."""
     from bench.fleets.autoscaling import AUTOSCALE, AutoscalePlan
+    from bench.fleets.burning import BURNING, BurningPlan
     from nodes.console import duration
 
+    if burning:
+        raise typer.Exit(BURNING.run(BurningPlan(burning * 60), json_, output=output))
     plan = AutoscalePlan(rounds=rounds, objective=duration(objective), swing=swing)
     raise typer.Exit(AUTOSCALE.run(plan, json_, chart, output))
 
