@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bench.asked import Asked
+from bench.fleets import burning
 from bench.fleets.autoscaling import AUTO, BUDGET, AutoscalePlan, measure, misses, step_of
 
 PLAN = AutoscalePlan(before=5.0, after=20.0, objective=0.1)
@@ -49,3 +52,24 @@ async def test_an_idle_node_helps_when_the_load_is_three_times_as_high() -> None
     [auto] = document["runs"]
     assert (auto["wrong"], auto["lost"]) == (0, 0)
     assert auto["changes"] >= 1
+
+
+def test_an_objective_out_of_reach_that_takes_all_devices_is_a_miss_and_one_in_reach_unmet() -> (
+    None
+):
+    fine: dict[str, Any] = {"wrong": 0, "lost": 0, "turns": 0, "busy": 0.5, "objective_ms": 100.0}
+    near = fine | {"way": "in reach", "nodes": 2, "p99_helped_ms": 60.0}
+    far = fine | {"way": "out of reach", "nodes": 2, "p99_helped_ms": 60.0}
+    assert burning.misses({"runs": [near, far]}) == []
+    assert len(burning.misses({"runs": [near | {"p99_helped_ms": 101.0}]})) == 1
+    assert len(burning.misses({"runs": [near | {"p99_helped_ms": None}]})) == 1
+    assert len(burning.misses({"runs": [near | {"busy": 0.8}, far | {"nodes": 3}]})) == 2
+
+
+@pytest.mark.benchmark
+async def test_an_idle_node_helps_where_bursts_miss_an_objective() -> None:
+    plan = burning.BurningPlan(60.0, ("in reach",), helped_for=6.0)
+    document = await burning.measure(plan, lambda text: None)
+    [run] = document["runs"]
+    assert (run["wrong"], run["lost"]) == (0, 0)
+    assert run["nodes"] >= 2
