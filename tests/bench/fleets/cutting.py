@@ -34,7 +34,9 @@ from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir
 from swarm.errors import InvalidArgument
 from swarm.link import LinkMessage
+from swarm.plans.proposing import MOVE_EVERY
 
+EARLY = 1.0  # seconds that news of a plan may take here, and its successor's not
 FAR = 2  # of the nodes; a fallback is on each side
 QUIET = 5.0  # seconds of load before the cut
 WARM_UP = 20  # requests
@@ -208,15 +210,18 @@ class Halves:
         await until_settled(self.local, "the start")
 
     async def ask_far(self, over: asyncio.Event) -> None:
-        """The clients of the half behind the link, one for each way of delivery."""
-        async with swarm.connect(self.servers.far, self.local.name, shm=False) as mesh:
+        """The clients of the half behind the link, one for each way of delivery: requests that
+        wait for a quorum keep a client from asking more."""
+        async with contextlib.AsyncExitStack() as stack:
+            loads = []
+            for delivery in ("durable", "fast"):
+                client = swarm.connect(self.servers.far, self.local.name, shm=False)
+                mesh = await stack.enter_async_context(client)
+                about = self.workload, FAR_RATE, BUDGET, delivery, self.watch.began
+                loads.append(Load(mesh, *about))
+                self.loads[f"far, {delivery}"] = loads[-1]
             self.watch.follow(mesh)
-            ways = ("durable", "fast")
-            for delivery in ways:
-                self.loads[f"far, {delivery}"] = Load(
-                    mesh, self.workload, FAR_RATE, BUDGET, delivery, self.watch.began
-                )
-            await self._ask([self.loads[f"far, {way}"] for way in ways], over)
+            await self._ask(loads, over)
 
     async def ask_near(self, over: asyncio.Event) -> None:
         async with swarm.connect(self.servers.near, self.local.name) as mesh:
@@ -315,8 +320,10 @@ def document_of(
 def misses(document: Mapping[str, Any]) -> list[str]:
     """Sentences of what must not be."""
     reasons = []
-    if len(document["plans_after_heal"]) > 1:
-        reasons.append(f"{len(document['plans_after_heal'])} plans followed the heal")
+    times = [plan["at_s"] for plan in document["plans_after_heal"]]
+    for before, after in pairwise(times):
+        if after - before < MOVE_EVERY - EARLY:
+            reasons.append(f"plans fight: {after - before:.1f} s between two behind the heal")
     if document["one_plan_after_s"] is None:
         reasons.append("the nodes never knew one plan again")
     if document["to_and_fro"]:
