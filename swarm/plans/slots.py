@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from heapq import nsmallest
 from math import inf
 
 from swarm.plans.document import PlanInForce, Slot
 from swarm.plans.links import NEAR, NodeLink, time_on_link
-from swarm.routing.rendezvous import hash64, score
+from swarm.routing.rendezvous import hash64, mix
 
 # Of the time that the plan expects at a slot: a node within it does as well as the one it is for.
 FAST_ENOUGH = 1.25
@@ -83,16 +85,23 @@ def fill(plan: PlanInForce, nodes: Iterable[AutoNode]) -> dict[str, int]:
         if _keeps(node, plan.slots[claim.slot]):
             holders[claim.slot].append(node)
     for number, slot in enumerate(plan.slots):
-        give(number, _in_order(plan, number, holders[number]), slot.replicas)
+        give(number, sorted(holders[number], key=_order(plan, number)), slot.replicas)
     for number, slot in enumerate(plan.slots):
         meant = free.get(slot.node)
         if meant is not None and places[number] == slot.replicas and _fits(meant, slot):
             give(number, [meant], 1)
+    vacant = sum(places)
+    able: dict[int, list[AutoNode]] = {}  # by slot, the last one first: whom its places go to
     for turn in range(max((slot.replicas for slot in plan.slots), default=0)):
         for number, slot in enumerate(plan.slots):
-            if places[number] >= slot.replicas - turn and places[number]:
-                able = [node for node in free.values() if node.may_take(slot)]
-                give(number, _in_order(plan, number, able), 1)
+            if places[number] < slot.replicas - turn or not places[number]:
+                continue
+            if number not in able:
+                may = [node for node in free.values() if node.may_take(slot)]
+                able[number] = nsmallest(vacant, may, _order(plan, number))[::-1]
+            while able[number] and able[number][-1].node not in free:
+                able[number].pop()
+            give(number, able[number][-1:], 1)
     return filled
 
 
@@ -126,6 +135,8 @@ def to_hold(
     if plan is None:
         return me.serves
     own = frozenset(plan.slots[slot].stages) if slot is not None else frozenset()
+    if not me.serves:
+        return own
     served = {
         stage
         for peer in peers
@@ -149,14 +160,21 @@ def _keeps(node: AutoNode, slot: Slot) -> bool:
     return _fits(node, slot) or node.serves.issuperset(slot.stages)
 
 
-def _in_order(plan: PlanInForce, number: int, nodes: Sequence[AutoNode]) -> list[AutoNode]:
-    """The nodes by who shall fill the slot first."""
+def _order(plan: PlanInForce, number: int) -> Callable[[AutoNode], tuple[object, ...]]:
+    """By what nodes are sorted, so that who shall fill the slot first comes first."""
     slot = plan.slots[number]
-    key = hash64(f"{plan.model}/{plan.version}/{number}")
+    key = f"{plan.model}/{plan.version}/{number}"
+    limit, stages = FAST_ENOUGH * slot.compute_us, frozenset(slot.stages)
 
     def order(node: AutoNode) -> tuple[object, ...]:
-        slow = slot.compute_us > 0 and node.time_of(slot) > FAST_ENOUGH * slot.compute_us
-        held = len(node.serves.intersection(slot.stages))
-        return node.node != slot.node, slow, -held, -score(key, hash64(node.node)), node.node
+        slow = limit > 0 and node.time_of(slot) > limit
+        held = len(node.serves & stages)
+        return node.node != slot.node, slow, -held, -_rank(key, node.node), node.node
 
-    return sorted(nodes, key=order)
+    return order
+
+
+@lru_cache(maxsize=1 << 14)
+def _rank(key: str, node: str) -> int:
+    """The order of `rendezvous`: of equal weights, it is that of the hashes."""
+    return mix(hash64(key), hash64(node))

@@ -35,6 +35,7 @@ LOAD = 1.0  # seconds for which a node loads
 DRAFT = 0.02  # seconds for which it makes a draft
 READ_WITHIN, READ_EVERY, MISSED = 0.3, 10.0, 0.01  # seconds; share of announcements that are lost
 READ_AGAIN, ANSWER = 1.0, 0.05  # seconds between two readings, and that one takes
+MOST_KEPT = 1000  # pictures
 LEAVES = 2.0  # seconds for which a node that leaves still serves
 STAGES = tuple(StageFacts(2000 + 100 * n, need=10, file=1_000_000) for n in range(8))
 MODEL, VERSION = "m", "1"
@@ -117,6 +118,7 @@ class World:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._filled: dict[tuple[int, int, int], dict[str, int]] = {}
+        self._pictures: dict[tuple[int, int], list[AutoNode]] = {}
         self._drafts: dict[tuple[int, int], Draft | None] = {}
         self._next_tick = 0.0
         self._is_cut = False
@@ -267,7 +269,7 @@ class World:
         if device.loads is not None and device.loads[1] <= self.now:
             device.serves |= device.loads[0]
             device.loads = None
-        nodes = [entry for _, entry in device.picture.values()]
+        nodes = self._nodes(device)
         plan, before = device.plan, device.picture[device.node][1]
         if self.now - device.read_at >= READ_AGAIN and is_behind(plan, nodes):
             device.read_at = self.now
@@ -292,6 +294,17 @@ class World:
         self._propose(device, plan, filled, nodes)
         if device.place == 0 and plan is not None and not empty(plan, filled):
             self._replicate(device, plan, filled, nodes)
+
+    def _nodes(self, device: Device) -> list[AutoNode]:
+        """Its picture: one list for all that have the same."""
+        key = device.digest, len(device.picture)
+        if key not in self._pictures:
+            if len(self._pictures) > MOST_KEPT:
+                self._pictures.clear()
+                self._filled.clear()
+                self._drafts.clear()
+            self._pictures[key] = [entry for _, entry in device.picture.values()]
+        return self._pictures[key]
 
     def _fill(self, device: Device, plan: PlanInForce, nodes: list[AutoNode]) -> dict[str, int]:
         """The same picture is filled alike: it is reckoned once."""
