@@ -16,7 +16,7 @@ from nodes.gateway_settings import GatewayOptions
 from nodes.generation_settings import GenerationOptions
 from nodes.join_settings import JoinOptions
 from nodes.learning.options import LearnOptions, learning
-from nodes.placing.ways import CORE, OFF, checked_mode
+from nodes.placing.ways import CORE, CORE_JPEG, OFF, RAW, checked_mode, jpeg_quality
 from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
 from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
@@ -89,15 +89,22 @@ class EdgeOptions:
         unit="MB",
         least=0,
     )
+    send: str = tuning(
+        RAW,
+        "edge: how a camera's picture goes to the first stage. raw: as the model's input. "
+        "jpeg:QUALITY (1-100, jpeg:85): as a JPEG of the model's size, where all nodes of that "
+        "stage decode pictures; --placement auto chooses among both.",
+    )
     queue: int = tuning(8, "edge: captures that may wait to be sent.", least=1)
     in_flight: int = tuning(8, "edge: requests in flight at a time.", least=1)
 
     def __post_init__(self) -> None:
         check(self)
         checked_mode(self.placement)
-        if self.placement == CORE and not self.allow_picture:
+        jpeg_quality(self.send)
+        if self.placement in (CORE, CORE_JPEG) and not self.allow_picture:
             raise InvalidArgument(
-                "--placement core sends the model's input: it needs --allow-picture"
+                f"--placement {self.placement} sends the model's input: it needs --allow-picture"
             )
 
     @property

@@ -31,6 +31,7 @@ from nodes.config import EdgeOptions
 from nodes.edge.kept_results import KeptResults
 from nodes.edge.live import Backlog
 from nodes.life.node import Node
+from nodes.placing.ways import RAW
 from swarm.errors import InvalidArgument, Status
 from swarm.flow.latency import Usual
 from swarm.wire.messages import Request, Result
@@ -113,6 +114,8 @@ class Edge:
 
         Raises `SwarmError`.
         """
+        if self.options.send != RAW:
+            raise InvalidArgument(f"--send {self.options.send} is for cameras, videos and pictures")
         captures = open_source(self.options.source)
         finished = asyncio.Event()
         async with asyncio.TaskGroup() as group:

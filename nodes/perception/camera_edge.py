@@ -37,14 +37,16 @@ from nodes.perception.frame import Frame
 from nodes.perception.guard.watch import Held, guard_files
 from nodes.perception.mask.door import Cleared, MaskingDoor, Withheld, image_of
 from nodes.perception.mask.loading import MaskModel
-from nodes.perception.picture_task import PictureTask, Tasks
+from nodes.perception.picture_task import PictureTask, Tasks, jpeg_of
 from nodes.perception.results import told
 from nodes.perception.reviews import Reviews
 from nodes.perception.sources.opened import open_sources
 from nodes.perception.turns import Turns
-from nodes.requests.answering import Leaves
+from nodes.placing.ways import jpeg_quality
+from nodes.requests.answering import AsPicture, Leaves
 from shards.errors import ShardsError
 from shards.task.results import Detections
+from shards.task.task import Task
 from swarm.errors import InvalidArgument, Status, SwarmError
 from swarm.ids import ulid
 from swarm.model import ModelInfo
@@ -91,6 +93,7 @@ class CameraEdge:
         self._results = KeptResults(node.mesh.link, node.mesh.subjects.results(options.sink))
         self._tasks = Tasks(node.mesh)
         self._turns = Turns(options.in_flight)
+        self._quality = jpeg_quality(options.send)
         self._waiting: dict[str, asyncio.Future[bool]] = {}
         self._sent = 0
         self._over = asyncio.Event()
@@ -325,7 +328,10 @@ class CameraEdge:
             failed = Result(request.id, model, "", status=status, message=str(error))
             return Seen(frame.sequence, failed, anatomy, cleared)
         anatomy.prepared = time.monotonic()
-        result = await node.answerer.answer(model, request, number, self._leaves(eye, frame))
+        as_picture = self._as_picture(task, cleared)
+        result = await node.answerer.answer(
+            model, request, number, self._leaves(eye, frame), as_picture
+        )
         anatomy.answered, anatomy.hops = time.monotonic(), result.hops
         if eye.is_alarmed:
             self._reviews.ask(eye, cleared)
@@ -346,6 +352,17 @@ class CameraEdge:
                 task = await self._tasks.of(model, result.version)
         found = await self._read(task, result, image)
         return Seen(frame.sequence, result, anatomy, cleared, found)
+
+    def _as_picture(self, task: PictureTask, cleared: Cleared) -> AsPicture | None:
+        """Makes the JPEG of `--send jpeg`, of what may leave."""
+        quality = self._quality
+        if not quality or not isinstance(task, Task):
+            return None
+
+        async def encode(info: ModelInfo) -> Mapping[str, np.ndarray]:
+            return await self._in_pool(lambda: jpeg_of(task, image_of(cleared), quality))
+
+        return encode
 
     async def _asked_about(self, eye: Eye, seen: Seen) -> Seen:
         """With what the model of `--crops` says of the frame's objects."""

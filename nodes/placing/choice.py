@@ -57,7 +57,7 @@ class Facts:
     budget: of the request. connected: whether a server is there. round_trip, rate (bytes a second,
     0.0 for not known) and backlog (of what is on its way) of the link. local_wait: of the work here
     before this request. remote: time of each stage in the mesh, with the queue before it; a stage
-    that no node serves is not in it.
+    that no node serves is not in it. pictures: whether all nodes of stage 1 decode pictures.
     """
 
     budget: float
@@ -67,6 +67,7 @@ class Facts:
     backlog: float = 0.0
     local_wait: float = 0.0
     remote: Mapping[int, float] = field(default_factory=dict)
+    pictures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Placement:
         here = self.here(way) + (facts.local_wait if way.local else 0.0)
         if way.entry == NOWHERE:
             return here
-        if not facts.connected:
+        if not facts.connected or (way.as_picture and not facts.pictures):
             return inf
         stages = [facts.remote.get(stage, inf) for stage in range(way.entry, self._last + 1)]
         return here + facts.backlog + self._link.of(way.sent + way.answered) + sum(stages)

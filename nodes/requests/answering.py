@@ -19,10 +19,10 @@ import numpy as np
 
 from nodes.placing.choice import Choice, Facts, Placement
 from nodes.placing.ways import NOWHERE, Way
-from nodes.requests.placer import Placer
+from nodes.requests.placer import Placer, decode_pictures
 from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
 from nodes.stage.counters import histogram, latencies
-from nodes.stage.pictures import PictureInput
+from nodes.stage.pictures import EXTRA, PictureInput
 from nodes.stage.worker import Worker
 from nodes.versions.loaded import EDGE, Loaded
 from shards.errors import ShardsError
@@ -60,18 +60,20 @@ MOST_GIVEN_UP = 4  # threads; a runtime that hangs each time must not fill the p
 
 Lookup = Callable[[str, str], Awaitable[Loaded]]  # (model, version) -> its runtimes
 Leaves = Callable[[ModelInfo, Mapping[str, np.ndarray]], None]
+AsPicture = Callable[[ModelInfo], Awaitable[Mapping[str, np.ndarray]]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
     """A request, and the runtimes of the version that answers it. deadline: in the loop's time.
-    leaves: as of `InferAnswerer.answer`."""
+    leaves, as_picture: as of `InferAnswerer.answer`."""
 
     loaded: Loaded
     request: Request
     deadline: float
     sequence: int
     leaves: Leaves | None = None
+    as_picture: AsPicture | None = None
 
 
 class InferAnswerer:
@@ -106,6 +108,7 @@ class InferAnswerer:
         self.latency = LatencyWindow()
         self._worker: Worker | None = None
         self._given_up = 0  # threads
+        self._said_raw = False
         self._placer = placer
         self._local_work = 0.0  # usual seconds of the runs that are under way
         self._probing: asyncio.Task[None] | None = None
@@ -116,10 +119,13 @@ class InferAnswerer:
         request: Request,
         sequence: int = 0,
         leaves: Leaves | None = None,
+        as_picture: AsPicture | None = None,
     ) -> Result:
         """The result of one request, inside its budget. sequence: number of an edge's capture.
         leaves: is called with the version and with the tensors that are about to leave this node;
-        what it raises, a `SwarmError`, holds them back. No copy of such a request is made."""
+        what it raises, a `SwarmError`, holds them back. No copy of such a request is made.
+        as_picture: makes the inputs with a picture in place of its tensor; they go to stage 1 where
+        all its nodes decode them."""
         started = asyncio.get_running_loop().time()
         began = time.perf_counter()
         # The client's own id comes back with the answer, but does not travel: clients reuse their
@@ -134,7 +140,7 @@ class InferAnswerer:
             async with asyncio.timeout_at(deadline):
                 loaded = await self._loaded(model, request, deadline)
             loaded.info.check(request.inputs, pictures=True)
-            question = _Question(loaded, request, deadline, sequence, leaves)
+            question = _Question(loaded, request, deadline, sequence, leaves, as_picture)
             if self._mesh.rollouts.followed and not request.shadow:
                 result = await self._ask_under_rollout(question)
             else:
@@ -250,7 +256,35 @@ class InferAnswerer:
         if loaded.info.edge is not None:
             await self._until_weights(loaded, request.weights, deadline)
             tensors, hops, _ = await self._run(loaded, (EDGE,), request.inputs, deadline)
+        elif question.as_picture is not None:
+            if decode_pictures(self._mesh, loaded.info):
+                return await self._send_picture(question, deadline, tried_until)
+            self._say_raw(loaded.info)
         return await self._send(question, tensors, hops, deadline, tried_until)
+
+    def _say_raw(self, info: ModelInfo) -> None:
+        """Once, and not before any node is known."""
+        if not self._said_raw and self._mesh.placement.beyond(info, 1).codecs is not None:
+            self._said_raw = True
+            name = f"{info.model}@{info.version}"
+            text = "pictures for %s go as tensors while a node of stage 1 decodes none: %s there"
+            log.warning(text, name, EXTRA)
+
+    async def _send_picture(
+        self,
+        question: _Question,
+        deadline: float,
+        tried_until: float = inf,
+        shadow: bool = False,
+    ) -> Result:
+        """Ask the mesh by a picture; by its tensor where a node that has just come decodes none."""
+        assert question.as_picture is not None
+        picture = await question.as_picture(question.loaded.info)
+        result = await self._send(question, picture, [], deadline, tried_until, shadow=shadow)
+        if result.status is not Status.INVALID_ARGUMENT:
+            return result
+        inputs = question.request.inputs
+        return await self._send(question, inputs, [], deadline, tried_until, shadow=shadow)
 
     async def _send(
         self,
@@ -362,7 +396,12 @@ class InferAnswerer:
             result = Result(request.id, info.model, info.version, outputs=tensors, hops=tuple(hops))
             return result, None
         began = time.perf_counter()
-        result = await self._send(question, tensors, hops, deadline, stage=way.entry, shadow=shadow)
+        if way.as_picture and question.as_picture is not None:
+            result = await self._send_picture(question, deadline, shadow=shadow)
+        else:
+            result = await self._send(
+                question, tensors, hops, deadline, stage=way.entry, shadow=shadow
+            )
         away = [hop for hop in result.hops if hop.node != self._node]
         spent = sum([hop.queue_us + hop.compute_us for hop in away]) / 1e6
         return result, max(0.0, time.perf_counter() - began - spent)

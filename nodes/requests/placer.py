@@ -11,11 +11,12 @@ from typing import Any
 
 from nodes.config import EdgeOptions
 from nodes.placing.choice import Facts, Placement
-from nodes.placing.ways import AUTO, Privacy, ways_of
+from nodes.placing.ways import AUTO, Privacy, jpeg_quality, ways_of
 from nodes.versions.loaded import EDGE, Loaded
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.routing import Candidate
+from swarm.wire.picture import PICTURES
 
 LOOK_EVERY = 0.25  # seconds: gossip is little fresher, and a fleet may be large
 MOST_VERSIONS = 8  # that are remembered; the longest unused one goes
@@ -31,6 +32,11 @@ class _Kept:
     looked_at: float = -math.inf
 
 
+def decode_pictures(mesh: Mesh, info: ModelInfo) -> bool:
+    """Whether all nodes of stage 1 say that they decode pictures."""
+    return PICTURES in (mesh.placement.beyond(info, 1).codecs or ())
+
+
 class Placer:
     """The placements of the versions that this edge has loaded. options: of the edge. candidates():
     the primaries of the mesh with their loads."""
@@ -39,6 +45,7 @@ class Placer:
         self, options: EdgeOptions, mesh: Mesh, candidates: Callable[[], Sequence[Candidate]]
     ) -> None:
         self._mode = options.placement
+        self._quality = jpeg_quality(options.send)
         self._privacy = Privacy(options.allow_picture, options.placement_from)
         self._mesh = mesh
         self._candidates = candidates
@@ -57,7 +64,7 @@ class Placer:
         runtimes = dict(loaded.local)
         if loaded.edge is not None:
             runtimes[EDGE] = loaded.edge
-        ways = ways_of(loaded.info, runtimes)
+        ways = ways_of(loaded.info, runtimes, self._quality)
         local = {stage: runtime.compute_ms / 1e3 for stage, runtime in runtimes.items()}
         placement = Placement(ways, loaded.info.last, local, self._mode, self._privacy)
         kept = self._kept[key] = _Kept(loaded, placement)
@@ -68,7 +75,7 @@ class Placer:
     def why_none(self, loaded: Loaded) -> str:
         """Why no way may be taken."""
         info, held = loaded.info, sorted(loaded.local)
-        ways = ways_of(info, {*held, EDGE} if loaded.edge is not None else held)
+        ways = ways_of(info, {*held, EDGE} if loaded.edge is not None else held, self._quality)
         there = ", ".join(way.name for way in ways) or "none"
         text = f"no way of {info.model}@{info.version} may be taken: there are {there}; "
         if self._mode != AUTO:
@@ -93,6 +100,7 @@ class Placer:
             speed.backlog,
             local_wait,
             kept.remote,
+            decode_pictures(self._mesh, info),
         )
 
     def _stages(self, info: ModelInfo) -> Mapping[int, float]:

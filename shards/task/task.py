@@ -112,10 +112,15 @@ class Task:
         image: uint8 [height, width, 3], RGB. Resized with OpenCV where it is installed, else with
         numpy, which is slower and differs by 1 of 255 at most in some pixels. Raises InputError.
         """
+        grid = self.fitted(image)
+        return {self.preprocess.input: grid[None] if self.baked else self.arranged(grid[None])}
+
+    def fitted(self, image: np.ndarray) -> np.ndarray:
+        """A picture, as of `prepare`, of the model's own size: uint8 [height, width, channels].
+        Prepared from there the inputs are the same. Raises InputError."""
         check_image(image)
         pre = self.preprocess
-        grid = on_grid(image, pre.width, pre.height, pre.fit, pre.fill, gray=pre.channels == 1)
-        return {pre.input: grid[None] if self.baked else self.arranged(grid[None])}
+        return on_grid(image, pre.width, pre.height, pre.fit, pre.fill, gray=pre.channels == 1)
 
     def arranged(self, pictures: np.ndarray) -> np.ndarray:
         """What the model's file takes, where its graph does not hold this arithmetic.

@@ -647,13 +647,21 @@ def cameras(
     frames: Annotated[int, typer.Option(min=90, help="That the camera sends for each way.")] = 300,
     rounds: Rounds = 1,
     protocols: Annotated[str, typer.Option(help="udp, rtsp.")] = "udp,rtsp",
+    core: Annotated[
+        bool, typer.Option("--core", help="Instead: frames/s a core, by what edges send it.")
+    ] = False,
     ultraface: Annotated[str, typer.Option(help="The detector's ONNX file or folder.")] = "",
     json_: Json = False,
     output: Output = "",
 ) -> None:
     """How old a camera's frame is at its result, beside an OpenCV loop in one process."""
     from bench.perception.cameras import CAMERAS, CamerasPlan
+    from bench.perception.core_cameras import CORE, CorePlan
 
+    if core:
+        raise typer.Exit(
+            CORE.run(CorePlan(rounds=rounds, ultraface=ultraface), json_, output=output)
+        )
     names = tuple(_known(protocols, ("udp", "rtsp")))
     plan = CamerasPlan(frames, rounds, names, ultraface=ultraface)
     raise typer.Exit(CAMERAS.run(plan, json_, output=output))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 import pytest_asyncio
-from support.camera_mesh import HEIGHT, WIDTH, red_detector
-from support.meshes import LocalMesh, all_ready, mesh_of
+from support.camera_mesh import HEIGHT, WIDTH, Spy, camera, red_detector
+from support.meshes import LocalMesh, all_ready, dismiss, mesh_of
 from support.waiting import eventually
 
 import swarm
@@ -26,6 +27,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 INPUT = "input"
+WISH = Wish("detect", threshold=0.3, bake=False)
 
 
 def picture_of(seed: int, kind: str = ".jpg", size: tuple[int, int] = (90, 110)) -> bytes:
@@ -42,9 +44,16 @@ def picture_of(seed: int, kind: str = ".jpg", size: tuple[int, int] = (90, 110))
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def reds() -> AsyncIterator[LocalMesh]:
     """A detector outside of whose graph pixels are made FP32, in two stages with a fallback."""
-    wish = Wish("detect", threshold=0.3, bake=False)
-    result = await asyncio.to_thread(split, red_detector(), name="red", stages=2, task=wish)
+    result = await asyncio.to_thread(split, red_detector(), name="red", stages=2, task=WISH)
     async with mesh_of(result, "shard-1", "shard-2", "fallback") as local:
+        yield local
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def watched() -> AsyncIterator[LocalMesh]:
+    """All messages go by the server, as bytes that anybody can read."""
+    result = await asyncio.to_thread(split, red_detector(), name="watched", stages=1, task=WISH)
+    async with mesh_of(result, "shard-1", shm=False) as local:
         yield local
 
 
@@ -117,15 +126,81 @@ async def test_no_picture_is_lost_or_wrong_when_the_node_that_decodes_them_is_ki
     await all_ready(reds)
 
 
+def draw_folder(folder: Path, count: int) -> str:
+    """Pictures with a red square."""
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"{number:03}.png").write_bytes(picture_of(number, ".png"))
+    return str(folder)
+
+
+def sent_pictures(spy: Spy) -> list[np.ndarray]:
+    """What any subscriber finds of JPEGs in the messages of all subjects."""
+    messages = (data for _, data in spy.messages)
+    cut = (data[data.index(b"\xff\xd8\xff") :] for data in messages if b"\xff\xd8\xff" in data)
+    return [decode_picture(swarm.Picture(data).data) for data in cut]
+
+
+@pytest.mark.parametrize("mask", [False, True])
+async def test_an_edge_sends_jpegs_of_what_its_door_lets_through(
+    watched: LocalMesh, mask: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "red.onnx").write_bytes(red_detector())
+    spy, sink = Spy(watched), f"sent-{mask}"
+    edge = camera(
+        watched,
+        sink,
+        draw_folder(tmp_path / "p", 12),
+        *["--send", "jpeg:90"],
+        *["--mask", str(tmp_path / "red.onnx")] * mask,
+        *["--mask-proof", draw_proof(tmp_path)] * mask,
+    )
+    await eventually(lambda: not edge.alive and len(spy.lines(sink)) == 12)
+    assert {line["status"] for line in spy.lines(sink)} == {"OK"}
+    seen = sent_pictures(spy)
+    assert seen, "none: the edge never heard that the node decodes pictures"
+    assert {image.shape for image in seen} == {(HEIGHT, WIDTH, 3)}, "of the model's own size"
+    redness = [float((image[..., 0].astype(int) - image[..., 2]).max()) for image in seen]
+    assert max(redness) < 60 if mask else min(redness) > 150
+
+
+async def test_an_edge_sends_tensors_while_a_node_of_stage_1_decodes_no_pictures(
+    watched: LocalMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without_opencv(without, tmp_path)
+        fallback = watched.start("fallback", "watched")
+        state = partial(watched.status_of, fallback)
+        await eventually(lambda: (state() or {}).get("state") == "ready", "the fallback serves")
+    spy = Spy(watched)
+    edge = camera(watched, "raw", draw_folder(tmp_path / "p", 5), "--send", "jpeg:90")
+    await eventually(lambda: not edge.alive and len(spy.lines("raw")) == 5)
+    assert {line["status"] for line in spy.lines("raw")} == {"OK"}
+    assert sent_pictures(spy) == []
+    await dismiss(watched, [fallback])
+
+
+def without_opencv(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Processes that are started now find none."""
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['cv2'] = None\n")
+    patch.setenv("PYTHONPATH", str(folder))
+
+
+def draw_proof(folder: Path) -> str:
+    """A picture in which the detector finds something."""
+    image = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
+    image[8:32, 8:32] = (20, 10, 250)
+    cv2.imwrite(str(folder / "proof.png"), image)
+    return str(folder / "proof.png")
+
+
 async def test_a_node_without_opencv_says_so_and_refuses_pictures_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['cv2'] = None\n")
-    wish = Wish("detect", threshold=0.3, bake=False)
-    result = await asyncio.to_thread(split, red_detector(), name="red", stages=1, task=wish)
+    result = await asyncio.to_thread(split, red_detector(), name="red", stages=1, task=WISH)
     async with mesh_of(result) as local:
         with monkeypatch.context() as without:
-            without.setenv("PYTHONPATH", str(tmp_path))
+            without_opencv(without, tmp_path)
             node = local.start("shard-1", "red")
             await local.ready(60.0)
         await eventually(lambda: local.status_of(node) is not None)

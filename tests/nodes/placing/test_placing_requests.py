@@ -12,16 +12,18 @@ from world import KB, Conditions, World, model, world
 from nodes.placing.choice import Facts, Placement
 from nodes.placing.ways import (
     CORE,
+    CORE_JPEG,
     EDGE,
     NOWHERE,
     SPLIT,
     Privacy,
     checked_mode,
+    jpeg_quality,
     stages_held,
     ways_of,
 )
 from swarm.errors import InvalidArgument
-from swarm.model import ModelInfo
+from swarm.model import ModelInfo, Spec, Stage
 
 EVERYTHING = Privacy(picture=True)
 SMALL_CUT = model((230 * KB, 38 * KB, 14 * KB), out=10)
@@ -64,6 +66,42 @@ def test_the_ways_are_those_of_the_stages_at_hand() -> None:
     with_edge = model((2 * KB, KB), edge=True)
     assert [way.name for way in ways_of(with_edge, {0})] == ["split@1"]
     assert ways_of(with_edge, {1}) == ()
+
+
+PICTURE = Spec("t0", "UINT8", (1, 240, 320, 3))
+OUT = (Spec("out", "FP32", (1, 10)),)
+SEES = ModelInfo(
+    "m",
+    "1",
+    (PICTURE,),
+    OUT,
+    (Stage(1, (PICTURE,), OUT, 1.0),),
+    task={"preprocess": {"input": "t0"}},
+)
+
+
+def test_a_picture_may_go_as_jpeg_where_it_may_leave_and_all_nodes_decode_it() -> None:
+    ways = ways_of(SEES, {1}, 85)
+    assert [way.name for way in ways] == [CORE_JPEG, CORE, EDGE]
+    assert CORE_JPEG not in [way.name for way in ways_of(SEES, {1})], "no quality is given"
+    assert ways[0].sent < ways[1].sent / 5
+    secret = Placement(ways, 1, {1: 0.1}, privacy=Privacy(picture=False))
+    assert [way.name for way in secret.ways] == [EDGE]
+    slow = {"round_trip": 0.01, "rate": 2.5e6, "remote": {1: 0.002}}
+    for decode, taken in ((True, CORE_JPEG), (False, CORE)):
+        placement = Placement(ways, 1, {1: 0.5}, privacy=EVERYTHING)
+        choice = placement.choose(Facts(1.0, pictures=decode, **slow), 0.0)
+        assert choice is not None
+        assert choice.way.name == taken
+    only = Placement(ways, 1, {}, CORE_JPEG, EVERYTHING)
+    assert [way.name for way in only.ways] == [CORE_JPEG]
+
+
+@pytest.mark.parametrize("send", ["jpeg", "jpeg:0", "jpeg:101", "png", "jpeg:85 "])
+def test_how_a_picture_is_sent_is_checked(send: str) -> None:
+    assert (jpeg_quality("raw"), jpeg_quality("jpeg:100")) == (0, 100)
+    with pytest.raises(InvalidArgument, match="--send"):
+        jpeg_quality(send)
 
 
 def test_what_carries_the_input_on_shows_it() -> None:
