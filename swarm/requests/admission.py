@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from math import ceil, inf
 from typing import NamedTuple
@@ -39,75 +38,36 @@ from swarm.wire.messages import Result
 WHOLE_PIPELINE = 0  # the breaker's stage where the failing one is not known
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionConfig:
-    """When requests are refused. All times are seconds. Raises `ValueError` for a value out of its
-    range."""
+# When requests are refused. All times are seconds.
 
-    margin: float = 0.6
-    """Fraction of a budget that the predicted time may take, 0..1: the rest is for jitter. Smaller
-    refuses earlier."""
-
-    target: float = 0.25
-    """Queueing that may stand: as long as a lane may hold, since each request's own budget judges
-    its queueing. Smaller keeps latency lower and may idle a bursty lane."""
-
-    target_runs: float = 16.0
-    """So many answer intervals may stand, however long they take: as many as the shortest lane
-    holds."""
-
-    interval: float = 0.5
-    """Time above the target after which the queue counts as standing."""
-
-    correction_weight: float = 0.05
-    """Of the newest observation in the correction of predictions, 0..1."""
-
-    busy_from: int = 4
-    """Requests inside from which the interval between answers tells the capacity."""
-
-    answer_weight: float = 0.02
-    """Of the newest interval between answers in their mean, 0..1."""
-
-    stall: float = 0.1
-    """Time without an answer, while requests wait, from which it was a stall; it lasts at least
-    `stall_intervals` times the usual interval between answers, too."""
-
-    stall_intervals: float = 4.0
-    """See `stall`."""
-
-    stalls: int = 16
-    """Stalls remembered."""
-
-    catch_up: float = 4.0
-    """Times its length, after a stall, in which its backlog may still be there. A pipeline that is
-    busy for four fifths of its time, and takes new requests as well, needs four times as long."""
-
-    probe_every: float = 0.25
-    """Time between two requests that are let through during an outage, to see whether it lasts."""
-
-    breaker_open: float = 1.0
-    """Longest time until a breaker's next probe: a control loop cannot wait half a minute for a
-    stage that came back."""
-
-    breaker_probe: float = 1.0
-    """Time after which an unanswered probe counts as failed."""
-
-    retry_after: float = 60.0
-    """Longest time after which a refused request is told to come back."""
-
-    usual_for: float = 0.2
-    """Time for which a computed percentile is used again: it takes 12 us."""
-
-    def __post_init__(self) -> None:
-        for name in ("margin", "correction_weight", "answer_weight"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"0 < {name} <= 1: {getattr(self, name)}")
-        for name in ("target", "target_runs", "interval"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} > 0: {getattr(self, name)}")
-
-
-DEFAULTS = AdmissionConfig()
+# Fraction of a budget that the predicted time may take: the rest is for jitter. Smaller refuses
+# earlier.
+MARGIN = 0.6
+# Queueing that may stand: as long as a lane may hold, since each request's own budget judges its
+# queueing. Smaller keeps latency lower and may idle a bursty lane.
+TARGET = 0.25
+# So many answer intervals may stand, however long they take: as many as the shortest lane holds.
+TARGET_RUNS = 16.0
+INTERVAL = 0.5  # time above the target after which the queue counts as standing
+CORRECTION_WEIGHT = 0.05  # of the newest observation in the correction of predictions
+# Requests inside from which the interval between answers tells the capacity.
+BUSY_FROM = 4
+ANSWER_WEIGHT = 0.02  # of the newest interval between answers in their mean
+# Time without an answer, while requests wait, from which it was a stall; it lasts at least so many
+# times the usual interval between answers, too.
+STALL, STALL_INTERVALS = 0.1, 4.0
+STALLS = 16  # stalls remembered
+# Times its length, after a stall, in which its backlog may still be there. A pipeline that is busy
+# for four fifths of its time, and takes new requests as well, needs four times as long.
+CATCH_UP = 4.0
+# Time between two requests that are let through during an outage, to see whether it lasts.
+PROBE_EVERY = 0.25
+# Longest time until a breaker's next probe: a control loop cannot wait half a minute for a stage
+# that came back.
+BREAKER_OPEN = 1.0
+BREAKER_PROBE = 1.0  # time after which an unanswered probe counts as failed
+RETRY_AFTER = 60.0  # longest time after which a refused request is told to come back
+USUAL_FOR = 0.2  # time for which a computed percentile is used again: it takes 12 us
 
 
 class Decision(NamedTuple):
@@ -129,8 +89,7 @@ class QueueAdmission:
     Every admitted request must be followed by one `observe` or `lost`.
     """
 
-    def __init__(self, config: AdmissionConfig = DEFAULTS) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self._above_since: float | None = None
         self._seen_at = 0.0
         self._refused_at = -inf
@@ -148,13 +107,13 @@ class QueueAdmission:
         """
         queueing = self.inside * answer_interval * self.correction
         predicted = queueing + answer_interval
-        usable = budget * self._config.margin
+        usable = budget * MARGIN
         if predicted > usable:
             if answer_interval > usable:
                 return Decision(False, predicted, inf, "the budget is under the service time")
             after = self._drained_after(predicted - usable, answer_interval)
             return Decision(False, predicted, after, "the budget would end in the queue")
-        if self.standing and now - self._seen_at > self._config.interval:
+        if self.standing and now - self._seen_at > INTERVAL:
             self.standing, self._above_since = False, None  # no answers: no evidence of a queue
         if self.standing:
             over = queueing - self._target(answer_interval)
@@ -187,27 +146,26 @@ class QueueAdmission:
         which goes by itself: it does not count as standing.
         """
         self.lost()
-        config = self._config
         queueing = max(0.0, seconds - answer_interval)
         predicted = decision.predicted - answer_interval
         target = self._target(answer_interval)
         if predicted > 0 and max(queueing, predicted) > target / 2:
             # The prediction already holds the correction: learn the rest that is still missing.
             ratio = min(2.0, max(0.5, queueing / predicted))
-            moved = self.correction * (1 + config.correction_weight * (ratio - 1))
+            moved = self.correction * (1 + CORRECTION_WEIGHT * (ratio - 1))
             self.correction = min(4.0, max(0.5, moved))
         self._seen_at = now
         if queueing <= target or catching_up:
             self._above_since = None
             # While it still refuses, the queue is short *because* it refuses.
-            self.standing = self.standing and now - self._refused_at < config.interval
+            self.standing = self.standing and now - self._refused_at < INTERVAL
         elif self._above_since is None:
             self._above_since = now
-        elif now - self._above_since >= config.interval:
+        elif now - self._above_since >= INTERVAL:
             self.standing = True
 
     def _target(self, answer_interval: float) -> float:
-        return max(self._config.target, self._config.target_runs * answer_interval)
+        return max(TARGET, TARGET_RUNS * answer_interval)
 
 
 class Stalls:
@@ -215,10 +173,9 @@ class Stalls:
     was away. Times are seconds of one clock, never going back; a request is known by the moment at
     which it was sent."""
 
-    def __init__(self, config: AdmissionConfig = DEFAULTS) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self._answered = 0.0
-        self._stalls: deque[tuple[float, float]] = deque(maxlen=config.stalls)
+        self._stalls: deque[tuple[float, float]] = deque(maxlen=STALLS)
         self._caught_up = 0.0
 
     def answered(
@@ -232,7 +189,7 @@ class Stalls:
         stalled = self._is_stall(now - since, answer_interval)
         if stalled:
             self._stalls.append((since, now))
-            self._caught_up = max(self._caught_up, now + self._config.catch_up * (now - since))
+            self._caught_up = max(self._caught_up, now + CATCH_UP * (now - since))
         return stalled
 
     def is_catching_up(self, now: float) -> bool:
@@ -248,8 +205,7 @@ class Stalls:
         return seconds + silent if self._is_stall(silent, answer_interval) else seconds
 
     def _is_stall(self, silent: float, answer_interval: float) -> bool:
-        config = self._config
-        return silent > config.stall and silent > config.stall_intervals * answer_interval
+        return silent > STALL and silent > STALL_INTERVALS * answer_interval
 
 
 class Sends(Enum):
@@ -264,8 +220,7 @@ class Outage:
     """A time in which no lane takes a request. Times are seconds of one clock. since: when the
     present outage was noticed, None without one."""
 
-    def __init__(self, config: AdmissionConfig = DEFAULTS) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self.since: float | None = None
         self._probed = 0.0
 
@@ -283,7 +238,7 @@ class Outage:
         """For a request of `budget` seconds. A probe is to be made."""
         if self.since is None or budget > now - self.since:
             return Sends.UNTIL_ANSWERED
-        if now - self._probed < self._config.probe_every:
+        if now - self._probed < PROBE_EVERY:
             return Sends.NEVER
         self._probed = now
         return Sends.ONCE
@@ -314,11 +269,8 @@ class ModelAdmission:
     of all stages, none while a stage has nobody.
     """
 
-    def __init__(
-        self, present: Present = _nobody_known, config: AdmissionConfig = DEFAULTS
-    ) -> None:
+    def __init__(self, present: Present = _nobody_known) -> None:
         self._present = present
-        self._config = config
         self.latency = LatencyWindow(window_s=10.0)
         self.silences = Silences()
         self.fast = Silences()  # of fast mode
@@ -332,9 +284,9 @@ class ModelAdmission:
         self._usual = 0.05
         self._usual_at = 0.0
         self._busy = False
-        self._queue = QueueAdmission(config)
-        self._stalls = Stalls(config)
-        self._outage = Outage(config)
+        self._queue = QueueAdmission()
+        self._stalls = Stalls()
+        self._outage = Outage()
         self._breakers: dict[int, Breaker] = {}
         # By stage: the nodes that were there when its breaker opened, and have not gone since.
         self._blamed: dict[int, frozenset[str]] = {}
@@ -355,12 +307,12 @@ class ModelAdmission:
         queue = self._queue
         self._busy = self._busy and queue.inside > 0
         # The interval of a time that is over says nothing: with few inside, anything is let in.
-        is_busy = self._busy and queue.inside >= self._config.busy_from
+        is_busy = self._busy and queue.inside >= BUSY_FROM
         answer_interval = self.answer_interval if is_busy else 0.0
         decision = queue.decide(answer_interval, budget, now)
         if not decision.admitted:
             self.shed += 1
-            after = min(decision.retry_after, self._config.retry_after)
+            after = min(decision.retry_after, RETRY_AFTER)
             text = f"overload: {decision.reason}; try again in {after:.3f} s"
             raise ResourceExhausted(text, after)
         is_probe = False
@@ -448,8 +400,8 @@ class ModelAdmission:
             self._last_ok = now
 
     def usual(self, now: float) -> float:
-        """The p99 latency in seconds, at most `AdmissionConfig.usual_for` old."""
-        if now - self._usual_at > self._config.usual_for:
+        """The p99 latency in seconds, at most `USUAL_FOR` old."""
+        if now - self._usual_at > USUAL_FOR:
             self._usual = self.latency.percentile(0.99, now, default=0.05)
             self._usual_at = now
         return self._usual
@@ -463,13 +415,11 @@ class ModelAdmission:
                 # The mean, since answers come in bursts; bounded, since one gap during a
                 # failover must not look like a slow pipeline.
                 seconds = min(seconds, 4 * self.answer_interval)
-                self.answer_interval += self._config.answer_weight * (
-                    seconds - self.answer_interval
-                )
+                self.answer_interval += ANSWER_WEIGHT * (seconds - self.answer_interval)
             else:
                 self.answer_interval = seconds
         self._answered = now
-        self._busy = self._queue.inside > self._config.busy_from
+        self._busy = self._queue.inside > BUSY_FROM
 
     def _judge(self, admitted: Admitted, result: Result, now: float) -> None:
         if result.status is Status.OK:
@@ -485,9 +435,8 @@ class ModelAdmission:
         elif result.status not in (Status.UNAVAILABLE, Status.INTERNAL):
             return
         stage = result.stage or WHOLE_PIPELINE
-        config = self._config
         breaker = self._breakers.setdefault(
-            stage, Breaker(max_open_s=config.breaker_open, probe_timeout_s=config.breaker_probe)
+            stage, Breaker(max_open_s=BREAKER_OPEN, probe_timeout_s=BREAKER_PROBE)
         )
         was_closed = breaker.state is BreakerState.CLOSED
         breaker.record(False, now, admitted.started)

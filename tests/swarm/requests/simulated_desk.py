@@ -16,7 +16,7 @@ from support.fake_link import FakeLink
 
 from swarm.errors import NoResponders, NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.link import LinkMessage
-from swarm.requests.admission import AdmissionConfig
+from swarm.requests.admission import USUAL_FOR
 from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import FAST
 from swarm.requests.requester import Requester
@@ -200,7 +200,7 @@ class SimulatedDesk(AnyDesk):
         """How long fast mode takes as a rule."""
         for _ in range(30):
             await self.infer(10.0, delivery=FAST)
-        await asyncio.sleep(AdmissionConfig().usual_for)
+        await asyncio.sleep(USUAL_FOR)
 
     def is_idle(self) -> bool:
         return super().is_idle() and not self.server.expected

@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from math import inf
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.requests.admission import AdmissionConfig, Decision, QueueAdmission
+from swarm.requests import admission
+from swarm.requests.admission import Decision, QueueAdmission
 
 SERVICE_S = (0.004, 0.005, 0.003)
 CAPACITY = 1 / max(SERVICE_S)
@@ -19,11 +21,18 @@ BUDGET_S = 0.100
 LANE = 100
 
 
-def gate_of_a_pipeline() -> QueueAdmission:
+@pytest.fixture(autouse=True, scope="module")
+def _short_runs() -> Iterator[None]:
     """Runs of milliseconds, budgets of a tenth of a second: less may stand than by default."""
-    return QueueAdmission(
-        AdmissionConfig(margin=0.9, target=0.020, target_runs=2.0, interval=0.100)
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("MARGIN", 0.9),
+            ("TARGET", 0.020),
+            ("TARGET_RUNS", 2.0),
+            ("INTERVAL", 0.100),
+        ):
+            patch.setattr(admission, name, value)
+        yield
 
 
 @dataclass
@@ -107,14 +116,14 @@ def goodput(told: Told, start: float, end: float) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_at_three_times_the_load_goodput_stays_near_capacity(seed: int) -> None:
-    told = run_pipeline(gate_of_a_pipeline(), [(10.0, 3 * CAPACITY)], seed)
+    told = run_pipeline(QueueAdmission(), [(10.0, 3 * CAPACITY)], seed)
     assert goodput(told, 0.0, 10.0) >= 0.85 * CAPACITY
     assert told.overflowed == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_admitted_meets_its_budget(seed: int) -> None:
-    told = run_pipeline(gate_of_a_pipeline(), [(10.0, 3 * CAPACITY)], seed)
+    told = run_pipeline(QueueAdmission(), [(10.0, 3 * CAPACITY)], seed)
     late = sum(done - at > BUDGET_S for at, done in told.answers)
     assert late <= 0.01 * len(told.answers)
 
@@ -125,14 +134,14 @@ def test_without_the_gate_the_same_load_collapses() -> None:
 
 
 def test_below_capacity_nearly_everything_is_admitted() -> None:
-    told = run_pipeline(gate_of_a_pipeline(), [(10.0, 0.7 * CAPACITY)], 1)
+    told = run_pipeline(QueueAdmission(), [(10.0, 0.7 * CAPACITY)], 1)
     offered = len(told.refused) + len(told.answers)
     assert len(told.refused) <= 0.01 * offered
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_within_a_second_after_the_overload_everything_is_admitted_again(seed: int) -> None:
-    gate = gate_of_a_pipeline()
+    gate = QueueAdmission()
     told = run_pipeline(gate, [(5.0, 3 * CAPACITY), (10.0, 0.5 * CAPACITY)], seed)
     after = [at for at in told.refused if at > 5.5]
     assert not after
@@ -141,18 +150,18 @@ def test_within_a_second_after_the_overload_everything_is_admitted_again(seed: i
 
 
 def test_the_queue_is_empty_within_a_second_after_the_load_stops() -> None:
-    told = run_pipeline(gate_of_a_pipeline(), [(5.0, 3 * CAPACITY)], 2)
+    told = run_pipeline(QueueAdmission(), [(5.0, 3 * CAPACITY)], 2)
     assert told.idle_at < 5.0 + BUDGET_S
 
 
 @pytest.mark.parametrize("wrong", [0.5, 2.0])
 def test_service_times_told_wrong_by_a_factor_of_two_are_survived(wrong: float) -> None:
-    told = run_pipeline(gate_of_a_pipeline(), [(10.0, 3 * CAPACITY)], 0, wrong=wrong)
+    told = run_pipeline(QueueAdmission(), [(10.0, 3 * CAPACITY)], 0, wrong=wrong)
     assert goodput(told, 1.0, 10.0) >= 0.85 * CAPACITY
 
 
 def test_a_refusal_says_why_and_when_to_come_back() -> None:
-    gate = gate_of_a_pipeline()
+    gate = QueueAdmission()
     gate.inside = 100
     refused = gate.decide(0.005, 0.100, 0.0)
     assert not refused.admitted
@@ -164,14 +173,14 @@ def test_a_refusal_says_why_and_when_to_come_back() -> None:
 
 @given(st.floats(0.0001, 0.1))
 def test_more_inside_never_predicts_less_time(interval: float) -> None:
-    gate = gate_of_a_pipeline()
+    gate = QueueAdmission()
     predicted = [gate.decide(interval, 1e6, 0.0).predicted for _ in range(20)]
     assert all(one < other for one, other in pairwise(predicted))
     assert gate.inside == 20
 
 
 def test_a_standing_queue_is_forgotten_when_no_answers_tell_of_it() -> None:
-    gate, interval = gate_of_a_pipeline(), 0.005
+    gate, interval = QueueAdmission(), 0.005
     assert gate.decide(interval, 1.0, 0.0).admitted
     for tick in range(30):
         gate.inside = 11
