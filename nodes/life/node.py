@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,14 @@ from nodes.connection.checkpoint import Checkpoint
 from nodes.connection.connection import Connection
 from nodes.duties.duties import Duties
 from nodes.life.own_entry import OwnEntry
-from nodes.life.reconciler import Reconciler, ReconcilerConfig
+from nodes.life.reconciler import Reconciler
 from nodes.life.status import StatusPublisher
 from nodes.life.watchdog import NodeWatchdog
 from nodes.planning.places import AutoPlaces
 from nodes.requests.objectives import DesiredObjectives, Objectives
 from nodes.requests.service import RequestService
 from nodes.versions.kept_times import KeptTimes
-from nodes.versions.versions import Versions, VersionsConfig
+from nodes.versions.versions import Versions
 from swarm.link import LinkMessage
 from swarm.transport.process_links import Own
 
@@ -36,14 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("swarm.node")
 
 DRAIN_TIMEOUT = 8.0  # seconds
-
-
-@dataclass(frozen=True, slots=True)
-class NodePolicy:
-    """The knobs of a node's parts, which no operator turns."""
-
-    reconciler: ReconcilerConfig = field(default_factory=ReconcilerConfig)
-    versions: VersionsConfig = field(default_factory=VersionsConfig)
 
 
 class Node:
@@ -63,7 +54,6 @@ class Node:
         on_change: Callable[[dict[str, Any]], None] = lambda document: None,
         more_status: Callable[[], dict[str, Any]] = dict,
         end: Callable[[], None] | None = None,
-        policy: NodePolicy = NodePolicy(),
     ) -> None:
         self.config = config
         self._end = end
@@ -81,7 +71,6 @@ class Node:
             (connection.route, desired.read),
             self._times,
             self.audit,
-            policy.versions,
             auto,
         )
         self.weights = self._versions.loader.weights
@@ -107,7 +96,6 @@ class Node:
             self._status,
             self._duties.desired_state_was_read,
             self._entry.announce,
-            policy.reconciler,
         )
         if auto is not None:
             auto.on_change = self._reconciler.look_again

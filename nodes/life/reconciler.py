@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 
 from nodes.connection.connection import Connection
@@ -24,16 +23,10 @@ log = logging.getLogger("swarm.node")
 SERVING = "serving"  # the detail of a node that serves all that it is told to
 
 
-@dataclass(frozen=True, slots=True)
-class ReconcilerConfig:
-    """Seconds from one reconciliation to the next. Each change of desired state is announced too: a
-    node that serves reads it only for an announcement that was lost."""
-
-    while_waiting: float = 1.0
-    """While the node cannot serve all of it."""
-
-    while_serving: float = 10.0
-    """While it does."""
+# Seconds from one reconciliation to the next, while the node cannot serve all of desired state, and
+# while it does. Each change is announced too: a node that serves reads it only for an announcement
+# that was lost.
+WHILE_WAITING, WHILE_SERVING = 1.0, 10.0
 
 
 class Reconciler:
@@ -50,7 +43,6 @@ class Reconciler:
         status: StatusPublisher,
         on_read: Callable[[], None],
         on_served: Callable[[], None],
-        policy: ReconcilerConfig = ReconcilerConfig(),
     ) -> None:
         self.became_ready = asyncio.Event()
         self._mesh = connection.mesh
@@ -60,7 +52,6 @@ class Reconciler:
         self._status = status
         self._on_read = on_read
         self._on_served = on_served
-        self._policy = policy
         self._changed = asyncio.Event()  # desired state
         self._look = asyncio.Event()
         self._rejected = ""  # why desired state is refused at present
@@ -73,15 +64,15 @@ class Reconciler:
         read_at = -inf
         while not stop.is_set():
             now = time.monotonic()
-            read = self._changed.is_set() or now - read_at >= self._policy.while_serving
+            read = self._changed.is_set() or now - read_at >= WHILE_SERVING
             self._changed.clear()
             self._look.clear()
-            pause, read_at = self._policy.while_waiting, -inf if read else read_at
+            pause, read_at = WHILE_WAITING, -inf if read else read_at
             try:
                 await self._versions.reconcile(self._loading, read=read)
                 self._become_ready(start)
                 read_at = now if read else read_at
-                pause = self._versions.due_after or self._policy.while_serving
+                pause = self._versions.due_after or WHILE_SERVING
                 self._on_read()
                 self._serves_but(self._versions.refused)
             except (BadDesiredState, Untrusted, BadKey, BadSeal) as error:

@@ -19,7 +19,16 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from nodes.connection.events import Tell
-from nodes.life.watchdog_rules import USUAL, Action, Verdict, Watchdog, WatchdogConfig
+from nodes.life.watchdog_rules import (
+    CHECK_EVERY,
+    RELOAD_EVERY,
+    TEST_EVERY,
+    TEST_FACTOR,
+    TEST_WITHIN,
+    Action,
+    Verdict,
+    Watchdog,
+)
 from nodes.low_priority import in_low_priority_thread
 from nodes.stage.server import StageServer
 from shards.errors import ShardsError
@@ -55,7 +64,6 @@ class NodeWatchdog:
         reload: Callable[[StageServer], Awaitable[Any]],
         tell: Tell,
         on_out: Callable[[str], None] = lambda reason: None,
-        config: WatchdogConfig = USUAL,
         clock: Callable[[], float] = time.monotonic,
         in_thread: Callable[[Callable[[], bool]], Awaitable[bool]] = in_low_priority_thread,
     ) -> None:
@@ -64,7 +72,6 @@ class NodeWatchdog:
         self._reload = reload
         self._tell = tell
         self._on_out = on_out
-        self._config = config
         self._clock = clock
         self._failures: WeakKeyDictionary[StageServer, Watchdog] = WeakKeyDictionary()
         # Stages that did not get a new session, and when to try again.
@@ -77,14 +84,14 @@ class NodeWatchdog:
         with LoopGuard(self._end_overdue) as guard:
             while True:
                 ticks = guard.ticks
-                due_at = await beat(self._config.check_every)
+                due_at = await beat(CHECK_EVERY)
                 now = self._clock()
                 late = asyncio.get_running_loop().time() - due_at
                 if (guard.ticks - ticks) * GUARD_EVERY < late / 2:
                     # The thread stood still as well: the process was stopped, or the machine
                     # slept. That is no stage's fault, and the lanes have recovered from it.
                     late = 0.0
-                test_due = now - tested > self._config.test_every
+                test_due = now - tested > TEST_EVERY
                 if test_due:
                     tested = now
                 for server in self._servers():
@@ -96,7 +103,7 @@ class NodeWatchdog:
             server.end_overdue(now)
 
     async def _check(self, server: StageServer, now: float, late: float, test_due: bool) -> None:
-        failures = self._failures.setdefault(server, Watchdog(self._config))
+        failures = self._failures.setdefault(server, Watchdog())
         if failures.out:
             return
         if server in self._reload_at:
@@ -120,7 +127,7 @@ class NodeWatchdog:
     def _begin_test(self, server: StageServer, now: float) -> None:
         """In a thread: a long run on the loop would stall every other stage of this node."""
         p99 = server.stats.compute.percentile(0.99, now)
-        within = self._config.test_within + self._config.test_factor * p99
+        within = TEST_WITHIN + TEST_FACTOR * p99
         outcome = asyncio.ensure_future(self._in_thread(server.self_test))
         self._tests[server] = _Test(outcome, now + within)
 
@@ -164,7 +171,7 @@ class NodeWatchdog:
             await self._reload(server)
         except (SwarmError, ShardsError) as error:
             log.error("stage %d did not get a new session: %s", server.stage, error)
-            self._reload_at[server] = self._clock() + self._config.reload_every
+            self._reload_at[server] = self._clock() + RELOAD_EVERY
             return
         self._reload_at.pop(server, None)
         server.resume()

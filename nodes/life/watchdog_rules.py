@@ -35,59 +35,31 @@ class Verdict:
 WELL = Verdict()
 
 
-@dataclass(frozen=True, slots=True)
-class WatchdogConfig:
-    """When a stage has failed, and what is tried then. All times are in seconds."""
-
-    run_factor: float = 10.0
-    """A run hangs after this many times its p99: smaller finds it sooner, and kills slow honest
-    runs."""
-
-    run_floor: float = 1.0
-    """No run hangs earlier."""
-
-    stall: float = 1.0
-    """By which a timer of the event loop may be late."""
-
-    max_failures: int = 3
-    """So many within `window` keep a stage out."""
-
-    window: float = 60.0
-    """In which failures count."""
-
-    check_every: float = 0.2
-    """Between two checks of the stages, on the beat of all regular work."""
-
-    test_every: float = 30.0
-    """Between two self-tests."""
-
-    test_within: float = 10.0
-    """In which a self-test ends, `test_factor` times a run's p99 besides: it gives way to all
-    others."""
-
-    test_factor: float = 20.0
-    """See `test_within`."""
-
-    reload_every: float = 1.0
-    """Between two attempts at a new session."""
-
-
-USUAL = WatchdogConfig()
+# When a stage has failed, and what is tried then. All times are in seconds.
+# A run hangs after so many times its p99: smaller finds it sooner, and kills slow honest runs.
+RUN_FACTOR = 10.0
+RUN_FLOOR = 1.0  # no run hangs earlier
+STALL = 1.0  # by which a timer of the event loop may be late
+MAX_FAILURES, WINDOW = 3, 60.0  # so many within the window keep a stage out
+CHECK_EVERY = 0.2  # between two checks of the stages, on the beat of all regular work
+TEST_EVERY = 30.0  # between two self-tests
+# In which a self-test ends, so many times a run's p99 besides: it gives way to all others.
+TEST_WITHIN, TEST_FACTOR = 10.0, 20.0
+RELOAD_EVERY = 1.0  # between two attempts at a new session
 
 
 class Watchdog:
-    """Counts failures of one worker; the `max_failures`-th within `window` keeps it out."""
+    """Counts failures of one worker; the `MAX_FAILURES`-th within `WINDOW` keeps it out."""
 
-    def __init__(self, config: WatchdogConfig = USUAL) -> None:
+    def __init__(self) -> None:
         self.out = False
         """Whether it was kept out, for good."""
-        self._config = config
-        self._failures = SlidingCount(config.window)
+        self._failures = SlidingCount(WINDOW)
         self._judged: OrderedDict[str, None] = OrderedDict()
 
     def running(self, run: str, elapsed_s: float, p99_s: float, now: float) -> Verdict:
         """Judge a run that has taken `elapsed_s`. Each run id is condemned at most once."""
-        bound = max(self._config.run_factor * p99_s, self._config.run_floor)
+        bound = max(RUN_FACTOR * p99_s, RUN_FLOOR)
         if elapsed_s <= bound or run in self._judged:
             return WELL
         self._judged[run] = None
@@ -98,7 +70,7 @@ class Watchdog:
     def loop_late(self, late_s: float, now: float) -> Verdict:
         """Judge a timer of the event loop that fired `late_s` seconds late: what it has in hand may
         have been redelivered meanwhile, so it is returned; a stall restarts nothing by itself."""
-        if late_s <= self._config.stall:
+        if late_s <= STALL:
             return WELL
         reason = f"the event loop stalled for {late_s:.3g} s"
         return self._failed(reason, now, restart=False)
@@ -110,11 +82,11 @@ class Watchdog:
     def _failed(self, reason: str, now: float, *, restart: bool = True) -> Verdict:
         self._failures.add(1, now)
         failures = self._failures.total(now)
-        if self.out or failures >= self._config.max_failures:
+        if self.out or failures >= MAX_FAILURES:
             self.out = True
             return Verdict(
                 (Action.RETURN, Action.STAY_OUT),
-                f"{reason}; {failures} failures in {self._failures.window_s:g} s",
+                f"{reason}; {failures} failures in {WINDOW:g} s",
             )
         actions = (Action.RETURN, Action.RESTART) if restart else (Action.RETURN,)
         return Verdict(actions, reason)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nodes.connection.connection import Connection
@@ -32,25 +31,15 @@ from swarm.transport.lane import check_one_domain, find_streams
 log = logging.getLogger("swarm.node")
 
 
-@dataclass(frozen=True, slots=True)
-class VersionsConfig:
-    """When versions begin and end. All times are in seconds."""
-
-    lingers: float = 5.0
-    """For which a version that shall serve no more goes on, once all others are served: requests
-    are under way, and requesters hear late."""
-
-    lingers_at_most: float = 120.0
-    """After which it ends even if some stage gets no node for the new one."""
-
-    pulls_within: float = 5.0
-    """In which the lanes of a version have to pull when it is loaded."""
-
-    pulls_again_within: float = 1.0
-    """In which they have to pull at each reconciliation after that."""
-
-    rolling_every: float = 0.5
-    """From one reconciliation to the next while a version waits for its end."""
+# When versions begin and end. All times are in seconds.
+# For which a version that shall serve no more goes on, once all others are served: requests are
+# under way, and requesters hear late; and after which it ends even if a stage gets no node for the
+# new one.
+LINGERS, LINGERS_AT_MOST = 5.0, 120.0
+PULLS_WITHIN = 5.0  # in which the lanes of a version have to pull when it is loaded
+PULLS_AGAIN_WITHIN = 1.0  # in which they have to pull at each reconciliation after that
+# From one reconciliation to the next while a version waits for its end.
+ROLLING_EVERY = 0.5
 
 
 class Places(Protocol):
@@ -81,7 +70,6 @@ class Versions:
         on_desired: Sequence[Callable[[str, dict[str, Any]], None]],
         times: KeptTimes,
         audit: StageAudit | None = None,
-        policy: VersionsConfig = VersionsConfig(),
         places: Places | None = None,
     ) -> None:
         """places: of a node of role `auto`, which serves other stages from time to time."""
@@ -93,7 +81,6 @@ class Versions:
         self._node = connection.id
         self._on_desired = on_desired
         self._times = times
-        self._policy = policy
         self._shared = Shared(
             connection, ServerClock(), self.loader.follower.behind, audit, self._is_crowded
         )
@@ -138,7 +125,7 @@ class Versions:
     def due_after(self) -> float | None:
         """Seconds after which `reconcile` has something to do even if nothing changes; else
         None."""
-        return self._policy.rolling_every if self._unwanted or self._is_rolling_out() else None
+        return ROLLING_EVERY if self._unwanted or self._is_rolling_out() else None
 
     def _is_rolling_out(self) -> bool:
         followed = self._mesh.rollouts.of(self._config.model_name)
@@ -181,7 +168,7 @@ class Versions:
             self._all_served_at = now
         for version, since in list(self._unwanted.items()):
             lingered = now - max(since, self._all_served_at)
-            if lingered >= self._policy.lingers or now - since >= self._policy.lingers_at_most:
+            if lingered >= LINGERS or now - since >= LINGERS_AT_MOST:
                 log.info("version %s serves no more", version)
                 await self._retire(version)
         if waits := [v for v in wanted if v in self._waiting]:
@@ -203,7 +190,7 @@ class Versions:
         failed: Exception | None = None
         for version in wanted:
             if version in self._waiting:
-                await self._until_lanes_pull(version, self._policy.pulls_again_within)
+                await self._until_lanes_pull(version, PULLS_AGAIN_WITHIN)
             if version in self.serving or not self._refused.is_due(version, time.monotonic()):
                 continue
             if version not in self._refused:
@@ -250,7 +237,7 @@ class Versions:
         server = serving.add(stage)
         self._times.prime([server])
         try:
-            await server.source.ready(self._policy.pulls_within)
+            await server.source.ready(PULLS_WITHIN)
         except TimeoutError:
             why = server.source.waits_for
             await serving.remove(stage)
@@ -335,7 +322,7 @@ class Versions:
         self.serving[version] = serving
         self._waiting.add(version)
         log.info("%s@%s loaded in %.2f s", info.model, version, loaded.seconds)
-        await self._until_lanes_pull(version, self._policy.pulls_within)
+        await self._until_lanes_pull(version, PULLS_WITHIN)
 
     async def _until_lanes_pull(self, version: str, within: float) -> None:
         """Or until `within` seconds have passed: then the next look waits again."""

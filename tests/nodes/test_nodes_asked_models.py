@@ -12,8 +12,7 @@ from support.waiting import GENEROUS
 import nodes.versions.asked_models
 import swarm
 from nodes.config import NodeConfig
-from nodes.life.node import Node, NodePolicy
-from nodes.life.reconciler import ReconcilerConfig
+from nodes.life.node import Node
 from nodes.versions.asked_models import LOADS_WITHIN, UNASKED_FOR, AskedModels
 from nodes.versions.loaded import Loaded
 from shards.split.split import split
@@ -173,15 +172,15 @@ async def test_a_gateway_lets_go_by_itself_what_it_was_asked_for_once(
     url: str, unloaded: Unloaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodes.versions.asked_models, "UNASKED_FOR", 0.05)
+    monkeypatch.setattr("nodes.life.reconciler.WHILE_SERVING", 0.1)
     model = split(
         digits_model(), name="digits", version="1", stages=1, edge_layers=2, profile=False
     )
     async with swarm.connect(url, shm=False) as mesh:
         await mesh.registry.push(model.manifest.to_json(), model.files)
         await mesh.registry.promote("digits", "1")
-        quick = NodePolicy(ReconcilerConfig(while_serving=0.1))
         config = NodeConfig("gateway", nats=url, no_cache=True, allow_unsigned=True, shm=False)
-        node = Node(config, policy=quick)
+        node = Node(config)
         stop = asyncio.Event()
         life = asyncio.create_task(node.run(stop))
         await asyncio.wait_for(node.became_ready.wait(), GENEROUS)

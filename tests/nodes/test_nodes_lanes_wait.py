@@ -14,9 +14,7 @@ from support.waiting import GENEROUS
 
 import swarm
 from nodes.config import NodeConfig
-from nodes.life.node import Node, NodePolicy
-from nodes.life.reconciler import ReconcilerConfig
-from nodes.versions.versions import VersionsConfig
+from nodes.life.node import Node
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
 from swarm.link import LinkMessage, jetstream
@@ -24,9 +22,12 @@ from swarm.transport.lane import LaneOptions, stream_config
 
 pytestmark = pytest.mark.integration
 
-QUICK = NodePolicy(
-    ReconcilerConfig(while_waiting=0.1), VersionsConfig(pulls_within=0.2, pulls_again_within=0.2)
-)
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodes.life.reconciler.WHILE_WAITING", 0.1)
+    monkeypatch.setattr("nodes.versions.versions.PULLS_WITHIN", 0.2)
+    monkeypatch.setattr("nodes.versions.versions.PULLS_AGAIN_WITHIN", 0.2)
 
 
 @cache
@@ -42,7 +43,7 @@ class Scene:
         config = NodeConfig(
             "shard-1", "digits", nats=url, shm=False, no_cache=True, allow_unsigned=True
         )
-        self.node = Node(config, policy=QUICK)
+        self.node = Node(config)
         self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         mesh.link.subscribe(mesh.subjects.status(self.node.id), self._hear)
 

@@ -22,7 +22,15 @@ from nodes.life.watchdog import (
     LoopGuard,
     NodeWatchdog,
 )
-from nodes.life.watchdog_rules import USUAL, Action, Watchdog, WatchdogConfig
+from nodes.life.watchdog_rules import (
+    CHECK_EVERY,
+    RELOAD_EVERY,
+    STALL,
+    TEST_EVERY,
+    TEST_WITHIN,
+    Action,
+    Watchdog,
+)
 from shards.errors import RunError
 from swarm.errors import Unavailable
 
@@ -42,9 +50,9 @@ def test_a_hung_run_is_returned_and_its_worker_restarted_once() -> None:
 
 
 def test_a_stalled_loop_returns_what_it_holds() -> None:
-    dog = Watchdog(WatchdogConfig(stall=0.5))
-    assert not dog.loop_late(0.4, now=0.0)
-    assert dog.loop_late(0.6, now=0.0).actions == (Action.RETURN,)
+    dog = Watchdog()
+    assert not dog.loop_late(0.8 * STALL, now=0.0)
+    assert dog.loop_late(1.2 * STALL, now=0.0).actions == (Action.RETURN,)
 
 
 def test_the_third_failure_in_the_window_keeps_it_out_for_good() -> None:
@@ -153,7 +161,10 @@ class Scene:
             await asyncio.gather(task, return_exceptions=True)
 
 
-OFTEN = WatchdogConfig(test_every=0.0)  # at each check
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A self-test at each check."""
+    monkeypatch.setattr("nodes.life.watchdog.TEST_EVERY", 0.0)
 
 
 @pytest.mark.simulated
@@ -183,10 +194,11 @@ async def test_a_long_run_of_a_slow_model_is_no_hang() -> None:
     assert (slow.acts, scene.events) == ([], [])
 
 
+@pytest.mark.usefixtures("often")
 async def test_a_stage_that_computes_wrongly_is_loaded_again() -> None:
     wrong = FakeServer()
     wrong.right = False
-    scene = Scene(wrong, config=OFTEN)
+    scene = Scene(wrong)
     async with scene.watched():
         await eventually(lambda: "resume" in wrong.acts)
         await scene.looks()
@@ -207,21 +219,22 @@ async def test_a_self_test_that_hangs_has_failed_and_the_other_stages_are_watche
     loop = asyncio.get_running_loop()
     async with scene.watched():
         began = loop.time()
-        await eventually(lambda: loop.time() - began > USUAL.test_every + 1, within=60.0)
+        await eventually(lambda: loop.time() - began > TEST_EVERY + 1, within=60.0)
         hung.hang()
         await eventually(lambda: hung.acts)
         assert tested.acts == [], "its test may still end"
         await eventually(lambda: "resume" in tested.acts)
-        took = loop.time() - began - USUAL.test_every
-        assert USUAL.test_within <= took < USUAL.test_within + 4 * USUAL.check_every
+        took = loop.time() - began - TEST_EVERY
+        assert TEST_WITHIN <= took < TEST_WITHIN + 4 * CHECK_EVERY
     assert tested.acts == ["suspend", "reload", "resume"]
     assert "self-test failed" in scene.events[-1][1]["detail"]
 
 
+@pytest.mark.usefixtures("often")
 async def test_a_busy_stage_is_not_tested() -> None:
     busy = FakeServer()
     busy.queued = 3
-    scene = Scene(busy, config=OFTEN)
+    scene = Scene(busy)
     async with scene.watched():
         await scene.looks()
     assert busy.tests == 0
@@ -259,8 +272,8 @@ async def test_a_session_that_cannot_be_had_is_tried_for_again(error: Exception)
         failed_at = loop.time()
         assert "resume" not in server.acts
         await eventually(lambda: "resume" in server.acts)
-    took, twice = loop.time() - failed_at + 0.01, 2 * USUAL.reload_every
-    assert twice <= took < twice + 3 * USUAL.check_every
+    took, twice = loop.time() - failed_at + 0.01, 2 * RELOAD_EVERY
+    assert twice <= took < twice + 3 * CHECK_EVERY
     assert server.acts == ["suspend", "reload failed", "reload failed", "reload", "resume"]
 
 
