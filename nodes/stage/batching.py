@@ -87,15 +87,12 @@ def decide(
 
 
 class ArrivalRate:
-    """Arrivals a second, from the usual gap between them.
-
-    weight: of the newest gap, 0..1; larger follows bursts faster. Raises ValueError outside.
-    """
+    """Arrivals a second, from the usual gap between them."""
 
     __slots__ = ("_gap", "_last")
 
-    def __init__(self, weight: float = 0.1) -> None:
-        self._gap = Usual(weight=weight)
+    def __init__(self) -> None:
+        self._gap = Usual(weight=0.1)  # larger follows bursts faster
         self._last: float | None = None
 
     def add(self, now: float) -> None:

@@ -60,11 +60,8 @@ class ServerWatch:
     files: for reports.
     """
 
-    def __init__(
-        self, server: EmbeddedServer, tell: Tell, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, server: EmbeddedServer, tell: Tell) -> None:
         self.server = server
-        self._clock = clock
         self.is_up = True
         self.restarts = 0
         self.store = StoreState.FINE
@@ -77,14 +74,14 @@ class ServerWatch:
     async def run(self) -> None:
         """Until cancelled."""
         life = Life()
-        began = self._clock()
+        began = time.monotonic()
         event = await self._probe()
         while True:
-            life, step = next_step(life, event, began, self._clock())
+            life, step = next_step(life, event, began, time.monotonic())
             await asyncio.sleep(step.after)
             if step.do is Do.KILL:
                 await self.kill("it answered nothing for 3 s and was killed")
-            began = self._clock()
+            began = time.monotonic()
             event = await (self._start() if step.do is Do.START else self._probe())
 
     async def kill(self, cause: str) -> None:
@@ -95,13 +92,13 @@ class ServerWatch:
 
     async def _probe(self) -> Event:
         """How the server is. Lasts until it is due again, or until the server ends."""
-        due = self._clock() + PROBE_EVERY
+        due = time.monotonic() + PROBE_EVERY
         answered = self.server.alive and await self.server.answers(PROBE_TIMEOUT)
         if answered:
             self.is_up = True
             await self._check_files()
         if self.server.alive:
-            await one_ends([self.server.pid], max(0.0, due - self._clock()))
+            await one_ends([self.server.pid], max(0.0, due - time.monotonic()))
         if not self.server.alive:
             self._ended()
             return Event.ENDED
@@ -109,7 +106,7 @@ class ServerWatch:
 
     def _ended(self) -> None:
         if self.is_up:
-            self._away_since = self._clock()
+            self._away_since = time.monotonic()
         self.is_up = False
         self._cause = self._cause or ended_how(self.server.exit_code)
 
@@ -132,7 +129,7 @@ class ServerWatch:
             "server-restarted",
             {
                 "detail": cause,
-                "away_ms": round((self._clock() - self._away_since) * 1e3),
+                "away_ms": round((time.monotonic() - self._away_since) * 1e3),
                 "lost": [IN_MEMORY, IN_FILES] if is_gone else [IN_MEMORY],
                 "kept": [] if is_gone else [IN_FILES],
             },

@@ -82,13 +82,11 @@ async def extent_of(link: Link, stream: str) -> Extent | None:
     return Extent(int(state["first_seq"]), int(state["last_seq"]))
 
 
-async def read_stream(
-    link: Link, stream: str, extent: Extent, ahead: int = AHEAD
-) -> AsyncIterator[Stored]:
-    """The messages of a stream in their order; those that are gone are left out. ahead: how many
-    are asked for at a time. Raises `Unavailable`, `NotConnected`."""
-    for begin in range(extent.first, extent.last + 1, ahead):
-        places = range(begin, min(begin + ahead, extent.last + 1))
+async def read_stream(link: Link, stream: str, extent: Extent) -> AsyncIterator[Stored]:
+    """The messages of a stream in their order; those that are gone are left out. Raises
+    `Unavailable`, `NotConnected`."""
+    for begin in range(extent.first, extent.last + 1, AHEAD):
+        places = range(begin, min(begin + AHEAD, extent.last + 1))
         for found in await asyncio.gather(*(_read(link, stream, place) for place in places)):
             if found is not None:
                 yield found

@@ -6,6 +6,9 @@ FLOOR_S = 0.060
 """Measured: one pull of batch 1 with ack_wait 60 ms handed a killed node's message on in 62 ms."""
 CEILING_S = 30.0
 """Above this a run is kept alive by `in_progress`, never by a longer wait."""
+FACTOR = 4.0
+"""Times the p99; larger means fewer needless redeliveries and a slower takeover."""
+HYSTERESIS = 1.5
 LINK_MARGIN = 1.5
 """A node says first after a third of `ack_wait` that it works: two thirds are left for the link."""
 SLOW_TRANSFER_S = 0.020
@@ -16,31 +19,27 @@ IDLE_SHARE = 0.1
 
 def ack_wait_for(
     p99_s: float,
-    floor: float = FLOOR_S,
-    factor: float = 4.0,
-    ceiling: float = CEILING_S,
     *,
+    ceiling: float = CEILING_S,
     current: float | None = None,
-    hysteresis: float = 1.5,
     link: float = 0.0,
 ) -> float:
     """Seconds of `ack_wait` for a stage whose hop takes `p99_s` (seconds) at the 99th percentile.
 
-    factor: times the p99; larger means fewer needless redeliveries and a slower takeover.
-    floor, ceiling: seconds; the result lies between them.
+    ceiling: seconds; the result lies between `FLOOR_S` and it.
     current: seconds in force now, if any. It is kept unless the new value differs by more than
-        `hysteresis` times: each change updates a consumer on the server.
+        `HYSTERESIS` times: each change updates a consumer on the server.
     link: seconds that the slowest link of the lane's nodes needs (`link_wait`); the result is
         never shorter, and longer than `ceiling` only for it, up to `CEILING_S`.
-    Raises ValueError for floor > ceiling, floor <= 0, hysteresis < 1 or a NaN.
+    Raises ValueError for a ceiling below the floor or a NaN.
     """
-    if not (0 < floor <= ceiling and hysteresis >= 1 and factor > 0 and p99_s == p99_s):
-        raise ValueError(f"0 < {floor=} <= {ceiling=}, {hysteresis=} >= 1, {factor=} > 0, {p99_s=}")
+    if not (ceiling >= FLOOR_S and p99_s == p99_s):
+        raise ValueError(f"{ceiling=} >= {FLOOR_S}, {p99_s=}")
     least = min(link, CEILING_S)
-    wanted = max(min(ceiling, max(floor, factor * p99_s)), least)
-    if current is not None and max(floor, least) <= current <= max(ceiling, least):
+    wanted = max(min(ceiling, max(FLOOR_S, FACTOR * p99_s)), least)
+    if current is not None and max(FLOOR_S, least) <= current <= max(ceiling, least):
         larger, smaller = max(wanted, current), min(wanted, current)
-        if larger <= smaller * hysteresis:
+        if larger <= smaller * HYSTERESIS:
             return current
     return wanted
 

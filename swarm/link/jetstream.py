@@ -250,7 +250,7 @@ async def delete_consumer(link: Link, stream: str, name: str) -> None:
             raise
 
 
-async def ensure_bucket(link: Link, bucket: str, republish: str, storage: str = "file") -> None:
+async def ensure_bucket(link: Link, bucket: str, republish: str) -> None:
     """A KV bucket whose changes are republished on `republish`.<key> as core messages.
 
     A watcher reads its keys after each reconnect, and hears of changes on a core subscription: that
@@ -263,7 +263,7 @@ async def ensure_bucket(link: Link, bucket: str, republish: str, storage: str = 
             "name": f"KV_{bucket}",
             "subjects": [f"$KV.{bucket}.>"],
             "max_msgs_per_subject": HISTORY,
-            "storage": storage,
+            "storage": "file",
             "discard": "new",
             "deny_delete": True,
             "allow_rollup_hdrs": True,

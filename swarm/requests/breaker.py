@@ -8,6 +8,8 @@ from enum import StrEnum
 from swarm.flow.backoff import Backoff
 from swarm.flow.window import SlidingCount
 
+WINDOW_S = 10.0  # over which the failure rate is taken
+
 
 class BreakerState(StrEnum):
     """closed: calls pass; open: none pass; half-open: one probe at a time passes."""
@@ -23,7 +25,6 @@ class Breaker:
     consecutive: failures in a row that open it; smaller reacts faster to a dead peer.
     failure_rate: fraction of the window's calls, 0..1, that opens it once `min_calls` were seen.
     min_calls: calls in the window below which the rate says nothing.
-    window_s: seconds over which the rate is taken.
     open_s: seconds until the first probe; doubles after each failed probe up to `max_open_s`.
     probe_timeout_s: seconds after which an unanswered probe counts as failed.
     Raises ValueError for a knob out of its range.
@@ -35,7 +36,6 @@ class Breaker:
         consecutive: int = 5,
         failure_rate: float = 0.5,
         min_calls: int = 20,
-        window_s: float = 10.0,
         open_s: float = 0.5,
         max_open_s: float = 30.0,
         probe_timeout_s: float = 5.0,
@@ -48,8 +48,8 @@ class Breaker:
         self._consecutive = consecutive
         self._failure_rate = failure_rate
         self._min_calls = min_calls
-        self._calls = SlidingCount(window_s)
-        self._failures = SlidingCount(window_s)
+        self._calls = SlidingCount(WINDOW_S)
+        self._failures = SlidingCount(WINDOW_S)
         self._failures_in_a_row = 0
         self._open_periods = Backoff(open_s, max_open_s)
         self._open_until = 0.0

@@ -7,29 +7,21 @@ slow, which is when hedging would do harm.
 
 from swarm.requests.retry import RetryBudget
 
+MIN_DELAY_S = 0.001  # no hedge comes earlier: a p95 of microseconds would hedge noise
+
 
 class Hedger:
     """Decides, for one kind of request, when a second copy is sent.
 
     fraction: hedges granted per request, 0..1; the most extra load.
-    min_delay_s: seconds; never hedge earlier (a p95 of microseconds would hedge noise).
     min_samples: latencies observed below which the percentile is not believed.
-    window_s: seconds over which the fraction is held.
-    Raises ValueError where fraction is outside 0..1 or min_delay_s is negative.
+    Raises ValueError where fraction is outside 0..1.
     """
 
-    def __init__(
-        self,
-        fraction: float = 0.05,
-        *,
-        min_delay_s: float = 0.001,
-        min_samples: int = 20,
-        window_s: float = 10.0,
-    ) -> None:
-        if not (0 <= fraction <= 1 and min_delay_s >= 0):
-            raise ValueError(f"0 <= fraction <= 1, min_delay_s >= 0: {fraction}, {min_delay_s}")
-        self._budget = RetryBudget(fraction, min_per_s=0.0, window_s=window_s)
-        self._min_delay_s = min_delay_s
+    def __init__(self, fraction: float = 0.05, *, min_samples: int = 20) -> None:
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"0 <= fraction <= 1: {fraction}")
+        self._budget = RetryBudget(fraction, min_per_s=0.0, window_s=10.0)
         self._min_samples = min_samples
 
     def on_request(self, now: float) -> None:
@@ -45,7 +37,7 @@ class Hedger:
         samples: how many latencies it was taken from. p50_s: seconds that a copy usually takes: the
         hedge is pointless unless one fits what is left of the budget (`remaining_s`, seconds).
         """
-        delay = max(self._min_delay_s, percentile_s)
+        delay = max(MIN_DELAY_S, percentile_s)
         if samples < self._min_samples or delay + p50_s > remaining_s:
             return None
         return delay

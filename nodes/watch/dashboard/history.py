@@ -47,14 +47,13 @@ def rounded(figure: float | None) -> float | None:
 class Rate:
     """Requests a second, from a counter that is read each second, or less often."""
 
-    __slots__ = ("_counts", "_most")
+    __slots__ = ("_counts",)
 
     LEAST = 0.4  # seconds between two readings that tell a rate
     WITHIN = 3.0  # seconds before which no reading is needed, where later ones tell a rate
 
-    def __init__(self, most: int = 4) -> None:
-        self._counts: list[tuple[float, float]] = []
-        self._most = most
+    def __init__(self) -> None:
+        self._counts: list[tuple[float, float]] = []  # four at most
 
     def read(self, now: float, count: float) -> None:
         """A reading; a count that went back begins anew."""
@@ -64,7 +63,7 @@ class Rate:
         if counts and now - counts[-1][0] < self.LEAST:
             return
         counts.append((now, count))
-        del counts[: -self._most]
+        del counts[:-4]
         while len(counts) > 2 and now - counts[1][0] >= self.WITHIN:
             del counts[0]
 

@@ -85,9 +85,8 @@ class NormBound:
     own among them: one liar among several neighbours does not move it.
     """
 
-    def __init__(self, most: float = math.inf, times_usual: float = TIMES_USUAL) -> None:
+    def __init__(self, most: float = math.inf) -> None:
         self._most = most
-        self._times = times_usual
         self._lengths: deque[float] = deque(maxlen=REMEMBERED)
 
     def limit(self) -> float:
@@ -95,7 +94,7 @@ class NormBound:
         if len(self._lengths) < LEAST_KNOWN:
             return self._most
         usual = sorted(self._lengths)[len(self._lengths) // 2]
-        return min(self._most, self._times * usual) if usual > 0 else self._most
+        return min(self._most, TIMES_USUAL * usual) if usual > 0 else self._most
 
     def note(self, length: float) -> None:
         """A delta of this length was sent or taken."""
