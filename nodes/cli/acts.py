@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from typing import Any
 
@@ -19,13 +17,11 @@ async def on_record(
     """Record an act that was done. An audit that cannot be written undoes nothing: a line on
     standard error says so. more: texts and integers."""
     from swarm.audit.acts import record_act
-    from swarm.audit.record import as_token
 
-    fields = {"person": as_token(person()), "host": as_token(socket.gethostname())} | more
     if model:
-        fields |= {"model": model, "version": version}
+        more |= {"model": model, "version": version}
     try:
-        await record_act(client.link, client.subjects, act, time.time(), fields)
+        await record_act(client.link, client.subjects, act, time.time(), more)
     except SwarmError as error:
         err.print(f"not in the audit: {act}: {error}", markup=False, soft_wrap=True)
 
@@ -43,11 +39,3 @@ async def auth_on_record(servers: Servers, mesh: str, act: str, user: str) -> No
             await on_record(client, f"auth-{act}", **({"user": user} if user else {}))
     except SwarmError as error:
         err.print(f"not in the audit: {act}: {error}", markup=False, soft_wrap=True)
-
-
-def person() -> str:
-    """The user of this process, "" for one without a name."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return ""

@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Table
 
 import swarm
-from nodes.cli.acts import on_record, person
+from nodes.cli.acts import on_record
 from nodes.cli.fleet_options import UpdaterOptions, WaveOptions
 from nodes.cli.options import SignedTarget, Target
 from nodes.cli.with_mesh import client_of, operator
@@ -26,6 +26,7 @@ from nodes.upgrade.releases import Releases
 from nodes.upgrade.units import ProcessUnits
 from nodes.upgrade.updater import Pace, Updater
 from nodes.upgrade.wave import Progress, Told, Wave, parse_wave, progress, steps
+from swarm.audit.acts import person
 from swarm.errors import InvalidArgument
 from swarm.ids import ulid
 from swarm.link import LinkOptions

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from nodes.cli.acts import on_record, person
+from nodes.cli.acts import on_record
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of, named_version
 from nodes.console import out, print_json
+from swarm.audit.acts import person
 from swarm.errors import NotFound
 from swarm.models.plan_store import PlanStore
 from swarm.plans.document import PlanInForce

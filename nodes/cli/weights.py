@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
-from nodes.cli.acts import on_record, person
+from nodes.cli.acts import on_record
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of, named_version
 from nodes.console import conclude, out, print_json
+from swarm.audit.acts import person
 from swarm.errors import InvalidArgument
 from swarm.learning.weights import Weights
 from swarm.security.identity import Identity

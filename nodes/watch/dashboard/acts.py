@@ -6,9 +6,7 @@ record where the mesh keeps an audit.
 
 from __future__ import annotations
 
-import getpass
 import logging
-import socket
 import time
 from typing import Any
 
@@ -74,11 +72,7 @@ class Acts:
         """ "recorded", "no audit" where the mesh keeps none, or why it is not on record: the act is
         done all the same."""
         fields = {name: value for name, value in done.items() if name != "act"}
-        fields |= {
-            "person": as_token(_person()),
-            "host": as_token(socket.gethostname()),
-            "browser": as_token(where),
-        }
+        fields["browser"] = as_token(where)
         try:
             kept = await record_act(self._link, self._subjects, done["act"], time.time(), fields)
         except SwarmError as error:
@@ -90,10 +84,3 @@ class Acts:
 def _named(document: dict[str, Any], name: str) -> str:
     value = document.get(name)
     return token(value if isinstance(value, str) else "", name)
-
-
-def _person() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a user without a name
-        return ""
