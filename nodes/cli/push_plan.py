@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import swarm
-from nodes.cli.acts import on_record, person
+from nodes.cli.acts import on_record
 from nodes.cli.planning import read_plan_file
 from nodes.cli.planning_mesh import statuses
 from nodes.planning.asked_plan import asked_draft, stages_of
 from nodes.planning.planning import facts_of
 from nodes.planning.told import auto_nodes_told, by_hand
 from shards.manifest import Manifest
+from swarm.audit.acts import person
 from swarm.model import ModelInfo
 from swarm.models.plan_store import PlanStore
 from swarm.plans.document import PlanInForce, outline
