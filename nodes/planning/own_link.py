@@ -1,7 +1,7 @@
 """What this node knows of its link to the server, for plans: the traffic tells, or rare probes.
 
 A node that has just come, and one that has no stage, has no traffic. It sends a message to itself
-by way of the server now and then, and so sees both ways of the link.
+by way of the server now and then, and takes both ways of the link as alike.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class OwnLink:
     ) -> None:
         self._link = link
         self._clock = clock
-        self._down = 0.0  # bytes a second, as the last probe saw it
+        self._alike = 0.0  # bytes a second of both ways, as the last probe saw them
+        self._probed = -1  # how many large messages were sent by then
         self._told = NEAR
         self._told_at = -math.inf
 
@@ -78,11 +79,8 @@ class OwnLink:
         finally:
             link.forget(reply)
         both = self._clock() - asked - link.send_rate.round_trip
-        up = link.send_rate.rate
-        there = len(PROBE) / up if up > 0 else both / 2
-        # Where the way up was slower a while ago, it says too much: then both ways count alike.
-        back = both - there if there < both else both / 2
-        self._down = len(PROBE) / max(back, len(PROBE) / 1e12)
+        self._alike = len(PROBE) / max(both / 2, len(PROBE) / 1e12)
+        self._probed = link.send_rate.sent
 
     def look(self, brings: float) -> NodeLink:
         """As of now; the same as before where little has changed, or just now. brings: bytes a
@@ -92,7 +90,9 @@ class OwnLink:
             self._told = NEAR
             return NEAR
         up = speed.rate if math.isfinite(speed.rate) else 0.0
-        seen = NodeLink(round(speed.round_trip * 1e6), _slow(brings or self._down), _slow(up))
+        if speed.sent == self._probed:
+            up = self._alike  # a probe's PONG comes behind the probe: it tells of both ways
+        seen = NodeLink(round(speed.round_trip * 1e6), _slow(brings or self._alike), _slow(up))
         pairs = zip(_figures(self._told), _figures(seen), strict=True)
         has_moved = any(abs(now - before) > MOVED * before for before, now in pairs)
         if has_moved and self._clock() - self._told_at >= MOVED_AFTER:

@@ -6,12 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.cut_cluster import behind
+from support.slow_link import slow_link, unavailable
 from support.waiting import eventually
 
+import swarm
 from nodes.planning.own_link import MOVED_AFTER, PROBE, OwnLink
+from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import LinkMessage
 from swarm.link.send_rate import NEAR_FIRST, SendRate
-from swarm.plans.links import NEAR
+from swarm.plans.links import NEAR, NodeLink
 
 MBIT = 125_000  # bytes a second
 
@@ -37,9 +41,9 @@ class FakeLink:
     def publish(self, subject: str, data: bytes) -> None:
         self.sent += 1
         sent, trip = self.now, self.send_rate.round_trip
-        if self.send_rate.sends(len(data), sent):
-            self.send_rate.answered(sent + trip + len(data) / self.up)
         self.now = sent + trip + len(data) / self.up + len(data) / self.down
+        if self.send_rate.sends(len(data), sent):
+            self.send_rate.answered(self.now)  # the PONG is behind the message
         self.expected[subject](LinkMessage(subject, "", None, data))
 
 
@@ -77,16 +81,19 @@ async def test_a_node_probes_a_near_server_as_often_at_first_as_its_link_needs_t
     assert link.sent == NEAR_FIRST
 
 
-@pytest.mark.parametrize(("up", "down"), [(5, 5), (2, 50), (50, 2)])
-async def test_a_node_without_traffic_sees_both_ways_of_its_link(up: int, down: int) -> None:
-    link = FakeLink(0.02, up * MBIT, down * MBIT)
+async def test_a_node_without_traffic_takes_both_ways_of_its_link_as_alike() -> None:
+    link = FakeLink(0.02, 4 * MBIT, 12 * MBIT)
     known = own(link)
     await known.probe()
     seen = known.look(0.0)
     assert seen.round_trip_us == 20_000
-    assert seen.up == pytest.approx(up * MBIT, rel=0.01)
-    assert seen.down == pytest.approx(down * MBIT, rel=0.15)
+    assert seen.up == seen.down == pytest.approx(6 * MBIT, rel=0.01), "32 KB take 85 ms both ways"
     assert not link.expected
+    for start in (200.0, 300.0):
+        link.send_rate.sends(1 << 20, start)
+        link.send_rate.answered(start + 0.02 + (1 << 20) / link.up)
+    link.now += MOVED_AFTER
+    assert known.look(0.0).up == pytest.approx(4 * MBIT, rel=0.01), "traffic tells of one way"
     assert len(PROBE) / (2 * MBIT) < 0.2, "a probe holds up little, even at 2 Mbit/s"
 
 
@@ -112,3 +119,24 @@ async def test_a_link_that_faded_without_traffic_is_seen_by_the_next_probe() -> 
     link.now += MOVED_AFTER
     await known.probe()
     assert known.look(0.0).down < good / 5
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+async def test_a_node_sees_a_real_link_that_is_short_and_slow() -> None:
+    seen: list[NodeLink] = []
+    with slow_link(5.0, 0.0005) as link:
+        async with EmbeddedServer(host=link.address) as server:
+
+            async def look(over: asyncio.Event) -> None:
+                async with swarm.connect(server.url, shm=False) as mesh:
+                    known = OwnLink(lambda: mesh.link)
+                    probing = asyncio.create_task(known.run())
+                    await eventually(lambda: known.look(0.0) != NEAR, "the link is told")
+                    probing.cancel()
+                    seen.append(known.look(0.0))
+
+            with behind(link.inside[-1], look):
+                await eventually(lambda: bool(seen), "it has looked")
+    assert 0.5 * MBIT < seen[0].up < 8 * MBIT
+    assert 0.5 * MBIT < seen[0].down < 8 * MBIT
