@@ -17,7 +17,7 @@ from bench.cost.hop import HopPlan
 from bench.paced import paced
 from bench.report.frame import Benchmark, ChartsMissing, by_turns
 from bench.rivals.peers import OURS, entrants, figures_of
-from bench.simulations import GOSSIP, SimulationPlan
+from bench.simulations import CHURN, GOSSIP, ChurnPlan, SimulationPlan, churn_misses
 
 app = typer.Typer()
 add_commands(app)
@@ -114,6 +114,16 @@ def test_the_peers_result_holds_the_meshs_ratio_to_raw_jetstream_of_the_same_rou
     ratio = figures["tiny/swarm/p50_over_nats_jetstream"]
     assert (ratio["value"], ratio["low"], ratio["high"], ratio["floor"]) == (2.5, 2.0, 3.0, True)
     assert "tiny/nats_jetstream/p50_over_nats_jetstream" not in figures
+
+
+def test_a_simulated_fleet_is_counted_and_what_must_not_be_is_a_miss() -> None:
+    document = CHURN.document(ChurnPlan(devices=8, minutes=2.0))
+    assert document["passed"], document["missed"]
+    assert document["plans"] >= 1
+    assert 0 < document["core_percent"] <= document["core_percent_first"]
+    bad = {"least_between_gains_s": 20.0, "to_and_fro": 1, "not_filled_again": 1}
+    bad |= {"plans_apart_s": {"times": 1, "longest": 60.0}, "core_percent_first": 7.0}
+    assert len(churn_misses(document | bad)) == len(bad)
 
 
 def test_the_simulations_reports_are_shown_and_a_missed_target_is_an_exit_code(
