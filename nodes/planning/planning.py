@@ -38,6 +38,7 @@ from swarm.periodic import BEAT, next_beat
 from swarm.plans.document import PlanInForce, outline
 from swarm.plans.drafting import Drafting
 from swarm.plans.drafts import Draft, Planner, StageFacts, predicted, with_replicas
+from swarm.plans.hanging import Hanging
 from swarm.plans.links import KEY as LINK_KEY
 from swarm.plans.links import NEAR
 from swarm.plans.picture import auto_nodes, named_by_hand
@@ -73,6 +74,8 @@ class _Tended:
     read_at: float = -inf
     slot: int | None = None
     claim: Claim | None = None  # as gossiped
+    hanging: Hanging = field(default_factory=Hanging)
+    left_out: frozenset[str] = frozenset()  # nodes that hang
     proposing: Proposing = field(default_factory=Proposing)
     drafts: Drafting = field(default_factory=Drafting)
     slowing: Slowing = field(default_factory=Slowing)
@@ -210,9 +213,13 @@ class Planning:
             return  # it leaves, and has said so; or it has just come
         me = replace(me, serves=serving.stages)
         plan = tended.stored.plan
-        filled = {} if plan is None else fill(plan, nodes)
-        self._take(info.version, tended, me, nodes, filled.get(me.node))
+        others = [node for node in nodes if node.node != me.node]
+        hanging = self._hanging(info.version, tended, others, now)
+        filled = {} if plan is None else fill(plan, nodes, hanging)
+        self._take(info.version, tended, me, others, filled.get(me.node))
         place = place_of(f"{info.model}/{info.version}", me.node, [node.node for node in nodes])
+        nodes = [node for node in nodes if node.node not in hanging]
+        filled = {node: slot for node, slot in filled.items() if node not in hanging}
         if plan is not None and (place == 0 or tended.slot is not None):
             tended.replicas.look(plan, info.last, filled, alive, now)
         if place >= PROPOSERS:
@@ -221,6 +228,16 @@ class Planning:
             await self._propose(info.version, tended, place, nodes, named, filled)
             if place == 0 and plan is not None and not tended.lacking:
                 await self._replicate(info.version, tended, plan, filled, nodes)
+
+    def _hanging(
+        self, version: str, tended: _Tended, others: Sequence[AutoNode], now: float
+    ) -> frozenset[str]:
+        """The other nodes that do not come to serve what they claim."""
+        before = tended.left_out
+        tended.left_out = tended.hanging.observe(tended.stored.plan, others, now)
+        for node in tended.left_out - before:
+            log.warning("%s: %s hangs while it loads: others take its place", version, node)
+        return tended.left_out
 
     async def _begin(self, serving: Serving) -> _Tended:
         info = serving.info
@@ -243,7 +260,7 @@ class Planning:
         version: str,
         tended: _Tended,
         me: AutoNode,
-        nodes: Sequence[AutoNode],
+        others: Sequence[AutoNode],
         slot: int | None,
     ) -> None:
         """Fill a slot, or none; hold what has to be held meanwhile."""
@@ -258,7 +275,6 @@ class Planning:
                 self._members.delete(self._fills(version, 0, 0)[0])
             else:
                 self._members.set(*self._fills(version, claim.number, claim.slot))
-        others = [node for node in nodes if node.node != me.node]
         hold = to_hold(plan, me, slot, others, lambda n: tended.stages[n - 1].need)
         self._places.want(version, hold & frozenset(range(1, len(tended.stages) + 1)))
 

@@ -11,7 +11,7 @@ A place is one of the `replicas` of a slot. First places come before second ones
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nsmallest
@@ -65,9 +65,13 @@ class AutoNode:
         return self.room >= slot.need and self.link.round_trip_us + on_link <= slot.compute_us
 
 
-def fill(plan: PlanInForce, nodes: Iterable[AutoNode]) -> dict[str, int]:
-    """The slot of each node that has one. nodes: those that live and do not leave."""
+def fill(
+    plan: PlanInForce, nodes: Iterable[AutoNode], hanging: Collection[str] = ()
+) -> dict[str, int]:
+    """The slot of each node that has one. nodes: those that live and do not leave. hanging: those
+    of them that get only what no other node can take (`swarm.plans.hanging`)."""
     free = {node.node: node for node in nodes}
+    last = [free.pop(node) for node in sorted(hanging) if node in free]
     filled: dict[str, int] = {}
     places = [slot.replicas for slot in plan.slots]  # that nobody fills yet
 
@@ -102,6 +106,10 @@ def fill(plan: PlanInForce, nodes: Iterable[AutoNode]) -> dict[str, int]:
             while able[number] and able[number][-1].node not in free:
                 able[number].pop()
             give(number, able[number][-1:], 1)
+    free = {node.node: node for node in last}
+    for number in empty(plan, filled):
+        claim = Claim(plan.number, number)
+        give(number, [node for node in free.values() if node.claim == claim], 1)
     return filled
 
 
