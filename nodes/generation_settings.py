@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodes.settings import check, tuning
+from swarm.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,17 @@ class GenerationOptions:
     )
     drafts: int = tuning(
         0,
-        "Ids that stage 1 guesses from a session's own text, while no other session is under way; "
-        "they are verified in one run. It pays where hops are long and texts repeat themselves.",
+        "Ids that stage 1 guesses, from a session's own text or by --draft-model, while no "
+        "other session is under way; one run verifies them. It pays where hops are long and "
+        "texts repeat themselves.",
         least=0,
         most=16,
+    )
+    draft_model: str = tuning(
+        "",
+        "A small language model with the same tokenizer, MODEL or MODEL@VERSION of the mesh: a "
+        "node of stage 1 loads all of it, and has it guess where a session's own text says "
+        "nothing. Where it does not pay, it is asked seldom.",
     )
     kept_bytes: int = tuning(
         256,
@@ -65,3 +73,5 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.draft_model and not self.drafts:
+            raise InvalidArgument("--draft-model guesses as many ids as --drafts says: give both")

@@ -41,7 +41,7 @@ from swarm.transport.lane import check_one_domain, find_streams
 if TYPE_CHECKING:
     from nodes.cli.push_plan import PushedPlan
 
-TOY = "toy"
+TOY, TOYS = "toy", ("toy", "toy-draft")
 
 
 def model_name(path: str) -> str:
@@ -60,8 +60,8 @@ def read_model(path: str) -> Path:
 
 
 def read_source(path: str) -> tuple[Path | bytes, LanguageHints | None]:
-    """A model's file; for a language model's folder also the texts beside it. `toy`, where nothing
-    has that name, is the language model that comes with this package.
+    """A model's file; for a language model's folder also the texts beside it. `toy` and
+    `toy-draft`, where nothing has that name, are language models that come with this package.
 
     Raises `InvalidArgument`, ModelError.
     """
@@ -71,22 +71,22 @@ def read_source(path: str) -> tuple[Path | bytes, LanguageHints | None]:
 
     if not _is_toy(path):
         return read_folder(Path(path))
-    from shards.zoo.toy import write_toy
+    from shards.zoo import toy
 
     with Scratch("toy") as folder:
-        write_toy(folder)
+        toy.write_toy(folder, toy.TOYS[path])
         model, language = read_folder(folder)
         return model.read_bytes(), language
 
 
 def check_source(path: str) -> None:
-    """Raises `InvalidArgument` for what is neither a file nor a folder, nor `toy`."""
+    """Raises `InvalidArgument` for what is neither a file nor a folder, nor a toy."""
     if not (_is_toy(path) or Path(path).is_dir()):
         read_model(path)
 
 
 def _is_toy(path: str) -> bool:
-    return path == TOY and not Path(path).exists()
+    return path in TOYS and not Path(path).exists()
 
 
 async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:

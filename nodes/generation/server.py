@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from nodes.generation.draft_model import DraftModel
 from nodes.generation.prompts import characters, with_ids, with_sampling
 from nodes.generation.schemas import checked, reader
 from nodes.stage.counters import histogram, latencies
@@ -30,7 +31,7 @@ from swarm.errors import DecodeError, Internal, ResourceExhausted, SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.choice import Candidate
-from swarm.generation.effects import Ended, Pass, Prepare, Tell
+from swarm.generation.effects import Ended, Guessing, Pass, Prepare, Tell
 from swarm.generation.head import HeadCore
 from swarm.generation.limits import USUAL, Limits, Shape
 from swarm.generation.prefixes import Copy
@@ -69,7 +70,7 @@ class GenerationServer:
     """`start`, then `drain` and `close`. peers(stage): the living nodes of a stage. texts: of the
     version, None where it has none. end_tokens: ids that end every answer. on_ended: is
     told of each session that ends at its head. grammars: of the last stage, None where it has no
-    library for them."""
+    library for them. draft: of stage 1, None where no model guesses."""
 
     def __init__(
         self,
@@ -84,8 +85,9 @@ class GenerationServer:
         end_tokens: tuple[int, ...] = (),
         on_ended: Callable[[Ended], None] | None = None,
         grammars: Grammars | None = None,
+        draft: DraftModel | None = None,
     ) -> None:
-        self._on_ended = on_ended
+        self._on_ended, self._draft = on_ended, draft
         self.end_tokens, self.texts = end_tokens, texts
         decode = None if texts is None else texts.tokenizer.decode
         self.info, self.stage = info, stage
@@ -128,6 +130,7 @@ class GenerationServer:
                 limits,
                 decode,
                 read,
+                has_draft_model=draft is not None,
             )
         else:
             self.core = StageCore(
@@ -175,6 +178,8 @@ class GenerationServer:
         """Free the thread and the decoder. Blocks for the present run."""
         self._worker.close()
         self.decoder.close()
+        if self._draft is not None:
+            self._draft.close()
 
     # --- in ---------------------------------------------------------------------------
 
@@ -317,6 +322,8 @@ class GenerationServer:
         gone = [key for key in self._watches if key not in self.core.sessions]
         for key in gone:
             self._link.forget(self._watches.pop(key))
+        if self._draft is not None:
+            self._draft.keep_only(self.core.sessions)
         self._after()
 
     def _turn(self) -> None:
@@ -419,12 +426,24 @@ class GenerationServer:
             self._passed[each.node] = [*self._passed.get(each.node, [])[-15:], each]
             ask = Ask(each.request, each.reply)
             self._send_forward(each.node, 1, Forward("", asks=[ask]))
+        for guessing in out.guesses:
+            self._guess(guessing)
         for tell in out.tells:
             self._tell(tell)
         if self._on_ended is not None:
             for ended in out.ended:
                 self._on_ended(ended)
         self._link.push()
+
+    def _guess(self, asked: Guessing) -> None:
+        if self._draft is not None:
+            self._draft.ask(asked, self._guessed)
+            self._loop.call_later(asked.within, self._after)
+
+    def _guessed(self, asked: Guessing, ids: Sequence[int]) -> None:
+        assert isinstance(self.core, HeadCore)
+        self.core.guessed(asked, ids)
+        self._after()
 
     def _send_forward(self, node: str, stage: int, message: Forward) -> None:
         message.back = self._heard_at(node, stage)

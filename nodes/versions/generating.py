@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from nodes.generation.draft_model import DraftModel
 from nodes.generation.server import GenerationServer
 from nodes.versions.loaded import Loaded
 from nodes.versions.serving import Serving, Shared
@@ -20,6 +21,11 @@ ENDED = frozenset(("died", "left"))  # events of nodes that take no steps any mo
 def serving_of(shared: Shared, loaded: Loaded) -> Serving:
     """What serves a version. Raises as `Serving`."""
     return GenerationServing(shared, loaded) if loaded.decoders else Serving(shared, loaded)
+
+
+def _draft_model(loaded: Loaded) -> DraftModel | None:
+    draft = loaded.draft
+    return None if draft is None else DraftModel(draft.stages, draft.vocabulary)
 
 
 class GenerationServing(Serving):
@@ -51,6 +57,7 @@ class GenerationServing(Serving):
                 texts=loaded.texts,
                 end_tokens=loaded.language.end_tokens if loaded.language else (),
                 grammars=loaded.grammars if stage == info.last else None,
+                draft=_draft_model(loaded) if stage == 1 else None,
                 on_ended=None if shared.audit is None else partial(shared.audit.session, info),
             )
             for stage, decoder in loaded.decoders.items()

@@ -18,6 +18,7 @@ from nodes.placing.ways import EDGE as EVERYTHING
 from nodes.placing.ways import stages_held
 from nodes.stage.selftest import Known, learned
 from nodes.versions.artifacts import NodeArtifacts
+from nodes.versions.draft import DraftStages, draft_source
 from shards.decoder import grammar
 from shards.decoder.grammar import Grammars
 from shards.decoder.load import load_decoder_stage
@@ -47,7 +48,8 @@ T = TypeVar("T")
 class Loaded:
     """The runtimes of a version that this node needs: its stages, and stage 0 if it asks; of a
     language model (`language`) `decoders` in their place, with its `texts` where this node reads or
-    writes any, and `grammars` where it chooses tokens and has the library for schemas.
+    writes any, `grammars` where it chooses tokens and has the library for schemas, and `draft`
+    where it has stage 1 and a model that guesses.
 
     local: stages that an edge computes itself (`--placement`), for nobody else. known: what the
     stages gave for known input, by stage (`learn_known`). on_replaced: who computes
@@ -65,6 +67,7 @@ class Loaded:
     language: Decoder | None = None
     texts: Texts | None = None
     grammars: Grammars | None = None
+    draft: DraftStages | None = None
     on_replaced: list[OnReplaced] = field(default_factory=list)
     local: dict[int, StageRuntime] = field(default_factory=dict)
 
@@ -125,6 +128,8 @@ class Loaded:
                 runtime.close()
         for decoder in self.decoders.values():
             decoder.close()
+        if self.draft is not None:
+            self.draft.close()
 
 
 async def load(
@@ -152,6 +157,8 @@ async def load(
     folders, fetch = await artifacts.folders(manifest), artifacts.fetcher(manifest)
     vault = await artifacts.vault(manifest)
 
+    guesses = manifest.decoder is not None and 1 in wanted and config.generation.draft_model
+    drafts = await draft_source(mesh.registry, artifacts, config, manifest) if guesses else None
     loop = asyncio.get_running_loop()
 
     def changed(number: int, change: DeviceChange) -> None:
@@ -236,6 +243,7 @@ async def load(
                 language=language,
                 texts=texts,
                 grammars=grammars,
+                draft=None if drafts is None else drafts.load(config),
             )
         if config.role == WARM:
             loaded = what_fits()

@@ -1,13 +1,15 @@
 """`toy`, a language model that the repository trains itself: a folder as an exporter leaves it.
 
 It writes English-like answers in the voice of Python's documentation, and knows nothing. It is
-there to show the mesh; a useful model comes as an export. Made by `shards.zoo.train_language`.
+there to show the mesh; a useful model comes as an export. `toy-draft`, of the same tokenizer, is
+less than half as large, and guesses tokens for it. Made by `shards.zoo.train_language`.
 """
 
 from __future__ import annotations
 
 import io
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from shards.zoo import data_file
 from shards.zoo.decoder_graph import DecoderShape, Form, decoder_of
 
 NAME = "toy"
-WEIGHTS, TOKENIZER = "toy.npz", "toy-tokenizer.json"
+TOKENIZER = "toy-tokenizer.json"
 END = "<|end|>"
 SHAPE = DecoderShape(
     layers=4,
@@ -30,6 +32,24 @@ SHAPE = DecoderShape(
     context=512,
     tied=True,
 )
+
+
+@dataclass(frozen=True)
+class Toy:
+    """One of the models. weights: the name of its file."""
+
+    name: str
+    shape: DecoderShape
+    weights: str
+
+
+TOY = Toy(NAME, SHAPE, "toy.npz")
+DRAFT = Toy(
+    "toy-draft",
+    replace(SHAPE, layers=2, width=96, heads=3, kv_heads=1, feedforward=256),
+    "toy-draft.npz",
+)
+TOYS = {toy.name: toy for toy in (TOY, DRAFT)}
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if message.role == 'assistant' %}"
     "<|assistant|>{{ message.content }}<|end|>{% elif message.role == 'user' %}"
@@ -40,9 +60,9 @@ SAMPLING = {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.1}
 _LARGEST = 127
 
 
-def toy_weights() -> dict[str, np.ndarray]:
+def toy_weights(toy: Toy = TOY) -> dict[str, np.ndarray]:
     """The weights, FP32, by the names of `decoder_weights`."""
-    archive: Any = np.load(io.BytesIO(data_file(WEIGHTS)), allow_pickle=False)
+    archive: Any = np.load(io.BytesIO(data_file(toy.weights)), allow_pickle=False)
     with archive:
         stored = {name: archive[name] for name in archive.files}
     return {
@@ -67,24 +87,24 @@ def stored_weights(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return stored
 
 
-def toy_model(form: Form = "genai") -> bytes:
+def toy_model(form: Form = "genai", toy: Toy = TOY) -> bytes:
     """A serialized ModelProto, in the form of one of the exporters."""
-    return decoder_of(SHAPE, toy_weights(), form=form)
+    return decoder_of(toy.shape, toy_weights(toy), form=form)
 
 
-def write_toy(folder: Path) -> None:
+def write_toy(folder: Path, toy: Toy = TOY) -> None:
     """The model and its texts, as files that `swarm model split` and `swarm up` take."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = data_file(TOKENIZER)
-    (folder / "model.onnx").write_bytes(toy_model())
+    (folder / "model.onnx").write_bytes(toy_model(toy=toy))
     (folder / "tokenizer.json").write_bytes(tokenizer)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     documents: dict[str, dict[str, Any]] = {
         "tokenizer_config.json": {"bos_token": END, "eos_token": END},
         "generation_config.json": SAMPLING,
         "config.json": {
-            "max_position_embeddings": SHAPE.context,
-            "num_attention_heads": SHAPE.heads,
+            "max_position_embeddings": toy.shape.context,
+            "num_attention_heads": toy.shape.heads,
         },
     }
     for name, document in documents.items():

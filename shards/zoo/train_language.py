@@ -1,7 +1,8 @@
 """Trains the toy language model on the texts of Python's standard library, in numpy alone.
 
     OPENBLAS_NUM_THREADS=1 python -m shards.zoo.train_language     train, write, evaluate
-    python -m shards.zoo.train_language --check                    evaluate the shipped files only
+    … --draft                                    `toy-draft` instead, by the tokenizer that is there
+    python -m shards.zoo.train_language --check [--draft]          evaluate the shipped files only
 
 One document in twenty is held out, and used only to report the perplexity. Everything is seeded:
 equal versions of Python, numpy and `tokenizers` on equal processors give equal bytes. Needs the
@@ -21,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shards.zoo import data_file
+from shards.zoo.decoder_graph import DecoderShape
 from shards.zoo.language_corpus import SEED, documents, parted, tokenizer_of
 from shards.zoo.language_net import LanguageNet
 from shards.zoo.numpy_network import Adam, Array, Parameter, cross_entropy
-from shards.zoo.toy import SHAPE, TOKENIZER, WEIGHTS, stored_weights, toy_weights
+from shards.zoo.toy import DRAFT, TOKENIZER, TOY, Toy, stored_weights, toy_weights
 
 DATA = Path(__file__).parent / "data"
 # Batches of as many windows of as many tokens, and how many of them: short windows are cheap.
@@ -42,10 +44,10 @@ def stream(tokenizer: Any, texts: list[str]) -> Tokens:
     return np.concatenate([np.array(each, np.int64) for each in ids])
 
 
-def first_weights() -> dict[str, Array]:
+def first_weights(shape: DecoderShape) -> dict[str, Array]:
     """Seeded noise: what adds to the hidden state is small, so that depth does not raise it."""
     random = np.random.default_rng(SEED)
-    shape, quiet = SHAPE, (2 * SHAPE.layers) ** -0.5
+    quiet = (2 * shape.layers) ** -0.5
 
     def normal(inputs: int, outputs: int, gain: float = 1.0) -> Array:
         draw = random.standard_normal((inputs, outputs), dtype=np.float32)
@@ -109,10 +111,12 @@ def clip(parameters: list[Parameter]) -> None:
             parameter.gradient *= LARGEST_NORM / norm
 
 
-def evaluate(weights: dict[str, Array], tokenizer: Any, texts: list[str]) -> tuple[float, float]:
+def evaluate(
+    weights: dict[str, Array], tokenizer: Any, texts: list[str], shape: DecoderShape = TOY.shape
+) -> tuple[float, float]:
     """Perplexity a token, and bits a character, of texts in windows of `WINDOW` tokens."""
     tokens = stream(tokenizer, texts)
-    net = LanguageNet(SHAPE, weights)
+    net = LanguageNet(shape, weights)
     nats, count = 0.0, 0
     for start in range(0, len(tokens) - 1, WINDOW):
         window = tokens[start : start + WINDOW + 1]
@@ -123,40 +127,47 @@ def evaluate(weights: dict[str, Array], tokenizer: Any, texts: list[str]) -> tup
     return math.exp(nats / count), nats / math.log(2) / characters
 
 
-def write() -> None:
-    """Trains the model and writes it and its tokenizer to `shards/zoo/data`."""
+def write(toy: Toy) -> None:
+    """Trains a model and writes it to `shards/zoo/data`, `toy` with its tokenizer."""
+    from tokenizers import Tokenizer
+
     texts, _ = parted(documents())
-    tokenizer = tokenizer_of(texts)
+    if toy is TOY:
+        (DATA / TOKENIZER).write_text(tokenizer_of(texts).to_str())
+    tokenizer = Tokenizer.from_file(str(DATA / TOKENIZER))
     tokens = stream(tokenizer, texts)
     print(f"{len(texts)} documents, {sum(map(len, texts))} characters, {len(tokens)} tokens")
-    net = LanguageNet(SHAPE, first_weights())
+    net = LanguageNet(toy.shape, first_weights(toy.shape))
     print(f"{sum(p.value.size for p in net.parameters())} weights")
     train(net, tokens)
     weights = {name: parameter.value for name, parameter in net.tensors.items()}
-    np.savez_compressed(DATA / WEIGHTS, **stored_weights(weights))  # type: ignore[arg-type]
-    (DATA / TOKENIZER).write_text(tokenizer.to_str())
+    np.savez_compressed(DATA / toy.weights, **stored_weights(weights))  # type: ignore[arg-type]
 
 
-def check() -> None:
-    """Prints size and held-out perplexity of the shipped model."""
+def check(toy: Toy) -> None:
+    """Prints size and held-out perplexity of a shipped model."""
     from tokenizers import Tokenizer
 
     data = data_file(TOKENIZER)
     _, held = parted(documents())
-    perplexity, bits = evaluate(toy_weights(), Tokenizer.from_str(data.decode()), held)
+    tokenizer = Tokenizer.from_str(data.decode())
+    perplexity, bits = evaluate(toy_weights(toy), tokenizer, held, toy.shape)
     print(
-        f"{len(data_file(WEIGHTS)) + len(data)} bytes; of {len(held)} documents held out: "
+        f"{len(data_file(toy.weights)) + len(data)} bytes; of {len(held)} documents held out: "
         f"perplexity {perplexity:.1f} a token, {bits:.2f} bits a character"
     )
 
 
 def main() -> None:
     """Entry point of the command."""
-    parser = argparse.ArgumentParser(description="Train or check the toy language model.")
+    parser = argparse.ArgumentParser(description="Train or check the toy language models.")
     parser.add_argument("--check", action="store_true", help="evaluate the shipped files only")
-    if not parser.parse_args().check:
-        write()
-    check()
+    parser.add_argument("--draft", action="store_true", help="toy-draft, which guesses for toy")
+    options = parser.parse_args()
+    toy = DRAFT if options.draft else TOY
+    if not options.check:
+        write(toy)
+    check(toy)
 
 
 if __name__ == "__main__":

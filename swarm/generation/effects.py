@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swarm.errors import Status, SwarmError
-from swarm.generation.request import GenerateRequest
+from swarm.generation.request import GenerateRequest, Sampling
 from swarm.generation.steps import Forward, Step, Word
 
 
@@ -40,6 +40,19 @@ class Prepare:
 
 
 @dataclass(frozen=True, slots=True)
+class Guessing:
+    """The draft model is to say what may follow `ids`, of `most` ids at most, for
+    `HeadCore.guessed`; with 0 it is to read them. within: seconds, behind which nobody waits for
+    the answer: `plan` is to be called then."""
+
+    session: str
+    ids: tuple[int, ...]
+    most: int
+    sampling: Sampling
+    within: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """How a session ended at its head, for the audit. prompt, made: tokens."""
 
@@ -61,6 +74,7 @@ class Outbox:
     tells: list[Tell] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    guesses: list[Guessing] = field(default_factory=list)
 
     def step(self, node: str, step: Step, probe: bool = False) -> None:
         """Send a step."""

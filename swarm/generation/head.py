@@ -24,12 +24,12 @@ from swarm.flow.bucket import Spending
 from swarm.flow.latency import LatencyWindow, Usual
 from swarm.generation.admission import AGAIN_AFTER, Admission, Asked
 from swarm.generation.choice import Candidate, choose, holder, with_room
-from swarm.generation.effects import Ended, Pass, Prepare, Tell
+from swarm.generation.effects import Ended, Guessing, Pass, Prepare, Tell
 from swarm.generation.grammar import Grammars
 from swarm.generation.limits import USUAL, Limits, Shape
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
-from swarm.generation.speculation import Benefit, Drafter, Lookup
+from swarm.generation.speculation import Benefit, Drafter, Guess, Lookup, Speculation, waits
 from swarm.generation.stage import StageCore
 from swarm.generation.steps import (
     MOST_DRAFTS,
@@ -53,8 +53,8 @@ LATE_FACTOR, SOONEST_LATE, LATEST_LATE = 4.0, 0.25, 2.0
 class Led:
     """What stage 1 knows of a session besides. fed: ids `[0, fed)` have been given to the layers.
     waits: since when all are fed, and the next one is awaited; None while it is not. status: with
-    which it ends. round: when the last question began, with how many ids, and whether with drafts;
-    None where its time says nothing about either."""
+    which it ends. round: when the last question began, with how many ids, and the source of its
+    drafts; None where its time says nothing. guess: the draft model's, for the next question."""
 
     request: GenerateRequest
     deadline: float
@@ -65,13 +65,14 @@ class Led:
     probes: int = 0
     last_token: float | None = None
     status: Status = Status.OK
-    round: tuple[float, int, bool] | None = None
+    round: tuple[float, int, Benefit | None] | None = None
+    guess: Guess | None = None
 
 
 class HeadCore(StageCore):
-    """words_to: where later stages send tokens. version: of the model. tokenizer: SHA-256 of
-    its file, "" where it has none. drafter: makes what guesses
-    the ids of one session. first_token, between_tokens: seconds, as seen here."""
+    """words_to: where later stages send tokens. version: of the model. tokenizer: SHA-256 of its file,
+    "" where it has none. drafter: makes what guesses the ids of one session. has_draft_model:
+    `Guessing` is answered. first_token, between_tokens: seconds, as seen here."""
 
     def __init__(
         self,
@@ -86,13 +87,14 @@ class HeadCore(StageCore):
         decode: Decode | None = None,
         grammars: Grammars | None = None,
         drafter: Callable[[], Drafter] = Lookup,
+        has_draft_model: bool = False,
     ) -> None:
         super().__init__(1, last, node, shape, peers, limits, decode, grammars)
         self.led: dict[str, Led] = {}
         self.admission = Admission(shape.slots, limits.shares)
         self._prepares: list[Prepare] = []
         self._spending = Spending()
-        self.benefit, self.drafter = Benefit(), drafter
+        self.speculation, self.drafter = Speculation(has_draft_model), drafter
         self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
         self._words_to = words_to
         self._version, self._tokenizer = version, tokenizer
@@ -293,6 +295,8 @@ class HeadCore(StageCore):
         session.ids = [*request.prompt, *_made(request)]
         drafter = self.drafter()
         self.led[session.key] = Led(request, now + request.budget, now, drafter, session.held)
+        if self._may_guess and self.speculation.asks_model:
+            self._guess(session, 0, 0.0)  # it reads the prompt while the stages do
         if not request.made:
             self._spend(request.agent, len(request.prompt), now)
         return session
@@ -306,7 +310,7 @@ class HeadCore(StageCore):
         session.opening = self._opening(request, reply)
         session.ids[session.opening.prompt :] = _made(request)
         led.request, led.waits, led.probes, led.round = request, None, 0, None
-        session.guess = None
+        session.guess = led.guess = None
         led.fed = min(led.fed, self._start(session, len(session.ids) - 1))
         session.held = min(session.held, len(session.ids))
         self.kept_bytes -= session.kept.cut(len(session.ids))
@@ -340,8 +344,14 @@ class HeadCore(StageCore):
             end = chunk_end(led.fed, session.opening.prompt, self.shape.width)
             ids = tuple(session.ids[led.fed : end])
             step = Step(session.key, session.epoch, led.fed, len(session.ids), ids)
-            if step.asks and len(ids) == 1 and not led.probes:
-                step.drafts = self._drafts(session, led)
+            if step.asks and len(ids) == 1 and not led.probes and self._may_guess:
+                guess = led.guess
+                if guess is None or guess.known != step.known:
+                    step.drafts = self._looked_up(session, led)
+                elif guess.ids is None and now < guess.until:
+                    continue
+                else:
+                    step.drafts = guess.ids or ()
             ready.append((session, step))
         return ready
 
@@ -351,27 +361,66 @@ class HeadCore(StageCore):
         if not step.asks:
             return
         led.waits = session.ran
+        self.counts["drafts"] += len(step.drafts)
+        speculation, guess, led.guess = self.speculation, led.guess, None
+        source = speculation.lookup if step.drafts else None
+        starts = session.ran
+        if guess is not None and guess.known == step.known:
+            # Its time counts, also where it came late, or knew nothing.
+            source, starts = speculation.model, guess.at
         if led.round is not None:
-            began, known, drafted = led.round
-            self.benefit.ended(session.ran - began, step.known - known, drafted)
-        led.round = (session.ran, step.known, bool(step.drafts)) if self._may_guess else None
+            began, known, before = led.round
+            speculation.ended(starts - began, step.known - known, before)
+        led.round = (starts, step.known, source) if self._may_guess else None
 
     @property
     def _may_guess(self) -> bool:
         """Whether drafts are wanted at all: beside other sessions they would take their turns."""
         return bool(self._limits.drafts) and self.last > 1 and len(self.sessions) == 1
 
-    def _drafts(self, session: Session, led: Led) -> tuple[int, ...]:
-        """What may follow a session's ids, where that pays."""
-        if not self._may_guess or not self.benefit.wants_drafts:
-            return ()
+    def _most_drafts(self, session: Session) -> int:
         opening = session.opening
         left = min(self.shape.context, opening.prompt + opening.most) - len(session.ids) - 1
-        return led.drafter.draft(session.ids, min(self._limits.drafts, MOST_DRAFTS, left))
+        return max(0, min(self._limits.drafts, MOST_DRAFTS, left))
+
+    def _looked_up(self, session: Session, led: Led) -> tuple[int, ...]:
+        """What may follow a session's ids by its own text, where that pays."""
+        if not self.speculation.lookup.wants_drafts:
+            return ()
+        return led.drafter.draft(session.ids, self._most_drafts(session))
+
+    def _ask_model(self, now: float) -> None:
+        """Ask the draft model what follows the tokens that came, where that pays."""
+        if not (self._may_guess and self.speculation.asks_model):
+            return
+        (session,) = self.sessions.values()
+        led, most = self.led[session.key], self._most_drafts(session)
+        is_next = led.fed == len(session.ids) - 1 >= session.opening.prompt
+        if session.running or not is_next or not most or self._looked_up(session, led):
+            return
+        within = waits(self._round.ewma, most)
+        led.guess = Guess(len(session.ids), now, now + within)
+        self._guess(session, most, within)
+
+    def _guess(self, session: Session, most: int, within: float) -> None:
+        self.speculation.reading = True
+        sampling = session.opening.sampling
+        asked = Guessing(session.key, tuple(session.ids), most, sampling, within)
+        self._out.guesses.append(asked)
+
+    def guessed(self, asked: Guessing, ids: Sequence[int]) -> None:
+        """The draft model answers, with no ids where it knows none. What is late is dropped."""
+        self.speculation.reading = False
+        led = self.led.get(asked.session)
+        if led is not None and led.guess is not None and led.guess.known == len(asked.ids):
+            led.guess.ids = tuple(ids[: asked.most])
+        elif asked.most:
+            self.counts["late_drafts"] += 1
 
     def _lacks(self, session: Session, have: int, now: float) -> None:
         led = self.led[session.key]
         led.fed, led.round = min(led.fed, self._start(session, have)), None
+        led.guess = None
 
     # --- tokens -----------------------------------------------------------------------
 
@@ -398,6 +447,7 @@ class HeadCore(StageCore):
                     self.end(session, error_for(status, text))
                 case _:
                     super().heard(node, [word], now)
+        self._ask_model(now)
 
     def _token(self, session: Session, index: int, token: int, finish: str, now: float) -> None:
         if index == len(session.ids):

@@ -1,13 +1,14 @@
-"""Drafts of the next tokens from a session's own text, and whether they pay. Pure.
+"""Drafts of the next tokens, from a session's own text or of a draft model; whether they pay. Pure.
 
-A draft is what followed the last two or three ids where they occurred before (prompt lookup). The
-last stage chooses each token as it would without drafts, and a round ends at the first one that is
-no draft: a draft changes the time of a token, and not the token.
+A draft is what followed the last two or three ids where they occurred before (prompt lookup), or
+what a small model says. The last stage chooses each token as it would without drafts, and a round
+ends at the first one that is no draft: a draft changes the time of a token, and not the token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from swarm.flow.latency import Usual
@@ -17,6 +18,9 @@ SAMPLES = 4  # rounds of either kind, before they are compared
 PLAIN_EVERY = 16  # rounds with drafts, behind which one without is timed
 FIRST_PAUSE, LONGEST_PAUSE = 32, 1024  # rounds without drafts where they do not pay
 MARGIN = 1.05  # so many times as fast drafts have to be
+# Seconds that a round waits for a draft model at least and at most; between them, the rounds that
+# all its drafts would save.
+LEAST_WAIT, MOST_WAIT = 0.01, 0.25
 
 
 class Drafter(Protocol):
@@ -48,8 +52,19 @@ class Lookup:
         return ()
 
 
+@dataclass(slots=True)
+class Guess:
+    """A draft model was asked at `at` what follows `known` ids. until: when it is late. ids: its
+    answer, None before that."""
+
+    known: int
+    at: float
+    until: float
+    ids: tuple[int, ...] | None = None
+
+
 class Benefit:
-    """Compares rounds with drafts and rounds without, by tokens and seconds."""
+    """Of drafts from one source: rounds with them beside rounds without, by tokens and seconds."""
 
     def __init__(self) -> None:
         self._plain, self._drafted, self._tokens = Usual(), Usual(), Usual()
@@ -84,3 +99,31 @@ class Benefit:
             self._timed = [0, 0]
         elif self._timed[1] % PLAIN_EVERY == 0:
             self._pause, self._skip = FIRST_PAUSE, 1
+
+
+class Speculation:
+    """The rounds of one node of stage 1, by the source of their drafts: `lookup` and `model`.
+    has_model: there is a draft model. reading: it is at work."""
+
+    def __init__(self, has_model: bool) -> None:
+        self.lookup, self.model = Benefit(), Benefit()
+        self.has_model, self.reading = has_model, False
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether the draft model is to be asked for the next round's drafts."""
+        return self.has_model and not self.reading and self.model.wants_drafts
+
+    def ended(self, seconds: float, tokens: int, source: Benefit | None) -> None:
+        """A round has ended, of which so many tokens came. source: of its drafts, None where
+        nobody was asked for any."""
+        if source is not None:
+            source.ended(seconds, tokens, True)
+            return
+        for each in (self.lookup, self.model):
+            each.ended(seconds, tokens, False)
+
+
+def waits(round_: float, most: int) -> float:
+    """Seconds in which a draft model has to answer. round_: seconds of a usual round."""
+    return min(max(round_ * most, LEAST_WAIT), MOST_WAIT)

@@ -16,9 +16,11 @@ from shards.zoo.language_corpus import documents, parted, tokenizer_of
 from shards.zoo.language_net import LanguageNet
 from shards.zoo.numpy_network import cross_entropy
 from shards.zoo.toy import (
+    DRAFT,
     SHAPE,
     TOKENIZER,
-    WEIGHTS,
+    TOY,
+    Toy,
     stored_weights,
     toy_model,
     toy_weights,
@@ -73,16 +75,17 @@ def test_the_graph_computes_what_was_trained(form: Form) -> None:
     np.testing.assert_allclose(logits.reshape(own.shape), own, rtol=1e-3, atol=1e-3)
 
 
-def test_the_toy_prefers_english_and_is_small() -> None:
+@pytest.mark.parametrize("toy", [TOY, DRAFT], ids=lambda toy: toy.name)
+def test_the_toys_prefer_english_and_are_small(toy: Toy) -> None:
     tokenizer = Tokenizer.from_str(data_file(TOKENIZER).decode())
-    perplexity, bits = evaluate(toy_weights(), tokenizer, ENGLISH)
+    perplexity, bits = evaluate(toy_weights(toy), tokenizer, ENGLISH, toy.shape)
     words = " ".join(ENGLISH).split()
     shuffled = " ".join(words[at] for at in np.random.default_rng(1).permutation(len(words)))
-    mixed, _ = evaluate(toy_weights(), tokenizer, [shuffled])
+    mixed, _ = evaluate(toy_weights(toy), tokenizer, [shuffled], toy.shape)
     assert perplexity < 60
     assert bits < 2.5
     assert mixed > 5 * perplexity
-    assert len(data_file(WEIGHTS)) + len(data_file(TOKENIZER)) < 2_000_000
+    assert sum(map(len, map(data_file, (TOY.weights, DRAFT.weights, TOKENIZER)))) < 2_000_000
 
 
 def test_stored_weights_are_within_half_a_step_of_the_trained() -> None:

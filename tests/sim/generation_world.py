@@ -18,7 +18,7 @@ import numpy as np
 
 from swarm.generation.admission import Shares
 from swarm.generation.choice import Candidate
-from swarm.generation.effects import Outbox, Tell
+from swarm.generation.effects import Guessing, Outbox, Tell
 from swarm.generation.follow import Follower, GeneratedToken
 from swarm.generation.head import HeadCore
 from swarm.generation.limits import USUAL, Limits, Shape
@@ -34,6 +34,7 @@ from swarm.wire.maps import pack
 WIDTH, VOCABULARY, CONTEXT = 8, 41, 400
 TICK = 0.1  # seconds
 LATEST = 0.3  # seconds that a message is held back at most
+LATE_GUESS = 0.3  # seconds
 SEEN_DEAD, SEEN_HUNG = 0.2, 1.0  # seconds until gossip knows it
 
 
@@ -133,7 +134,8 @@ class Client:
 class World:
     """last: stages. One agent may have all slots. Times are seconds from 0. loss, wild: parts of
     the messages between nodes that are lost, and that come late or twice. drafter: of each
-    session, whether it pays or not; None for what nodes do. tick: between looks of a node."""
+    session, whether it pays or not; None for what nodes do. model: answers as a draft model does,
+    one time in five too late, whether it pays or not. tick: between looks of a node."""
 
     def __init__(
         self,
@@ -146,6 +148,7 @@ class World:
         limits: Limits = USUAL,
         latency: tuple[float, float] = (0.0002, 0.002),
         drafter: Callable[[], Drafter] | None = None,
+        model: Drafter | None = None,
         tick: float = TICK,
     ) -> None:
         self.tick = tick
@@ -154,6 +157,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.clients: dict[str, Client] = {}
         self._slots, self._latency, self._drafter = slots, latency, drafter
+        self._model = model
         self._limits = replace(limits, shares=Shares(share=1.0))
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
@@ -198,9 +202,19 @@ class World:
             core: StageCore
             if stage == 1:
                 to = f"{name}/1"
-                core = head = HeadCore(self.last, name, shape, self._peers, to, limits=self._limits)
+                core = head = HeadCore(
+                    self.last,
+                    name,
+                    shape,
+                    self._peers,
+                    to,
+                    limits=self._limits,
+                    has_draft_model=self._model is not None,
+                )
                 if self._drafter is not None:
-                    head.drafter, head.benefit = self._drafter, Always()
+                    head.drafter, head.speculation.lookup = self._drafter, Always()
+                if self._model is not None:
+                    head.speculation.model = Always()
             else:
                 core = StageCore(stage, self.last, name, shape, self._peers, self._limits)
             node.cores[stage] = (core, NumpyDecoder(stage, self.last, self._slots))
@@ -321,10 +335,25 @@ class World:
         for to, words in out.words.items():
             data = encode_words(node.name, words)
             self._send(node.name, to.partition("/")[0], partial(self._word, to, data))
+        for asked in out.guesses:
+            self._guess(node, core, asked)
         for tell in out.tells:
             self._send(node.name, "client", partial(self._tell, tell))
         for each in out.passes:
             self._send(node.name, each.node, partial(self._passed, node, core, each))
+
+    def _guess(self, node: Node, core: StageCore, asked: Guessing) -> None:
+        assert isinstance(core, HeadCore)
+        assert self._model is not None
+        model = self._model
+
+        def guessed() -> None:
+            core.guessed(asked, model.draft(asked.ids, asked.most))
+            self._after(node, core)
+
+        takes = LATE_GUESS if self.rng.random() < 0.2 else self.rng.uniform(0.0, 0.01)
+        self.at(self.now + takes, lambda: self._do(node, guessed))
+        self.at(self.now + asked.within, lambda: self._do(node, partial(self._after, node, core)))
 
     def _arrived(self, sender: Node, core: StageCore, name: str, data: bytes) -> None:
         target = self.nodes.get(name)

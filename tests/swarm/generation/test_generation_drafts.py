@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import DecodeError
+from swarm.generation.effects import Guessing
+from swarm.generation.head import HeadCore
 from swarm.generation.limits import Limits
 from swarm.generation.request import GenerateRequest, Sampling
-from swarm.generation.speculation import FIRST_PAUSE, Benefit, Lookup
+from swarm.generation.speculation import FIRST_PAUSE, Benefit, Lookup, Speculation
 from swarm.generation.steps import Forward, Step
 from tests.sim.generation_world import TICK, HalfRight, World, whole
 
@@ -38,9 +40,10 @@ def world_of(
     wild: float = 0.0,
     kept: int = 1 << 20,
     follows: bool = False,
+    model: bool = False,
 ) -> World:
     """Two nodes a stage, and a fallback that has all stages; about half of the drafts are right.
-    follows: the fallback and one node of each stage do."""
+    follows: the fallback and one node of each stage do. model: the drafts are a draft model's."""
     chance = Random(seed)
     world = World(
         3,
@@ -48,7 +51,8 @@ def world_of(
         loss=loss,
         wild=wild,
         limits=Limits(drafts=drafts, kept_bytes=kept),
-        drafter=lambda: HalfRight(chance, TEXTS),
+        drafter=None if model else lambda: HalfRight(chance, TEXTS),
+        model=HalfRight(chance, TEXTS) if model else None,
         # A text takes 0.1 s: followers hear of it in that time.
         tick=0.004 if follows else TICK,
     )
@@ -87,6 +91,22 @@ def test_drafts_that_are_right_cost_no_round_and_those_that_are_wrong_no_token()
     assert count(without, "accepted") == 0
 
 
+def test_a_draft_model_costs_no_token_and_saves_runs_and_what_comes_late_is_dropped() -> None:
+    with_model, without = world_of(4, model=True), world_of(0)
+    for world in (with_model, without):
+        for number in RIGHT:
+            answered(world, number)
+    assert count(with_model, "accepted") > 30
+    assert count(with_model, "runs") + 2.5 * count(with_model, "accepted") < count(without, "runs")
+    assert count(with_model, "late_drafts") > 0
+    asked, said = Guessing("s9", (1, 2), 3, Sampling(), 0.1), count(with_model, "late_drafts")
+    for node in with_model.nodes.values():
+        for core, _ in node.cores.values():
+            if isinstance(core, HeadCore):
+                core.guessed(asked, (4, 5))  # of a session that is not here
+    assert count(with_model, "late_drafts") > said
+
+
 def test_beside_other_sessions_nothing_is_guessed() -> None:
     world = world_of(4)
     for number in range(2):
@@ -112,8 +132,9 @@ def test_beside_other_sessions_nothing_is_guessed() -> None:
     wild=st.sampled_from([0.0, 0.05, 0.3]),
     kept=st.sampled_from([500, 1 << 20]),
     follows=st.booleans(),
+    model=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_schedule_of_deaths_changes_a_token_of_a_session_with_drafts(
     events: list[tuple[float, str, str]],
     seed: int,
@@ -123,8 +144,11 @@ def test_no_schedule_of_deaths_changes_a_token_of_a_session_with_drafts(
     wild: float,
     kept: int,
     follows: bool,
+    model: bool,
 ) -> None:
-    world = world_of(drafts, seed=seed, loss=loss, wild=wild, kept=kept, follows=follows)
+    world = world_of(
+        drafts, seed=seed, loss=loss, wild=wild, kept=kept, follows=follows, model=model
+    )
     does: dict[str, Callable[[str], None]] = {
         "kill": world.kill,
         "hang": lambda name: world.hang(name, 2.5),
@@ -168,6 +192,23 @@ def test_drafts_that_do_not_pay_are_left_for_a_while() -> None:
         wants = benefit.wants_drafts
         benefit.ended(0.010 if wants else 0.008, 3 if wants else 1, wants)
     assert benefit.pays
+
+
+def test_a_draft_model_that_does_not_pay_is_asked_seldom_while_the_texts_drafts_go_on() -> None:
+    speculation, asked, looked_up = Speculation(True), 0, 0
+    for at in range(300):
+        if at % 2 and speculation.lookup.wants_drafts:
+            looked_up += 1
+            speculation.ended(0.010, 4, speculation.lookup)
+        elif speculation.asks_model:
+            asked += 1
+            speculation.ended(0.015, 1, speculation.model)  # it comes late, or guesses wrong
+        else:
+            speculation.ended(0.008, 1, None)
+    assert asked < 30
+    assert looked_up > 100
+    speculation.reading = True
+    assert not speculation.asks_model
 
 
 def test_a_step_says_which_ids_are_drafts_and_which_were() -> None:
