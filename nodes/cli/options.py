@@ -240,6 +240,14 @@ class UpOptions(Splitting):
         max=64,
     )
     threads: int = seldom(1, "Threads with which each stage computes.", min=1)
+    drafts: int = seldom(
+        0, "Ids that stage 1 of a language model guesses for each token.", min=0, max=16
+    )
+    draft_model: str = seldom(
+        "",
+        "A smaller language model with the same tokenizer, that guesses them: its folder, or "
+        "`toy-draft`.",
+    )
     servers: int = option(1, "Embedded servers to start; several are one cluster.", min=1, max=5)
     secure: bool = option(
         False, "With TLS, and with credentials of its own for each process.", "--secure/--no-secure"

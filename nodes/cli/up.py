@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from swarm.security.trusted_keys import own_key
 OPEN = (
     "Open on loopback: every process of this machine may ask it, and change it; --secure closes it."
 )
+ONE_STAGE: dict[str, Any] = {"name": "", "stages": 1, "edge_layers": 0, "cuts": ""}
 CLOSED = "Closed: TLS, and credentials for each process; the keys end with this command."
 
 
@@ -35,12 +37,20 @@ async def run_up(options: UpOptions, target: Target) -> int:
     set_up_logging(LogForm())
     if options.auto and options.autoscale:
         raise InvalidArgument("--autoscale is for shards; nodes of --auto share by themselves")
+    if options.draft_model and not options.drafts:
+        raise InvalidArgument("--draft-model guesses as many ids as --drafts says: give both")
+    if options.draft_model and options.secure:
+        raise InvalidArgument("--draft-model: keys of --secure let a node read one model alone")
     check_embedded(target.nats, options.secure, options.servers)
     stop = stop_on_signals()
     with Scratch("up") as directory:
         folder = directory / "model"
         with progress(f"splitting {options.model}", silent=target.json):
             if not await unless(stop, _split(options, folder)):
+                return 130
+        if options.draft_model:
+            small = replace(options, **ONE_STAGE, model=options.draft_model)
+            if not await unless(stop, _split(small, directory / "draft")):
                 return 130
         manifest, _ = read_dir(folder)
         return await _serve(options, target, folder, manifest, stop)
@@ -66,12 +76,17 @@ async def _serve(
         size = sum((folder / name).stat().st_size for name in manifest.files())
         with progress(f"pushing {manifest.model}", total=size, silent=target.json) as sent:
             await local.keep(folder, sent)
+        drafts = ["--drafts", str(options.drafts)] if options.drafts else []
+        if options.draft_model:
+            small, _ = read_dir(folder.with_name("draft"))
+            await local.keep(folder.with_name("draft"))
+            drafts += ["--draft-model", f"{small.model}@{small.version}"]
         if options.audit:
             from swarm.audit.stream import ensure_audit  # only who asks for an audit needs it
 
             await ensure_audit(local.mesh.link, local.mesh.subjects)
         name = manifest.model
-        more = ["--threads", str(options.threads), *(["--audit"] if options.audit else [])]
+        more = ["--threads", str(options.threads), *(["--audit"] if options.audit else []), *drafts]
         for _ in range(options.auto):
             local.start("auto", name, *more, "--memory-mb", str(options.auto_memory))
         for stage in range(1, manifest.stages + 1) if not options.auto else ():

@@ -6,12 +6,16 @@ A command imports its benchmark when it runs: nothing else in the programs impor
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from nodes.cli.bench import reach_benchmarks
+
+if TYPE_CHECKING:
+    from bench.fleets.links import Shape
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout.")]
 Chart = Annotated[str, typer.Option(help="Draw the result into this image (needs matplotlib).")]
@@ -132,6 +136,18 @@ def generate(
     follow: Annotated[
         bool, typer.Option("--follow", help="Of --kills: by turns with a fallback that follows.")
     ] = False,
+    drafts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=16,
+            help="Instead: what so many drafts a round gain the toy, also behind --link; with "
+            "--kills, of single sessions.",
+        ),
+    ] = 0,
+    draft_model: Annotated[
+        str, typer.Option(help="A toy that guesses them; empty for none.")
+    ] = "toy-draft",
     flood: Annotated[
         bool,
         typer.Option("--flood", help="Instead: another client opens 500 chats, all the time."),
@@ -158,9 +174,10 @@ def generate(
     if kills:
         from bench.generation.killed_stages import KILLED, KillPlan
 
-        raise typer.Exit(
-            KILLED.run(KillPlan(kills, tokens=tokens, follow=follow), json_, output=output)
-        )
+        plan = KillPlan(kills, tokens=tokens, follow=follow)
+        if drafts:  # nothing is guessed beside other sessions
+            plan = replace(plan, sessions=1, drafts=drafts)
+        raise typer.Exit(KILLED.run(plan, json_, output=output))
     if flood:
         from bench.generation.flood import FLOOD, FloodPlan
 
@@ -176,15 +193,15 @@ def generate(
 
         raise typer.Exit(MEMORY.run(MemoryPlan(many), json_, output=output))
     at_once = tuple(_numbers(sessions, "--sessions"))
-    if link:
-        from bench.fleets.links import shapes_of
-        from bench.generation.link import LINKED, LinkPlan
-        from swarm.errors import InvalidArgument
+    shape = _link_shape(link) if link else None
+    if drafts:
+        from bench.generation.drafts import DRAFTS, DraftPlan
 
-        try:
-            (shape,) = shapes_of(link)
-        except (InvalidArgument, ValueError) as error:
-            raise typer.BadParameter(str(error), param_hint="--link") from None
+        guessed = DraftPlan(drafts, draft_model, tokens, rounds, shape)
+        raise typer.Exit(DRAFTS.run(guessed, json_, output=output))
+    if shape is not None:
+        from bench.generation.link import LINKED, LinkPlan
+
         raise typer.Exit(LINKED.run(LinkPlan(shape, at_once, tokens, rounds), json_, output=output))
     if memory:
         from bench.generation.resident import RESIDENT, ResidentPlan
@@ -195,8 +212,18 @@ def generate(
         raise typer.Exit(RESIDENT.run(ResidentPlan(bits), json_, output=output))
     from bench.generation.generate import GENERATE, GeneratePlan
 
-    plan = GeneratePlan(at_once, tokens, rounds)
-    raise typer.Exit(GENERATE.run(plan, json_, output=output))
+    raise typer.Exit(GENERATE.run(GeneratePlan(at_once, tokens, rounds), json_, output=output))
+
+
+def _link_shape(text: str) -> Shape:
+    from bench.fleets.links import shapes_of
+    from swarm.errors import InvalidArgument
+
+    try:
+        (shape,) = shapes_of(text)
+    except (InvalidArgument, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--link") from None
+    return shape
 
 
 def oip(

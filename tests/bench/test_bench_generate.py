@@ -8,6 +8,7 @@ import pytest
 from support.slow_link import unavailable
 
 from bench.fleets.links import Shape
+from bench.generation.drafts import DRAFTS, DraftPlan
 from bench.generation.flood import FLOOD, FloodPlan
 from bench.generation.generate import GENERATE, GeneratePlan
 from bench.generation.killed_stages import KILLED, KillPlan
@@ -68,6 +69,17 @@ def test_shards_answer_as_one_process_does_and_so_they_do_when_they_die() -> Non
     assert document["figures"]["4/shards/share"]["value"] > 0
     killed = KILLED.document(KillPlan(kills=1, sessions=4, tokens=150, follow=True))
     assert (killed["texts"], killed["wrong"]) == (24, 0)
+
+
+@pytest.mark.benchmark
+def test_texts_with_drafts_are_those_without_also_when_stages_die() -> None:
+    document = DRAFTS.document(DraftPlan(tokens=60, rounds=1))
+    assert DRAFTS.misses is not None
+    assert DRAFTS.misses(document) == []
+    assert document["cells"]["repeats itself"]["draft model"]["accepted_share"] > 0.1
+    killed = KILLED.document(KillPlan(kills=1, sessions=1, tokens=150, drafts=4))
+    assert (killed["texts"], killed["wrong"]) == (3, 0)
+    assert killed["accepted_drafts"] > 0
 
 
 @pytest.mark.benchmark

@@ -34,10 +34,11 @@ from swarm.errors import Unavailable
 PLAIN, LOOKUP, MODEL = "without drafts", "its own text", "draft model"
 STATUS_WITHIN = 5.0  # seconds
 # Greedily, the toy soon says the same again; a penalty keeps it from that.
+QUESTION = "<|user|>os.path.join<|assistant|>"
 TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "repeats itself": ("The following example", {}),
-    "does not": ("The following example", {"repetition_penalty": 1.3}),
-    "drawn": ("The following example", {"temperature": 0.8, "top_p": 0.95, "seed": 7}),
+    "repeats itself": (QUESTION, {}),
+    "does not": ("Return the", {"repetition_penalty": 1.3}),
+    "drawn": (QUESTION, {"temperature": 0.8, "top_p": 0.95, "seed": 7}),
 }
 
 

@@ -30,7 +30,8 @@ REPLAY, FOLLOWED = "replayed", "followed"
 @dataclass(frozen=True)
 class KillPlan:
     """kills: of each stage. sessions: under way at each kill. tokens: of each answer. seed: of the
-    moments. drafts: of each step, 0 for none. follow: by turns with a mesh whose fallback follows
+    moments. drafts: of each step, 0 for none; the model guesses them itself, and so nearly all are
+    right. follow: by turns with a mesh whose fallback follows
     the sessions."""
 
     kills: int = 50
@@ -67,8 +68,9 @@ def undisturbed(plan: KillPlan) -> list[list[int]]:
 async def measure(plan: KillPlan, progress: Progress) -> dict[str, Any]:
     """The document of `swarm bench generate --kills`. Raises the error of a start."""
     expected = await asyncio.to_thread(undisturbed, plan)
-    slots, drafts = str(plan.sessions + 2), str(plan.drafts)
-    flags = ("--slots", slots, "--agent-share", "1", "--drafts", drafts)
+    slots = str(plan.sessions + 2)
+    guesses = ("--drafts", str(plan.drafts), "--draft-model", MODEL) if plan.drafts else ()
+    flags = ("--slots", slots, "--agent-share", "1", *guesses)
     ways = {REPLAY: flags} | ({FOLLOWED: (*flags, "--follow")} if plan.follow else {})
     found, length, chance = {name: Found() for name in ways}, {}, random.Random(plan.seed)
     async with contextlib.AsyncExitStack() as stack:
@@ -90,10 +92,12 @@ async def measure(plan: KillPlan, progress: Progress) -> dict[str, Any]:
                 after = length[name] * chance.random()
                 await _trial(local, plan, node, after, expected, found[name])
                 await all_ready(local)
+        accepted = sum(map(_accepted, meshes.values()))
     return {
         "kills": plan.kills * len(SHARDS) * len(ways),
         "texts": sum(each.texts for each in found.values()),
         "wrong": sum(each.wrong for each in found.values()),
+        "accepted_drafts": accepted,
         **{name: _figures(each) for name, each in found.items()},
     }
 
@@ -180,6 +184,12 @@ async def _takes_sessions(local: LocalMesh, node: NodeProcess) -> None:
     async with asyncio.timeout(READY):
         while not await opened():
             before = min(before, _opened(local, node))  # a new process counts from 0
+
+
+def _accepted(local: LocalMesh) -> int:
+    """Drafts that were right, as far as statuses told before their nodes died."""
+    stages = [stage for doc in local.statuses.values() for stage in doc.get("generation", [])]
+    return sum(stage["counters"].get("accepted", 0) for stage in stages)
 
 
 def _opened(local: LocalMesh, node: NodeProcess) -> int:
