@@ -108,6 +108,7 @@ class GenerationServer:
         self._told = False  # `_after` is on its way
         self._due = False  # a look at what is to be done is on its way
         self._ticking: asyncio.TimerHandle | None = None
+        self._late_guess: asyncio.TimerHandle | None = None  # one guess is made at a time
         self._sids: list[int] = []
         self._preparing: set[asyncio.Task[GenerateRequest | SwarmError]] = set()
         self._hears: dict[tuple[str, int], str] = {}  # where a node's words come, by node and stage
@@ -173,6 +174,8 @@ class GenerationServer:
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
+        if self._late_guess is not None:
+            self._late_guess.cancel()
 
     def close(self) -> None:
         """Free the thread and the decoder. Blocks for the present run."""
@@ -438,10 +441,12 @@ class GenerationServer:
     def _guess(self, asked: Guessing) -> None:
         if self._draft is not None:
             self._draft.ask(asked, self._guessed)
-            self._loop.call_later(asked.within, self._after)
+            self._late_guess = self._loop.call_later(asked.within, self._after)
 
     def _guessed(self, asked: Guessing, ids: Sequence[int]) -> None:
         assert isinstance(self.core, HeadCore)
+        if self._late_guess is not None:
+            self._late_guess.cancel()
         self.core.guessed(asked, ids)
         self._after()
 
