@@ -174,6 +174,16 @@ def test_two_ways_to_add_nodes_are_not_mixed() -> None:
     assert "share by themselves" in told.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"), [([], "--drafts"), (["--drafts", "4", "--secure"], "--secure")]
+)
+def test_a_draft_model_is_refused_with_what_it_cannot_go_with(flags: list[str], said: str) -> None:
+    words = ["up", "--model", "toy", "--draft-model", "toy-draft"]
+    told = CliRunner().invoke(app, [*words, *flags])
+    assert told.exit_code == 1
+    assert said in told.stderr
+
+
 def test_a_number_may_carry_its_unit(started: list[NodeConfig]) -> None:
     node(["--max-wait", "2.5ms", "--budget", "0.25s"])
     assert (started[0].max_wait, started[0].budget) == (0.0025, 0.25)
