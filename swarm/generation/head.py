@@ -70,9 +70,9 @@ class Led:
 
 
 class HeadCore(StageCore):
-    """words_to: where later stages send tokens. version: of the model. tokenizer: SHA-256 of its file,
-    "" where it has none. drafter: makes what guesses the ids of one session. has_draft_model:
-    `Guessing` is answered. first_token, between_tokens: seconds, as seen here."""
+    """words_to: where later stages send tokens. version: of the model. tokenizer: SHA-256 of its
+    file, "" where it has none. drafter: makes what guesses the ids of one session.
+    has_draft_model: `Guessing` is answered. first_token, between_tokens: seconds, as seen here."""
 
     def __init__(
         self,
