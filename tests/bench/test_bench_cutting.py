@@ -51,9 +51,11 @@ def test_a_fight_and_lost_requests_are_misses() -> None:
 
 @pytest.mark.benchmark
 @pytest.mark.netns
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
 async def test_the_halves_of_a_cut_network_know_one_plan_soon_and_lose_no_request() -> None:
-    found = await play(CutPlan(nodes=5, rate=8.0, cut=12.0, watched=20.0), lambda text: None)
+    if reason := why_not():
+        pytest.skip(reason)
+    # Servers may take ten seconds to elect a leader for the half that goes on.
+    found = await play(CutPlan(nodes=5, rate=8.0, cut=20.0, watched=20.0), lambda text: None)
     assert misses(found) == []
     assert found["plans_while_cut"], "the half with the key goes on by a plan of its own"
     assert len(found["plans_after_heal"]) <= 1

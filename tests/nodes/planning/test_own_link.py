@@ -122,8 +122,9 @@ async def test_a_link_that_faded_without_traffic_is_seen_by_the_next_probe() -> 
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 async def test_a_node_sees_a_real_link_that_is_short_and_slow() -> None:
+    if reason := unavailable():
+        pytest.skip(reason)
     seen: list[NodeLink] = []
     with slow_link(5.0, 0.0005) as link:
         async with EmbeddedServer(host=link.address) as server:
