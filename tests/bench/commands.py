@@ -355,6 +355,7 @@ def learning(
 def churn(
     devices: Annotated[int, typer.Option(min=2, max=2000, help="Nodes of role auto.")] = 40,
     minutes: Annotated[float, typer.Option(min=1.0, help="Of virtual time.")] = 20.0,
+    pace: Annotated[float, typer.Option(min=0.1, help="Times the usual churn a device.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
     json_: Json = False,
     output: Output = "",
@@ -362,7 +363,7 @@ def churn(
     """Plans of a fleet that changes all the time, simulated: moves, slots, what a look costs."""
     from bench.simulations import CHURN, ChurnPlan
 
-    raise typer.Exit(CHURN.run(ChurnPlan(devices, minutes, seed), json_, output=output))
+    raise typer.Exit(CHURN.run(ChurnPlan(devices, minutes, pace, seed), json_, output=output))
 
 
 def routing(

@@ -135,10 +135,12 @@ ROUTING = Benchmark("routing", simulate_routing, show_routing, draw_routing)
 
 @dataclass(frozen=True)
 class ChurnPlan:
-    """devices: of role auto. minutes: of virtual time. seed: of everything that is drawn."""
+    """devices: of role auto. minutes: of virtual time. pace: times the usual churn. seed: of
+    everything that is drawn."""
 
     devices: int = 40
     minutes: float = 20.0
+    pace: float = 1.0
     seed: int = 1
 
 
@@ -148,7 +150,8 @@ FILLED_WITHIN, APART_FOR = 15.0, 12.0  # seconds
 
 def simulate_churn(plan: ChurnPlan, progress: Progress) -> dict[str, Any]:
     """The report of one fleet."""
-    return {**plan_churn.run_report(plan.devices, plan.minutes, plan.seed, progress), "figures": {}}
+    churn = plan_churn.Churn(plan.devices, plan.seed, plan.pace)
+    return {**plan_churn.run_report(churn, plan.minutes, progress), "figures": {}}
 
 
 def show_churn(document: dict[str, Any]) -> None:

@@ -335,12 +335,11 @@ def views(world: World) -> list[PeerView]:
 
 
 def run_report(
-    devices: int, minutes: float, seed: int = 1, progress: Callable[[str], None] = lambda text: None
+    churn: Churn, minutes: float, progress: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any]:
     """One run, with the processor's time of a device's decisions in percent of a core: of any
     node, and of the one that looks for all, if it made as many drafts as it may."""
-    churn = Churn(devices, seed)
-    progress(f"{devices} devices, {minutes:g} minutes of virtual time …")
+    progress(f"{churn.devices} devices, {minutes:g} minutes of virtual time …")
     began = time.process_time()
     churn.run(minutes)
     spent = time.process_time() - began
