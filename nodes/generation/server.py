@@ -20,7 +20,7 @@ import numpy as np
 
 from nodes.generation.draft_model import DraftModel
 from nodes.generation.prompts import characters, with_ids, with_sampling
-from nodes.generation.schemas import checked, reader
+from nodes.generation.schemas import Reader, checked
 from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
 from shards.decoder.grammar import Grammars
@@ -117,7 +117,7 @@ class GenerationServer:
         self._passed: dict[str, list[Pass]] = {}  # requests that were passed to a node lately
         self.malformed = 0
         shape = Shape(decoder.width, decoder.context, decoder.slots, decoder.kv_bytes_per_token)
-        read = reader(grammars, node)
+        read = Reader(grammars, node)
         self.core: StageCore
         if stage == 1:
             self.core = HeadCore(
@@ -372,6 +372,7 @@ class GenerationServer:
             try:
                 self.decoder.copy(copy.source, copy.target, copy.tokens)
             except Exception as error:
+                log.error("a beginning could not be copied", exc_info=error)
                 self._without[copy.target] = error
         for run, rows, positions in work:
             try:
@@ -407,7 +408,7 @@ class GenerationServer:
                 self.core.computed(run, result, now)
             else:
                 error = result or RuntimeError("the run gave nothing")
-                log.error("a run of stage %d failed: %s", self.stage, error)
+                log.error("a run of stage %d failed", self.stage, exc_info=error)
                 self.core.failed(run, error)
         if _decodes(runs):
             self._usual.add(seconds)
@@ -481,7 +482,7 @@ class GenerationServer:
         inbox = to.rpartition(".")[0]
         if self._is_near(inbox) and self._mesh.socket.send(inbox, to, [data]):
             return
-        with contextlib.suppress(SwarmError):
+        with contextlib.suppress(SwarmError):  # who misses a word asks again
             self._link.publish(to, data)
 
     def _is_near(self, inbox: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from nodes.gateway.call import Caller
 from nodes.gateway.openai.wanted import Wanted
-from swarm.errors import Internal, InvalidArgument, SwarmError
+from swarm.errors import Internal, InvalidArgument
 from swarm.generation.cascaded import CascadedGeneration
 from swarm.generation.client import Generation
 from swarm.generation.follow import GeneratedToken
@@ -57,10 +57,8 @@ async def together(answers: Sequence[Generation]) -> AsyncGenerator[Token, None]
     try:
         while left:
             found = await queue.get()
-            if isinstance(found, SwarmError):
-                raise found
             if isinstance(found, Exception):
-                raise Internal("an answer failed by a fault of the gateway") from found
+                raise found
             left -= bool(found[1].finish)
             yield found
     finally:
