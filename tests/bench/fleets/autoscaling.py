@@ -320,16 +320,15 @@ def show(document: dict[str, Any]) -> None:
         f"{document['usual_rate']:.3g} requests/s and {document['step']} times as many; devices of "
         f"{document['share']:g} of a core; objective: p99 of {document['objective_ms']:g} ms"
     )
-    show_runs(document["runs"], title, NODES, "nodes")
-    show_runs(document["runs"], "", REQUESTS, "requests")
+    out.print(title, highlight=False)
+    show_runs(document["runs"], NODES, "nodes")
+    show_runs(document["runs"], REQUESTS, "requests")
 
 
-def show_runs(
-    runs: Sequence[dict[str, Any]], title: str, columns: dict[str, str], first: str
-) -> None:
+def show_runs(runs: Sequence[dict[str, Any]], columns: dict[str, str], first: str) -> None:
     """A table of these columns, with a row for each run. first: the heading of its way."""
     columns = {name: heading for name, heading in columns.items() if name in runs[0]}
-    table = new_table(title, first, *columns.values())
+    table = new_table("", first, *columns.values())
     for run in runs:
         table.add_row(run["way"], *("never" if run[n] is None else f"{run[n]:g}" for n in columns))
     out.print(table)

@@ -33,11 +33,12 @@ from bench.fleets.autoscaling import (
 )
 from bench.report.figure import significant
 from bench.report.frame import Benchmark, Progress
+from nodes.console import out
 from swarm.fleet.scaling import HIGH
 from swarm.flow.objective import Objective
 
 BURST = 20  # requests at once
-USE = 0.5  # of one device
+USE = 0.65  # of one device: busy above 30 %, below which nodes help nobody, and below 70 %
 WAYS = {"in reach": 0.6, "out of reach": 0.01}
 """Objectives of p99, in times that one device takes for a burst; two take 0.5."""
 SETTLES = 5.0  # seconds behind a further node until its p99 counts
@@ -118,8 +119,9 @@ def show(document: dict[str, Any]) -> None:
         f"{document['burst']} requests at once each {document['every_ms']:.3g} ms; devices of "
         f"{document['share']:g} of a core"
     )
-    show_runs(document["runs"], title, COLUMNS, "objective")
-    show_runs(document["runs"], "", REQUESTS, "requests")
+    out.print(title, highlight=False)
+    show_runs(document["runs"], COLUMNS, "objective")
+    show_runs(document["runs"], REQUESTS, "requests")
 
 
 def misses(document: dict[str, Any]) -> list[str]:
