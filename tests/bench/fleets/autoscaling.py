@@ -334,20 +334,23 @@ def show_runs(runs: Sequence[dict[str, Any]], columns: dict[str, str], first: st
     out.print(table)
 
 
-def draw(document: dict[str, Any], path: Path) -> None:
+def draw(
+    document: dict[str, Any], path: Path, title: str = "load that grows to three times as much"
+) -> None:
     """Nodes that serve and p99, over time."""
-    figure, plot = new_chart("three times the load", "seconds", "nodes that serve")
+    figure, plot = new_chart(title, "seconds", "nodes that serve")
     other = plot.twinx()
     other.set_ylabel("p99 in ms (dotted)")
     other.set_yscale("log")
-    other.axhline(document["objective_ms"], color="grey", linewidth=0.8)
     for number, run in enumerate(document["runs"]):
         times = [at for at, _, _ in run["series"]]
         color = f"C{number}"
         nodes = [count for _, count, _ in run["series"]]
         plot.step(times, nodes, where="post", color=color, label=run["way"])
         other.plot(times, [ms for _, _, ms in run["series"]], ":", color=color)
-    plot.set_ylim(bottom=0)
+        objective = run.get("objective_ms", document.get("objective_ms"))
+        other.axhline(objective, color=color if "objective_ms" in run else "grey", linewidth=0.8)
+    plot.set_yticks(range(DEVICES + 1))
     save_chart(figure, plot, path)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bench.asked import Workload
@@ -23,6 +24,7 @@ from bench.fleets.autoscaling import (
     SIZE,
     counted,
     devices,
+    draw,
     helped_at,
     load,
     p99,
@@ -142,4 +144,4 @@ def misses(document: dict[str, Any]) -> list[str]:
     return found
 
 
-BURNING = Benchmark("autoscale-burning", measure, show, misses=misses)
+BURNING = Benchmark("autoscale-burning", measure, show, partial(draw, title="objectives"), misses)
