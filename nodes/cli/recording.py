@@ -155,11 +155,15 @@ async def _replayed(
         replays = []
         for each in sorted(chosen, key=lambda each: each.weights):
             then = sessions[each.model, each.version]
-            if version and version != each.version:
-                other = sessions[each.model, version]
-                replays.append(await replay_other(other, then, each))
-            else:
-                replays.append(await replay_same(then, each))
+            try:
+                if version and version != each.version:
+                    other = sessions[each.model, version]
+                    replays.append(await replay_other(other, then, each))
+                else:
+                    replays.append(await replay_same(then, each))
+            except InvalidArgument as error:  # a picture that is none, or that nobody here decodes
+                now, note = version or each.version, str(error)
+                replays.append(Replay(each.id, each.at, now, each.weights, (), note=note))
         return sorted(replays, key=lambda replay: (replay.at, replay.id))
     finally:
         for session in sessions.values():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bench.perception.cameras import ONE, Heard, misses, row_of
+from bench.perception.core_cameras import CORE, CorePlan
 from bench.perception.crops import CROPS, CropsPlan
 from bench.perception.face_camera import LOOP, pictures
 from bench.perception.gate import GATE, Counts, GatePlan, is_same
@@ -89,6 +90,16 @@ def test_a_guard_raises_no_alarm_on_a_quiet_day_and_sees_spoilt_pictures() -> No
     document = GUARD.document(GuardPlan(900, (31,)))
     assert document["passed"], document["missed"]
     assert document["by_corruption"]["random pixels"] == [1.0, 1.0]
+
+
+@pytest.mark.benchmark
+def test_a_jpeg_shows_the_core_the_faces_of_the_pixels_in_a_tenth_of_the_bytes() -> None:
+    detector()
+    rows = {row["way"]: row for row in CORE.document(CorePlan(0.5, 1))["rows"]}
+    assert rows["raw"]["faces"] == rows["all-edge"]["faces"] == LOOP
+    assert rows["jpeg:85"]["faces"] >= LOOP - 2
+    assert rows["jpeg:85"]["bytes"] < rows["raw"]["bytes"] / 10
+    assert {way for way, row in rows.items() if "rounds" in row} == {"raw", "jpeg:85", "split"}
 
 
 def test_the_age_of_a_frame_is_told_by_the_place_of_its_face() -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from support.commands import Command, Commands
@@ -140,7 +141,15 @@ async def test_a_request_runs_again_with_the_weights_of_then() -> None:
             session.close()
 
 
+def png_of(image: np.ndarray) -> bytes:
+    done, data = cv2.imencode(".png", image[..., ::-1])
+    assert done
+    return data.tobytes()
+
+
 async def test_a_detectors_versions_are_compared_by_the_objects_that_they_find() -> None:
+    """Its question came as a picture, and is recorded so."""
+
     def detector(version: str, stages: int, seed: int = 0) -> Any:
         wish = Wish("detect", decode="ssd", threshold=0.2)
         file = ssd((64, 48), 300, 5, seed=seed)
@@ -158,7 +167,8 @@ async def test_a_detectors_versions_are_compared_by_the_objects_that_they_find()
         await recording.start(RecordLimits())
         picture = np.random.default_rng(1).integers(0, 255, (48, 64, 3), np.uint8)
         async with swarm.connect(local.url, stored=True) as mesh:
-            answer = await mesh.infer("net", task.prepare(picture), 10.0)
+            sent = swarm.Picture(png_of(picture))
+            answer = await mesh.infer("net", {task.preprocess.input: sent}, 10.0)
         await eventually(lambda: recording.kept == 2, "both stages are kept")
         await recording.stop()
         found = document(task.read(answer.outputs, picture.shape))
@@ -168,6 +178,9 @@ async def test_a_detectors_versions_are_compared_by_the_objects_that_they_find()
         sessions = [await Session.open(local.mesh, "net", version) for version in "123"]
         try:
             then, same, another = sessions
+            replay = await replay_same(then, request)
+            assert replay.equal(0.0)
+            assert replay.compared == 2
             replay = await replay_other(same, then, request)
             assert replay.otherwise is False
             assert replay.found is not None

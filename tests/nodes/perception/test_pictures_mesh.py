@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from support.camera_mesh import HEIGHT, WIDTH, Spy, camera, red_detector
-from support.meshes import LocalMesh, all_ready, dismiss, mesh_of
+from support.meshes import LocalMesh, add_model, all_ready, dismiss, mesh_of
 from support.waiting import eventually
 
 import swarm
@@ -84,6 +84,24 @@ async def test_a_client_that_knows_nothing_of_us_sends_the_files_bytes_as_uint8(
     answered = await reds.mesh.ask_service("red", {INPUT: tensor}, 30.0)
     expected = await reds.mesh.infer("red", await prepared(reds.mesh, data), budget=30.0)
     np.testing.assert_array_equal(answered.outputs["scores"], expected.outputs["scores"])
+
+
+async def test_whoever_runs_the_first_layers_for_a_client_decodes_its_picture(
+    reds: LocalMesh,
+) -> None:
+    made = await asyncio.to_thread(
+        split, red_detector(), name="early", stages=1, edge_layers=2, task=WISH
+    )
+    gateway = reds.start("gateway", "")
+    nodes = await add_model(reds, made, "shard-1")
+    data = picture_of(8)
+    sent = await reds.mesh.infer("early", {INPUT: swarm.Picture(data)}, budget=30.0)
+    expected = await reds.mesh.infer("red", await prepared(reds.mesh, data), budget=30.0)
+    np.testing.assert_allclose(sent.outputs["scores"], expected.outputs["scores"], rtol=1e-5)
+    torn = {INPUT: np.frombuffer(data[:-9], np.uint8)}
+    with pytest.raises(swarm.InvalidArgument, match="cut short"):
+        await reds.mesh.infer("early", torn, budget=30.0)
+    await dismiss(reds, [gateway, *nodes])
 
 
 @pytest.mark.parametrize("harm", ["cut short", "a bomb", "no picture", "nothing"])
@@ -164,6 +182,7 @@ async def test_an_edge_sends_jpegs_of_what_its_door_lets_through(
     assert max(redness) < 60 if mask else min(redness) > 150
 
 
+@pytest.mark.benchmark
 async def test_an_edge_sends_tensors_while_a_node_of_stage_1_decodes_no_pictures(
     watched: LocalMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
