@@ -113,10 +113,9 @@ async def test_texts_are_those_without_a_draft_model_whether_it_is_right_or_wron
         text = await answer(local.mesh, 1, TOKENS, asyncio.Event())
         assert text == undisturbed(1, TOKENS)
         counted = await counters(local)
-        if right:
-            assert counted["accepted"] > TOKENS / 4
-        else:
-            assert 0 < counted["drafts"] < 2 * TOKENS  # of four a token
+        # How long they are asked for is decided by times, which are the machine's.
+        assert counted["drafts"] > 0
+        assert (counted["accepted"] > 8) if right else (counted["accepted"] < counted["drafts"] / 4)
 
 
 @pytest.mark.integration
