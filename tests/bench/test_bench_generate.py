@@ -76,7 +76,8 @@ def test_texts_with_drafts_are_those_without_also_when_stages_die() -> None:
     document = DRAFTS.document(DraftPlan(tokens=60, rounds=1))
     assert DRAFTS.misses is not None
     assert DRAFTS.misses(document) == []
-    assert document["cells"]["repeats itself"]["draft model"]["accepted_share"] > 0.1
+    cells = [cell for ways in document["cells"].values() for cell in ways.values()]
+    assert any(cell["accepted_share"] > 0.1 for cell in cells)
     killed = KILLED.document(KillPlan(kills=1, sessions=1, tokens=150, drafts=4))
     assert (killed["texts"], killed["wrong"]) == (3, 0)
     assert killed["accepted_drafts"] > 0
