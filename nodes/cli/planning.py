@@ -16,7 +16,7 @@ from nodes.progress import progress
 from shards.errors import PlanError, SplitError
 from shards.manifest import Manifest, read_dir
 from shards.planning.devices import read_fleet
-from shards.planning.plan import Plan, make_plan
+from shards.planning.plan import Plan, make_plan, make_plan_with
 from shards.planning.predict import Prediction
 from shards.planning.problem import Objective, Problem, Segment
 from shards.runtimes.memory import SESSION, need_of
@@ -56,7 +56,8 @@ async def run_plan_ahead(model: str, options: PlanOptions, as_json: bool) -> Non
         options.latency_ms or float("inf"),
         options.rate,
     )
-    conclude_plan(document_of(measured, problem, make_plan(problem)), model, options, as_json)
+    plan = make_plan_with(problem, fleet.picture) if fleet.picture else make_plan(problem)
+    conclude_plan(document_of(measured, problem, plan), model, options, as_json)
 
 
 def conclude_plan(

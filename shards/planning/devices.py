@@ -4,6 +4,7 @@ source = "camera"            # the device at which requests arise and results ar
 stays = true                 # its input must not leave it
 usual_link = { mbit_s = 100, rtt_ms = 2 }   # between sites without a link of their own
 codecs = ["none", "i8"]                     # that features may be sent with
+jpeg = { kb = 14, encode_ms = 0.4, decode_ms = 0.4 }   # of the input, where it may leave as one
 
 [[device]]
 name = "camera"
@@ -34,7 +35,7 @@ from math import inf
 from typing import Any
 
 from shards.errors import PlanError
-from shards.planning.problem import NO_CODEC, QUOTA_PERIOD_MS, Codec, Device, Link
+from shards.planning.problem import NO_CODEC, QUOTA_PERIOD_MS, Codec, Device, Link, Picture
 
 MOST_DEVICES = 1000
 # Measured on features of face detectors, 15 cuts: ratio, milliseconds of both ways for a megabyte,
@@ -49,15 +50,17 @@ CODECS = {
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(MB|GB)")
 _FIELDS = {
-    "": {"source", "stays", "usual_link", "codecs", "device", "link"},
+    "": {"source", "stays", "usual_link", "codecs", "jpeg", "device", "link"},
     "device": {"name", "speed", "memory", "site", "count", "share", "period_ms"},
     "link": {"between", "mbit_s", "rtt_ms"},
+    "jpeg": {"kb", "encode_ms", "decode_ms"},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The fields of a `Problem` that are not the model's."""
+    """The fields of a `Problem` that are not the model's. picture: as which its input may leave the
+    source."""
 
     devices: tuple[Device, ...]
     links: Mapping[tuple[str, str], Link]
@@ -65,6 +68,7 @@ class Fleet:
     codecs: tuple[Codec, ...]
     source: str
     stays: bool
+    picture: Picture | None = None
 
 
 def read_fleet(text: str) -> Fleet:
@@ -92,6 +96,7 @@ def read_fleet(text: str) -> Fleet:
         tuple(CODECS[name] for name in names),
         _typed(doc, "source", str, ""),
         _typed(doc, "stays", bool, False),
+        _picture(doc),
     )
 
 
@@ -142,6 +147,19 @@ def _link(row: Mapping[str, Any], where: str) -> Link:
     if mbit <= 0 or rtt < 0:
         raise PlanError(f"{where}: mbit_s is above 0, rtt_ms not below")
     return Link(mbit * 1e6 / 8, rtt)
+
+
+def _picture(doc: Mapping[str, Any]) -> Picture | None:
+    if "jpeg" not in doc:
+        return None
+    row = doc["jpeg"]
+    _known(row, "jpeg")
+    size, encode, decode = (_number(row, name, 0.0) for name in ("kb", "encode_ms", "decode_ms"))
+    if not 0 < size < inf or not 0 <= encode < inf or not 0 <= decode < inf:
+        raise PlanError("jpeg: kb is above 0; encode_ms and decode_ms not below")
+    if doc.get("stays") or not doc.get("source"):
+        raise PlanError("jpeg: it is sent by a source, whose input need not stay")
+    return Picture(round(size * 1e3), encode, decode)
 
 
 def _is_text(value: object) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from shards.errors import PlanError
 from shards.planning.predict import Prediction, Range, memory_of, predict
-from shards.planning.problem import Device, Objective, Problem
+from shards.planning.problem import Device, Objective, Picture, Problem
 from shards.planning.search import (
     CLOSE,
     Found,
@@ -58,6 +58,41 @@ def make_plan(problem: Problem) -> Plan:
     prediction = predict(problem, ranges)
     others = tuple(_others(problem, tables, ranges, prediction))
     return Plan(ranges, prediction, gap, others)
+
+
+def make_plan_with(problem: Problem, picture: Picture) -> Plan:
+    """The better one of two plans: the input leaves its source as it is, or as a picture. The other
+    one stands in `others`, where it is not the same. Raises as `make_plan`, where neither can run.
+    """
+    found = list[tuple[str, Plan]]()
+    refused: PlanError | None = None
+    for name, way in (("as pixels", None), (f"as {picture.codec.name}", picture)):
+        try:
+            found.append((name, make_plan(replace(problem, picture=way))))
+        except PlanError as error:
+            refused = error
+    if not found:
+        assert refused is not None  # by both
+        raise refused
+    found.sort(key=lambda each: _rank(problem, each[1].prediction))
+    best = found[0][1]
+    for name, other in found[1:]:
+        if other.prediction != best.prediction:
+            why = _why_not(problem, other.prediction, best.prediction)
+            best = replace(
+                best, others=(Other(name, other.ranges, other.prediction, why), *best.others)
+            )
+    return best
+
+
+def _rank(problem: Problem, found: Prediction) -> tuple[float, ...]:
+    """Lower is better."""
+    first = {
+        Objective.LATENCY: found.latency_ms,
+        Objective.THROUGHPUT: found.period_ms,
+        Objective.DEVICES: float(len(found.memory)),
+    }
+    return first[problem.objective], found.latency_ms
 
 
 def _best(problem: Problem, tables: Tables) -> tuple[tuple[Range, ...], float]:

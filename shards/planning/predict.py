@@ -6,12 +6,12 @@ sent. Requests follow each other as fast as the busiest stage or link takes them
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from shards.errors import PlanError
-from shards.planning.problem import Device, Problem
+from shards.planning.problem import Codec, Device, Link, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ def predict(problem: Problem, ranges: Sequence[Range]) -> Prediction:
         if problem.stays and first != source:
             lacks = lacks or f"its input would leave {problem.source}"
         if first != source:
-            crossings.insert(0, ways.at_source(source, first, problem.input_bytes))
+            crossings.insert(0, ways.of_input(first))
         if last != source:
-            crossings.append(ways.at_source(last, source, problem.segments[-1].out))
+            crossings.append(ways.of_result(last))
     latency = sum(compute) + sum(each.ms for each in crossings)
     period = max([*periods, *(each.fills_ms for each in crossings)])
     return Prediction(latency, period, tuple(compute), tuple(crossings), memory, lacks)
@@ -129,19 +129,35 @@ class _Ways:
 
     def between(self, senders: Sequence[str], receivers: Sequence[str], size: int) -> Crossing:
         """The slowest of the messages that these devices may send to those."""
+        return self._slowest(senders, receivers, size, lambda link: self._problem.way(size, link))
+
+    def of_input(self, receivers: Sequence[str]) -> Crossing:
+        """From the source: with what it does for it, for it has no range that counts it."""
+        problem = self._problem
+        way = self._slowest((problem.source,), receivers, problem.sent_bytes, problem.entrance)
+        return replace(way, ms=way.ms + problem.entering_ms(self._by_name[problem.source]))
+
+    def of_result(self, senders: Sequence[str]) -> Crossing:
+        """To the source: as `of_input`."""
+        problem, size = self._problem, self._problem.segments[-1].out
+        way = self.between(senders, (problem.source,), size)
+        handling = problem.handling_ms(self._by_name[problem.source], size)
+        return replace(way, ms=way.ms + handling)
+
+    def _slowest(
+        self,
+        senders: Sequence[str],
+        receivers: Sequence[str],
+        size: int,
+        way: Callable[[Link], tuple[float, float, Codec]],
+    ) -> Crossing:
         found = []
         for sender in senders:
             for receiver in receivers:
                 sites = self._by_name[sender].site, self._by_name[receiver].site
-                ms, fills, codec = self._problem.way(size, self._problem.link_of(*sites))
+                ms, fills, codec = way(self._problem.link_of(*sites))
                 found.append(Crossing(sender, receiver, size, ms, fills, codec.name))
         return max(found, key=lambda each: each.ms)
-
-    def at_source(self, senders: Sequence[str], receivers: Sequence[str], size: int) -> Crossing:
-        """From or to the source: with what the source does for it, for it has no range that counts
-        it."""
-        way, source = self.between(senders, receivers, size), self._by_name[self._problem.source]
-        return replace(way, ms=way.ms + self._problem.handling_ms(source, size))
 
 
 def _no_room(device: Device, need: int) -> str:

@@ -88,6 +88,16 @@ class Codec:
 NO_CODEC = Codec("none")
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An input as an encoded picture: bytes, and milliseconds of its two ends on speed 1.0."""
+
+    bytes: int
+    encode_ms: float = 0.0
+    decode_ms: float = 0.0
+    codec: Codec = Codec("jpeg")
+
+
 class Objective(StrEnum):
     """latency: of one request. throughput: requests a second, at a latency. devices: the fewest
     that reach a latency and a rate."""
@@ -101,8 +111,9 @@ class Objective(StrEnum):
 class Problem:
     """links: by pair of sites, in either order; a pair of one site twice is its own link; others
     are `link`. source: the device at which requests arise and results are wanted, "" for
-    nowhere. stays: the input must not leave the source. latency_ms, rate: bounds, milliseconds and
-    requests a second. most_error: of codecs. Raises `PlanError`."""
+    nowhere. stays: the input must not leave the source. picture: as which the input leaves it, if
+    it does. latency_ms, rate: bounds, milliseconds and requests a second. most_error: of codecs.
+    Raises `PlanError`."""
 
     segments: tuple[Segment, ...]
     devices: tuple[Device, ...]
@@ -116,6 +127,7 @@ class Problem:
     input_bytes: int = 0
     latency_ms: float = inf
     rate: float = 0.0
+    picture: Picture | None = None
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -127,6 +139,8 @@ class Problem:
             raise PlanError(f"no device is named {self.source!r}, where requests arise")
         if self.stays and not self.source:
             raise PlanError("an input that stays on its device needs a source")
+        if self.picture is not None and (self.stays or not self.source):
+            raise PlanError("a picture is sent by a source, whose input need not stay")
         for device in self.devices:
             if device.speed <= 0 or device.memory <= 0:
                 raise PlanError(f"{device.name}: speed and memory are above 0")
@@ -146,8 +160,20 @@ class Problem:
         """Of a device that takes the message before segment `start`; 0.0 where it is at hand."""
         if start:
             return self.handling_ms(device, self.segments[start - 1].out)
-        is_sent = self.source not in ("", device.name)
-        return self.handling_ms(device, self.input_bytes) if is_sent else 0.0
+        if self.source in ("", device.name):
+            return 0.0
+        decoding = 0.0 if self.picture is None else self.picture.decode_ms / device.speed
+        return self.handling_ms(device, self.sent_bytes) + decoding
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of the input, where it leaves its source."""
+        return self.input_bytes if self.picture is None else self.picture.bytes
+
+    def entering_ms(self, source: Device) -> float:
+        """Of the source, for an input that leaves it."""
+        encoding = 0.0 if self.picture is None else self.picture.encode_ms / source.speed
+        return self.handling_ms(source, self.sent_bytes) + encoding
 
     def departure_ms(self, device: Device, end: int) -> float:
         """Of a device that sends the message behind segment `end` - 1; 0.0 where nobody waits."""
@@ -165,17 +191,21 @@ class Problem:
         found = self.links.get((one, other)) or self.links.get((other, one))
         return found or self.link
 
+    def entrance(self, link: Link) -> tuple[float, float, Codec]:
+        """As `way`, of the input. A picture is as small as it gets."""
+        if self.picture is None:
+            return self.way(self.input_bytes, link)
+        return self._by(self.picture.codec, self.picture.bytes, link)
+
     def way(self, size: int, link: Link) -> tuple[float, float, Codec]:
         """Milliseconds of a message of so many bytes on its way, milliseconds for which it fills
         the link, and the codec that makes it the shortest."""
-        best: tuple[float, float, Codec] | None = None
-        for codec in self.codecs:
-            if codec.error > self.most_error:
-                continue
-            fills = size * codec.ratio / link.rate * 1e3
-            per_mb = codec.ms_per_mb + HOP_MS_PER_MB
-            whole = HOP_MS + link.rtt_ms / 2 + fills + size / 1e6 * per_mb
-            if best is None or whole < best[0]:
-                best = whole, fills, codec
-        assert best is not None  # the problem has checked it
-        return best
+        allowed = (codec for codec in self.codecs if codec.error <= self.most_error)
+        found = (self._by(codec, size, link) for codec in allowed)
+        return min(found, key=lambda way: way[0])  # the problem has checked that there is one
+
+    @staticmethod
+    def _by(codec: Codec, size: int, link: Link) -> tuple[float, float, Codec]:
+        fills = size * codec.ratio / link.rate * 1e3
+        per_mb = codec.ms_per_mb + HOP_MS_PER_MB
+        return HOP_MS + link.rtt_ms / 2 + fills + size / 1e6 * per_mb, fills, codec

@@ -112,9 +112,11 @@ def tables_of(problem: Problem) -> Tables:
                 continue
             may_begin[k] = not problem.stays
             link = problem.link_of(source.site, device.site)
-            for message, size in enumerate((problem.input_bytes, problem.segments[-1].out)):
-                sent, edges_fill[message, k], _ = problem.way(size, link)
-                (begins, ends)[message][k] = sent + problem.handling_ms(source, size)
+            result = problem.segments[-1].out
+            begins[k], edges_fill[0, k], _ = problem.entrance(link)
+            ends[k], edges_fill[1, k], _ = problem.way(result, link)
+            begins[k] += problem.entering_ms(source)
+            ends[k] += problem.handling_ms(source, result)
     usual = np.array([segment.ms for segment in problem.segments])
     work = np.concatenate([np.cumsum(usual[::-1])[::-1], [0.0]])
     speed = np.array([_most_speed(problem, device, usual) for device, *_ in kinds])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shards.errors import PlanError
 from shards.planning.devices import MOST_DEVICES, read_fleet
-from shards.planning.problem import Device
+from shards.planning.problem import Device, Picture
 
 FILE = """
 source = "camera"
@@ -47,7 +47,12 @@ def test_a_file_becomes_devices_links_and_codecs() -> None:
     assert fleet.links["hall", "rack"].rate == 2.5e6
     assert fleet.link.rtt_ms == 2
     assert [codec.name for codec in fleet.codecs] == ["none", "i8"]
-    assert (fleet.source, fleet.stays) == ("camera", True)
+    assert (fleet.source, fleet.stays, fleet.picture) == ("camera", True, None)
+
+
+def test_a_file_tells_as_which_picture_an_input_may_leave() -> None:
+    jpeg = "jpeg = { kb = 14, encode_ms = 0.5, decode_ms = 0.25 }"
+    assert read_fleet(FILE.replace("stays = true", jpeg)).picture == Picture(14_000, 0.5, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +72,9 @@ def test_a_file_becomes_devices_links_and_codecs() -> None:
         ('name = "camera"\n', "", "a device without a name"),
         ("[[link]]", "[[links]]", "no field is named 'links'"),
         ("[[device]]", "[device]", "no TOML"),
+        ("stays = true", "jpeg = 14", "jpeg: no table"),
+        ("stays = true", "jpeg = { kb = 0 }", "kb is above 0"),
+        ("stays = true", "stays = true\njpeg = { kb = 9 }", "need not stay"),
         ("source", "source source", "no TOML"),
     ],
 )

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.errors import PlanError
-from shards.planning.plan import make_plan
+from shards.planning.plan import make_plan, make_plan_with
 from shards.planning.predict import Prediction, Range, predict
-from shards.planning.problem import Codec, Device, Link, Objective, Problem, Segment
+from shards.planning.problem import Codec, Device, Link, Objective, Picture, Problem, Segment
 from shards.planning.search import is_disproved, tables_of
 
 MS = st.sampled_from([0.5, 1.0, 2.0, 3.5, 8.0])
 SIZES = st.sampled_from([0, 1_000, 50_000, 400_000])
+PICTURES = st.builds(Picture, st.sampled_from([1_000, 20_000]), MS, MS)
 MEMORY = st.sampled_from([inf, 150.0, 60.0])
 
 
@@ -42,6 +43,8 @@ def problems(draw: st.DrawFn) -> Problem:
     devices = tuple(replace(each, name=f"d{at}") for at, each in enumerate(made))
     link = st.builds(Link, st.sampled_from([1e6, 2e7, inf]), st.sampled_from([0.0, 4.0]))
     source = draw(st.sampled_from(["", "d0"]))
+    stays = bool(source) and draw(st.booleans())
+    is_sent = bool(source) and not stays
     return Problem(
         segments,
         devices,
@@ -51,10 +54,11 @@ def problems(draw: st.DrawFn) -> Problem:
         (Codec("none"), Codec("i8", 0.25, 0.5, 0.01)),
         draw(st.sampled_from([0.0, 0.02])),
         source,
-        bool(source) and draw(st.booleans()),
+        stays,
         draw(SIZES),
         draw(st.sampled_from([inf, 12.0, 40.0])),
         draw(st.sampled_from([0.0, 100.0])),
+        draw(st.none() | PICTURES) if is_sent else None,
     )
 
 
@@ -114,6 +118,30 @@ def test_a_plan_is_as_good_as_the_best_of_all_ways(problem: Problem) -> None:
     assert value(problem, plan.prediction) == pytest.approx(min(able))
 
 
+@given(problems(), PICTURES)
+@settings(max_examples=80)
+def test_an_input_leaves_as_pixels_or_as_a_picture_by_which_plan_is_better(
+    problem: Problem, picture: Picture
+) -> None:
+    problem = replace(problem, source="d0", stays=False)
+    able = []
+    for way in (None, picture):
+        try:
+            found = make_plan(replace(problem, picture=way)).prediction
+        except PlanError:
+            continue
+        able.append((value(problem, found), found.latency_ms))
+    if not able:
+        with pytest.raises(PlanError):
+            make_plan_with(problem, picture)
+        return
+    plan = make_plan_with(problem, picture)
+    assert (value(problem, plan.prediction), plan.prediction.latency_ms) == min(able)
+    if len(set(able)) > 1:
+        other = next(each for each in plan.others if each.name in ("as pixels", "as jpeg"))
+        assert other.why
+
+
 @given(problems())
 @settings(max_examples=50)
 def test_each_other_plan_has_a_reason_and_is_no_better(problem: Problem) -> None:
@@ -161,6 +189,7 @@ def test_bounds_that_nothing_meets_are_named() -> None:
         ({"devices": (Device("a"), Device("a"))}, "two devices have one name"),
         ({"source": "b"}, "no device is named 'b'"),
         ({"stays": True}, "needs a source"),
+        ({"picture": Picture(9)}, "sent by a source"),
         ({"devices": (Device("a", times=(1.0, 2.0)),)}, "2 times, of 1 segments"),
         ({"devices": (Device("a", speed=0.0),)}, "above 0"),
         ({"codecs": (Codec("i4", error=0.3),)}, "changes results"),
