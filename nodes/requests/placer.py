@@ -100,7 +100,7 @@ class Placer:
             speed.backlog,
             local_wait,
             kept.remote,
-            decode_pictures(self._mesh, info),
+            self._quality > 0 and decode_pictures(self._mesh, info),
         )
 
     def _stages(self, info: ModelInfo) -> Mapping[int, float]:

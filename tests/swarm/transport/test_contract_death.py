@@ -38,7 +38,7 @@ async def victim() -> AsyncIterator[Victim]:
 
     async def start(r: Rig, point: str) -> asyncio.subprocess.Process:
         here = FilePath(__file__)
-        paths = (here.parents[3], here.parent, here.parent.parent)
+        paths = (here.parents[3], here.parents[2], here.parent)
         arguments = (r.url, r.name, str(r.path.stage), point, str(r.lanes.ack_wait))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
