@@ -62,8 +62,8 @@ def make_plan(problem: Problem) -> Plan:
 
 def make_plan_with(problem: Problem, picture: Picture) -> Plan:
     """The better one of two plans: the input leaves its source as it is, or as a picture. The other
-    one stands in `others`, where it is not the same. Raises as `make_plan`, where neither can run.
-    """
+    one, and what it was preferred to, stand in `others`, where they are not the same. Raises as
+    `make_plan`, where neither can run."""
     found = list[tuple[str, Plan]]()
     refused: PlanError | None = None
     for name, way in (("as pixels", None), (f"as {picture.codec.name}", picture)):
@@ -76,13 +76,15 @@ def make_plan_with(problem: Problem, picture: Picture) -> Plan:
         raise refused
     found.sort(key=lambda each: _rank(problem, each[1].prediction))
     best = found[0][1]
-    for name, other in found[1:]:
-        if other.prediction != best.prediction:
-            why = _why_not(problem, other.prediction, best.prediction)
-            best = replace(
-                best, others=(Other(name, other.ranges, other.prediction, why), *best.others)
-            )
-    return best
+    known = [best.prediction, *(other.prediction for other in best.others)]
+    more = []
+    for name, plan in found[1:]:
+        chosen = Other(name, plan.ranges, plan.prediction, "")
+        for other in (chosen, *(replace(o, name=f"{o.name}, {name}") for o in plan.others)):
+            if other.prediction is not None and other.prediction not in known:
+                why = _why_not(problem, other.prediction, best.prediction)
+                more.append(replace(other, why=why))
+    return replace(best, others=(*more, *best.others))
 
 
 def _rank(problem: Problem, found: Prediction) -> tuple[float, ...]:
