@@ -86,7 +86,7 @@ class Generation:
         self._link = link
         self._subjects = subjects
         self._follower = Follower(request, 0.0)
-        self._news = asyncio.Event()
+        self._news, self._accepted = asyncio.Event(), asyncio.Event()
         # Bounded by the tokens that were asked for.
         self._come: deque[GeneratedToken] = deque(maxlen=request.max_tokens)
         self._begun = False
@@ -104,6 +104,10 @@ class Generation:
     def tokenizer(self) -> str | None:
         """SHA-256 of the model's tokenizer, "" where it has none; None while nobody has said."""
         return self._follower.tokenizer
+
+    async def accepted(self) -> None:
+        """Wait until a node has said that it answers: `version` and `tokenizer` are known then."""
+        await self._accepted.wait()
 
     @property
     def spent(self) -> int:
@@ -164,6 +168,8 @@ class Generation:
         token = self._follower.take(message.data, message.status, now)
         if token is not None:
             self._come.append(token)
+        if self._follower.accepted:
+            self._accepted.set()
         self._news.set()
 
     def _reconnected(self) -> None:

@@ -190,6 +190,7 @@ class _Voice:
                     self.opened += 1
                 try:
                     self.said = await anext(self._tokens)
+                    await self._answer.accepted()
                 except ResourceExhausted:
                     if not self.given:
                         raise

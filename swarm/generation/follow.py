@@ -7,7 +7,8 @@ again, and any node of stage 1 goes on behind them, whichever nodes have died.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -81,6 +82,12 @@ class Follower:
     _due: float = 0.0
     _asked: bool = False
 
+    @property
+    def accepted(self) -> bool:
+        """Whether a node has said that it answers. Its word may come behind the first tokens: the
+        last stage tells those by another connection."""
+        return bool(self._head)
+
     def wake(self, now: float) -> float:
         """The moment at which `due` has to be called again."""
         return min(self.deadline, max(now, self._due))
@@ -122,6 +129,7 @@ class Follower:
     def take(self, data: bytes | memoryview, status: bytes, now: float) -> GeneratedToken | None:
         """A message came; the token that it brings, if it is the next one."""
         if self.done:
+            self._behind_the_end(data)
             return None
         if status == b"503":
             self._again(NoResponders("no node serves this model's stage 1 at present"), now)
@@ -137,17 +145,29 @@ class Follower:
             self._failed(doc, now)
             return None
         self._due = now + self._patience()
-        if doc.get("accepted") is True:
-            self._head = str(doc.get("node", ""))[:128]
-            self.request = replace(self.request, version=str(doc.get("version", ""))[:128])
-            prompt = doc.get("prompt_tokens", 0)
-            self.prompt_tokens = prompt if type(prompt) is int else 0
-            tokenizer = doc.get("tokenizer")
-            self.tokenizer = tokenizer[:64] if isinstance(tokenizer, str) else None
-            epoch = doc.get("epoch", 0)
-            self._epoch = max(self._epoch, epoch if type(epoch) is int else 0)
+        if self._accepts(doc):
             return None
         return self._token(doc, now)
+
+    def _accepts(self, doc: Mapping[str, Any]) -> bool:
+        """Note who answers, if that is what a message says."""
+        if doc.get("accepted") is not True:
+            return False
+        self._head = str(doc.get("node", ""))[:128]
+        self.request = replace(self.request, version=str(doc.get("version", ""))[:128])
+        prompt = doc.get("prompt_tokens", 0)
+        self.prompt_tokens = prompt if type(prompt) is int else 0
+        tokenizer = doc.get("tokenizer")
+        self.tokenizer = tokenizer[:64] if isinstance(tokenizer, str) else None
+        epoch = doc.get("epoch", 0)
+        self._epoch = max(self._epoch, epoch if type(epoch) is int else 0)
+        return True
+
+    def _behind_the_end(self, data: bytes | memoryview) -> None:
+        """Who answered may be told behind the last token of a short answer. Nothing else counts."""
+        if self.error is None and not self.accepted and data:
+            with suppress(DecodeError):
+                self._accepts(_document(data))
 
     def _token(self, doc: dict[str, Any], now: float) -> GeneratedToken | None:
         try:

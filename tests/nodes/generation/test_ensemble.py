@@ -185,5 +185,6 @@ async def test_the_commands_answer_with_both_models(local: LocalMesh) -> None:
             if said
             else mesh.generate(TALKER, "Once", **options)
         )
+        assert process.returncode == 0, err.decode()
         assert out.decode() == f"{(await asked.whole()).text}\n"
         assert f"{BOTH} answered\n" in err.decode()

@@ -344,3 +344,16 @@ def test_a_client_that_nobody_answers_asks_until_its_budget_ends() -> None:
         now = follower.wake(now) + 1e-6
     assert 3 < asked < 30
     assert str(follower.error).startswith("no node serves")
+
+
+def test_who_answers_is_known_even_where_that_is_told_behind_the_last_token() -> None:
+    follower = Follower(GenerateRequest(session="s", text="Once", max_tokens=1), deadline=10.0)
+    follower.due(0.0)
+    last = pack({"seq": 0, "token": 7, "finish": "length"})
+    assert follower.take(last, b"", 0.1) is not None
+    assert follower.done
+    assert not follower.accepted
+    for data in (b"no document", b"", pack({"error": "late", "status": "INTERNAL"}), last):
+        assert follower.take(data, b"", 0.2) is None
+    assert follower.take(pack({"accepted": True, "node": "n", "tokenizer": "t"}), b"", 0.3) is None
+    assert (follower.accepted, follower.tokenizer, follower.error) == (True, "t", None)

@@ -60,6 +60,7 @@ def test_the_same_seed_is_the_same_fleet() -> None:
     assert most_within([0.0, 50.0, 61.0, 70.0], 60.0) == 3
 
 
+@pytest.mark.benchmark
 def test_a_mesh_whose_picture_changes_all_the_time_moves_to_a_better_plan_all_the_same() -> None:
     world = World()
     for n in range(6):
