@@ -73,6 +73,7 @@ def test_a_face_counts_as_filled_when_all_of_it_holds_one_value() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.benchmark
 def test_a_hundred_masked_frames_show_no_face_to_two_other_detectors() -> None:
     detector()
     plan = MaskPlan(frames=100, length=25, clips=("walk", "pan", "zoom", "pop-up"), faces=0)

@@ -77,6 +77,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield Site(authority, server, folder)
 
 
+@pytest.mark.benchmark
 async def test_certificates_and_their_authority_are_rotated_under_load_without_a_lost_request(
     site: Site, run: Commands
 ) -> None:

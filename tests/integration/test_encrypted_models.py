@@ -46,6 +46,7 @@ def files_with(pieces: list[bytes], folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.benchmark
 async def test_the_weights_of_an_encrypted_model_are_on_no_disk_and_its_answers_are_right(
     run: Commands, tmp_path: Path
 ) -> None:

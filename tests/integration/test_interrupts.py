@@ -96,6 +96,7 @@ def starts_its_dead_node_again(command: Command) -> None:
     command.says("shard-2 ended with code -9")
 
 
+@pytest.mark.benchmark
 def test_two_at_once_do_not_meet_and_leave_nothing_however_they_end(
     run: Commands, model_file: str
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_server_that_is_not_there_is_said_with_what_to_do(model_file: str) -> 
 # --- demo -------------------------------------------------------------------------------
 
 
+@pytest.mark.benchmark
 def test_the_demo_loses_nothing_and_says_so_in_one_document(run: Commands) -> None:
     command = run.start("nodes.cli.main", "demo", "--seconds", "6", "--json")
     assert command.wait(120.0) == 0, command.stderr

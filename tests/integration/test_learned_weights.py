@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from support.commands import Said, said
 from support.meshes import LOOPBACK, READY, mesh_of
 from support.waiting import eventually
@@ -74,6 +75,7 @@ class Minter:
         return bool(np.allclose(result.outputs["logits"][0], expected, rtol=1e-4, atol=1e-3))
 
 
+@pytest.mark.benchmark
 async def test_every_node_serves_the_present_weights_and_going_back_reaches_all_of_them() -> None:
     roles = ("shard-1", "shard-2", "shard-3", "fallback")
     async with mesh_of(split_fresh(), *roles) as local:
