@@ -97,7 +97,8 @@ def send(url: str, rate: int) -> None:
             frame.pts = number
             for packet in stream.encode(frame):
                 container.mux(packet)
-            number += 1
+            # A camera shows what is there now: one that is late leaves frames out.
+            number = max(number + 1, int((time.monotonic() - began) * rate))
             time.sleep(max(0.0, began + number / rate - time.monotonic()))
 
 
