@@ -66,7 +66,7 @@ def make_plan_with(problem: Problem, picture: Picture) -> Plan:
     `make_plan`, where neither can run."""
     found = list[tuple[str, Plan]]()
     refused: PlanError | None = None
-    for name, way in (("as pixels", None), (f"as {picture.codec.name}", picture)):
+    for name, way in (("as pixels", None), ("as jpeg", picture)):
         try:
             found.append((name, make_plan(replace(problem, picture=way))))
         except PlanError as error:

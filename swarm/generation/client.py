@@ -106,7 +106,8 @@ class Generation:
         return self._follower.tokenizer
 
     async def accepted(self) -> None:
-        """Wait until a node has said that it answers: `version` and `tokenizer` are known then."""
+        """Wait until a node has said that it answers: `version` and `tokenizer` are known then. Its
+        word may be lost, and nobody says it for a cascade or an ensemble: the caller bounds it."""
         await self._accepted.wait()
 
     @property
