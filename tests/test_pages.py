@@ -8,11 +8,6 @@ from pathlib import Path
 import pytest
 from pages import ROOT, pages, purposes, with_tables
 
-MOST_BYTES = {"README.md": 10_240}
-MOST_WORDS = 4_000
-FEWER_WORDS = {"nodes/README.md": 3_000}
-MOST_WORDS_OF_A_DECISION = 300
-MOST_TERMS = 40
 HEADINGS_OF_A_DECISION = ["Context", "Decision", "Cost", "Measurement"]
 
 PAGES = {page.relative_to(ROOT).as_posix(): page for page in pages()}
@@ -38,21 +33,9 @@ def test_each_room_says_in_one_sentence_what_it_is_for(package: str) -> None:
     assert not silent, "give each a docstring"
 
 
-@pytest.mark.parametrize("name", sorted(PAGES.keys() - DECISIONS.keys()))
-def test_a_page_can_be_read_in_a_sitting(name: str) -> None:
-    words = PAGES[name].read_text().split()
-    assert len(words) <= FEWER_WORDS.get(name, MOST_WORDS)
-
-
-@pytest.mark.parametrize("name", MOST_BYTES)
-def test_the_front_door_is_short(name: str) -> None:
-    assert PAGES[name].stat().st_size <= MOST_BYTES[name]
-
-
-def test_the_vocabulary_is_short_and_has_each_term_once() -> None:
+def test_the_vocabulary_has_each_term_once() -> None:
     rows = PAGES["swarm/vocabulary.md"].read_text().split("|---|---|\n")[1].splitlines()
     terms = [term.strip() for row in rows for term in row.split("|")[1].split(",")]
-    assert len(rows) <= MOST_TERMS
     assert len(set(terms)) == len(terms)
 
 
@@ -61,7 +44,6 @@ def test_a_decision_says_why_what_and_at_which_cost(name: str) -> None:
     text = DECISIONS[name].read_text()
     assert re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", DECISIONS[name].name)
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS_OF_A_DECISION
-    assert len(text.split()) <= MOST_WORDS_OF_A_DECISION
 
 
 @pytest.mark.parametrize("name", PAGES)
