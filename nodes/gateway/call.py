@@ -46,7 +46,8 @@ class InferCall:
     """One request for an inference, decoded and bounded, but not yet compared with its model.
 
     inputs: arrays by name, which may view the received bytes. budget: seconds, None for the
-    gateway's default. outputs: those that the client names, () for all of them.
+    gateway's default. outputs: those that the client names, () for all of them. ignored: names of
+    parameters that mean nothing here.
     """
 
     model: str
@@ -59,16 +60,19 @@ class InferCall:
     session: str = ""
     weights: int = 0
     traceparent: str = ""
+    ignored: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
     """What a client gets. outputs: those that it named, in its order; else all of the model's.
-    result: with status OK; its hops, version and `degraded` go into response parameters."""
+    result: with status OK; its hops, version and `degraded` go into response parameters, and so do
+    the names of the request's parameters that were ignored."""
 
     result: Result
     outputs: dict[str, np.ndarray]
     wanted: dict[str, WantedOutput] = field(default_factory=dict)
+    ignored: str = ""
 
 
 class Callers(Protocol):

@@ -77,7 +77,7 @@ class Inference:
             raise error_for(result.status, result.message + where, result.retry_after)
         wanted = {output.name: output for output in call.outputs}
         outputs = {name: result.outputs[name] for name in wanted} if wanted else result.outputs
-        return InferAnswer(result, outputs, wanted)
+        return InferAnswer(result, outputs, wanted, call.ignored)
 
 
 def _check_outputs(call: InferCall, info: ModelInfo) -> None:

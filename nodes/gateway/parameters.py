@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,31 @@ from swarm.errors import InvalidArgument
 from swarm.wire.messages import Result
 
 MOST = 64  # parameters of a request, or of a tensor
+MOST_NAMED = 8  # parameters that an answer names as unknown
 LONGEST_WORD = 128  # characters of an id, a version, a session, a region's name
 SHM_REGION = "shared_memory_region"
 SHM_OFFSET = "shared_memory_offset"
 SHM_SIZE = "shared_memory_byte_size"
 BINARY, BINARY_SIZE = "binary_data", "binary_data_size"
 SESSION_HEADER = "swarm-session"
+NOT_FINITE = "not_finite"  # of an output in JSON: so many values are NaN or infinite, and null here
+IGNORED = "ignored"  # of an answer: the request's parameters that nobody here knows
+KNOWN = frozenset(
+    {
+        "priority",
+        "sequence_id",
+        "sequence_start",
+        "sequence_end",
+        "timeout",
+        "budget_ms",
+        "version",
+        "session",
+        "traceparent",
+        "weights",
+        "binary_data_output",
+    }
+)
+OF_TENSORS = frozenset({SHM_REGION, SHM_OFFSET, SHM_SIZE, BINARY, BINARY_SIZE, "classification"})
 
 
 def checked(parameters: Any, of: str) -> Mapping[str, Any]:
@@ -126,12 +145,22 @@ def count(value: Any, name: str) -> int:
     return value
 
 
-def of_answer(result: Result) -> dict[str, bool | int | str]:
+def unknown(parameters: Collection[str], of_tensors: Iterable[Collection[str]]) -> str:
+    """The names of a request's parameters, and of its tensors', that mean nothing here, sorted; at
+    most `MOST_NAMED` of them. An answer tells them: a word that was misspelt is seen."""
+    names = {name for name in parameters if name not in KNOWN}
+    for each in of_tensors:
+        names |= {name for name in each if name not in OF_TENSORS}
+    return ", ".join(name[:LONGEST_WORD] for name in sorted(names)[:MOST_NAMED])
+
+
+def of_answer(result: Result, ignored: str = "") -> dict[str, bool | int | str]:
     """Of an answer. hops: JSON text, since a parameter is a bool, a number or a text; times in
-    microseconds."""
-    return {
+    microseconds. ignored: of `unknown`."""
+    said: dict[str, bool | int | str] = {
         "degraded": result.degraded,
         "weights": result.weights,
         "latency_us": round(result.latency * 1e6),
         "hops": json.dumps([hop.as_json() for hop in result.hops]),
     }
+    return said | ({IGNORED: ignored} if ignored else {})

@@ -62,8 +62,14 @@ def http_code(error: SwarmError, full: int = 429) -> int:
     return HTTP_CODES.get(error.status, 500)
 
 
-def retry_after(error: SwarmError) -> int:
-    """Whole seconds for the header `Retry-After`, at least 1; 0 where it does not belong."""
+def retry_after(error: SwarmError) -> list[tuple[bytes, bytes]]:
+    """Headers that say when a refused request may come again; none for other errors, and where no
+    wait helps. `Retry-After` has whole seconds, as HTTP wants; `Retry-After-Ms` beside it has the
+    milliseconds, which OpenAI's clients and others obey first."""
     if not isinstance(error, ResourceExhausted) or not math.isfinite(error.retry_after):
-        return 0
-    return max(1, math.ceil(error.retry_after))
+        return []
+    seconds = max(1, math.ceil(error.retry_after))
+    headers = [(b"retry-after", b"%d" % seconds)]
+    if error.retry_after > 0:
+        headers.append((b"retry-after-ms", b"%d" % max(1, math.ceil(error.retry_after * 1e3))))
+    return headers

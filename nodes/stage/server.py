@@ -149,7 +149,7 @@ class StageServer:
         self._self_test = SelfTest(stage, known)
         rate = options.quota if stage == 1 else 0.0
         self._quota = rate
-        self._quotas = Quotas(rate, max(1.0, rate / 4)) if rate > 0 else None
+        self._quotas = Quotas(rate, max(1.0, rate)) if rate > 0 else None
         self._stopping = False
         self._blocked = 0  # results that wait for room in the next lane
         self._longest_budget_us = 0  # of the requests since it was asked for last

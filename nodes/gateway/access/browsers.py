@@ -2,6 +2,7 @@
 
 A browser lets a page send simple requests anywhere, and a page can point its own host name at this
 machine. So a request with a foreign `Origin` is refused, and on loopback one for a foreign `Host`.
+A request without `Host` is HTTP/1.0, which no browser speaks: probes and balancers do.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAY_SEND = (
     b"content-type, inference-header-content-length, authorization, x-api-key, traceparent, "
     b"swarm-agent, swarm-session"
 )
-MAY_READ = b"inference-header-content-length, retry-after"
+MAY_READ = b"inference-header-content-length, retry-after, retry-after-ms"
 
 
 class Browsers:
@@ -39,13 +40,14 @@ class Browsers:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        origin = host = b""
+        origin = b""
+        host: bytes | None = None
         for name, value in scope["headers"]:
             if name == b"origin":
                 origin = value
             elif name == b"host":
                 host = value
-        if self._names and _without_port(host) not in self._names:
+        if self._names and host is not None and _without_port(host) not in self._names:
             text = "on loopback the gateway is asked by the name localhost, or by address"
             await _refuse(send, text)
             return

@@ -27,7 +27,7 @@ log = logging.getLogger("swarm.gateway")
 AGENT = "swarm-agent"  # header of a caller who shows nothing else
 LOOK_EVERY = 1.0  # seconds between looks at the files
 MOST_AGENTS = 4096  # whose quota is counted; issuers may name any number
-BURST = 0.25  # seconds of a quota that may come at once, as at a stage
+BURST = 1.0  # seconds of a quota that may come at once, as at a stage
 
 OnRefused = Callable[[str, SwarmError, str], None]  # (agent, error, peer)
 
@@ -88,7 +88,7 @@ class ListedCallers:
     def _known(self, headers: Mapping[str, str], certificate: str) -> tuple[Caller, float]:
         """Who asks, and the quota of who gave it a token."""
         rules = self._rules
-        shown = headers.get("x-api-key", "")
+        shown = headers.get("x-api-key", "").strip()
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             shown = shown or given.strip()
@@ -99,6 +99,11 @@ class ListedCallers:
             return Caller(agent, "key", rules.tokens.get(agent, 0.0)), 0.0
         if shown:
             bearer = self._tokens.of(shown, time.time())
+            if bearer.agent in rules.own:
+                raise PermissionDenied(
+                    f"the token names agent {bearer.agent!r}, whose key or certificate this gateway"
+                    " knows: that one alone may ask by this name"
+                )
             tokens = rules.tokens.get(bearer.agent, 0.0) or bearer.tokens
             return Caller(bearer.agent, "token", tokens), bearer.quota
         if certificate:

@@ -11,7 +11,7 @@
     key = "issuer.pem"            # a public key, PEM; of HS256 the secret. Beside this file
     issuer = "https://login.example"  # left out: `iss` is not looked at
     audience = "swarm"            # left out: a token that names an audience is refused
-    claim = "sub"                 # has the agent's name
+    claim = "sub"                 # has the agent's name; one that another block owns is refused
     quota = 50                    # of each agent that no other block gives one
 
     [[certificate]]
@@ -67,13 +67,15 @@ class Issuer:
 @dataclass(frozen=True, slots=True)
 class Rules:
     """keys: agents by the SHA-256 of their keys. certificates: agents by common name. quotas:
-    requests a second by agent; tokens: of language models. files: all that they were read from."""
+    requests a second by agent; tokens: of language models. own: agents that have a key or a
+    certificate here, which no token may name. files: all that they were read from."""
 
     keys: Mapping[bytes, str]
     certificates: Mapping[str, str]
     issuers: tuple[Issuer, ...]
     quotas: Mapping[str, float]
     tokens: Mapping[str, float]
+    own: frozenset[str]
     files: tuple[Path, ...]
 
 
@@ -140,7 +142,8 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
                 raise InvalidArgument(f"[[{kind}]] {number}: {error}") from None
     if len(issuers) > MOST_ISSUERS:
         raise InvalidArgument(f"{len(issuers)} blocks [[token]], of {MOST_ISSUERS} at most")
-    return Rules(keys, certificates, tuple(issuers), quotas, tokens, tuple(files))
+    own = frozenset(keys.values()) | frozenset(certificates.values())
+    return Rules(keys, certificates, tuple(issuers), quotas, tokens, own, tuple(files))
 
 
 def _text(block: dict[str, Any], name: str, default: str | None = None) -> str:

@@ -25,7 +25,7 @@ def fill(response: Any, answer: InferAnswer, regions: Regions | None) -> None:
     result = answer.result
     response.model_name, response.model_version = result.model, result.version
     response.id = result.id
-    for name, value in words.of_answer(result).items():
+    for name, value in words.of_answer(result, answer.ignored).items():
         setattr(response.parameters[name], _FIELDS[type(value)], value)
     for name, array in answer.outputs.items():
         tensor = response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)

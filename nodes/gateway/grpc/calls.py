@@ -55,36 +55,37 @@ class Calls:
         self._callers = callers
         self._figures = figures
 
-    def unary(self, method: Method) -> Behaviour:
-        """A method with one request."""
+    def unary(self, method: Method, takes: bool = False) -> Behaviour:
+        """A method with one request. takes: whether it counts against its caller's quota."""
 
         async def behaviour(request: Any, context: Any) -> Any:
             async def work() -> Any:
-                return await method(readable(request), self._call(context))
+                return await method(readable(request), self._call(context, takes))
 
             return await self._ended(context, work)
 
         return behaviour
 
     def stream(self, method: Method) -> Behaviour:
-        """A method whose requests come as a stream; it reads each by `readable`."""
+        """A method whose requests come as a stream; it reads each by `readable`. The stream itself
+        counts against no quota: each of its requests does, by `Call.ask_again`."""
 
         async def behaviour(requests: Any, context: Any) -> Any:
             async def work() -> Any:
-                return await method(requests, self._call(context))
+                return await method(requests, self._call(context, takes=False))
 
             return await self._ended(context, work)
 
         return behaviour
 
-    def _call(self, context: Any) -> Call:
+    def _call(self, context: Any, takes: bool) -> Call:
         """Raises what `Callers.of` raises."""
         metadata = context.invocation_metadata() or ()
         headers = {name: value for name, value in metadata if isinstance(value, str)}
         names = context.auth_context().get("x509_common_name") or [b""]
         certificate = names[0].decode("utf-8", "replace")
         asks = partial(self._callers.of, headers, address(context.peer()), certificate)
-        return Call(asks(), headers, context, asks)
+        return Call(asks(takes=takes), headers, context, asks)
 
     async def _ended(self, context: Any, work: Callable[[], Awaitable[Any]]) -> Any:
         """The answer; in place of an error, its status. A cancelled call counts as `CANCELLED`."""

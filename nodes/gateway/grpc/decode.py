@@ -56,6 +56,9 @@ def infer_call(
         session=wishes.session,
         weights=wishes.weights,
         traceparent=wishes.traceparent,
+        ignored=words.unknown(
+            parameters, [each.parameters for each in (*request.inputs, *request.outputs)]
+        ),
     )
 
 

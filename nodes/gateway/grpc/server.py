@@ -145,7 +145,7 @@ class GrpcServer:
                 **{name: unary(method) for name, method in known.items()},
                 "ServerLive": health.live,
                 "ServerReady": health.ready,
-                "ModelInfer": unary(self._inferring.infer),
+                "ModelInfer": unary(self._inferring.infer, takes=True),
                 "ModelStreamInfer": self._calls.stream(self._inferring.stream),
             },
             HEALTH: {"Check": health.check, "Watch": health.watch},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import orjson
 
 from nodes.gateway import parameters as words
@@ -35,12 +36,14 @@ def encoded(answer: InferAnswer, binary: bool, regions: Regions | None) -> tuple
             parts.append(memory_of(array))
         else:
             output["data"] = array.reshape(-1)  # NaN and infinity become null
+            if array.dtype.kind == "f" and (lost := array.size - int(np.isfinite(array).sum())):
+                output["parameters"] = {words.NOT_FINITE: lost}
         outputs.append(output)
     doc = {
         "model_name": result.model,
         "model_version": result.version,
         "id": result.id,
-        "parameters": words.of_answer(result),
+        "parameters": words.of_answer(result, answer.ignored),
         "outputs": outputs,
     }
     return orjson.dumps(doc, option=orjson.OPT_SERIALIZE_NUMPY), parts

@@ -142,7 +142,8 @@ class App:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         connection, client = scope["state"][CONNECTION], scope["client"] or ("", 0)
-        caller = self._callers.of(headers, client[0], connection.certificate)
+        asks = path[-1] == "infer"  # of what is only told, a quota counts nothing
+        caller = self._callers.of(headers, client[0], connection.certificate, takes=asks)
         asked = Asked(scope["method"], path[1:], headers, caller, receive, connection)
         match asked.path:
             case ["models", name, "infer"]:
@@ -241,9 +242,13 @@ class App:
     async def _infer(self, asked: Asked, model: str, version: str) -> Answered:
         self._only(asked, "POST")
         body = await self._body(asked, self._limits.bytes)
-        request = decoded(
-            model, version, body, asked.headers, asked.caller, self._regions, self._limits
-        )
+        try:
+            request = decoded(
+                model, version, body, asked.headers, asked.caller, self._regions, self._limits
+            )
+        except InvalidArgument:
+            await self._models.describe(model, version)  # no request is right for an unknown model
+            raise
         answer = await self._inference.run(request.call)
         head, tensors = encoded(answer, request.binary, self._regions)
         answered = Answered(parts=[head, *tensors])
@@ -282,8 +287,7 @@ class App:
     def _refused(self, error: SwarmError) -> Answered:
         full = 503 if self._options.full_is_503 else 429
         answered = _json({"error": str(error)}, statuses.http_code(error, full))
-        if after := statuses.retry_after(error):
-            answered.headers.append((b"retry-after", b"%d" % after))
+        answered.headers += statuses.retry_after(error)
         if isinstance(error, Unauthenticated):
             answered.headers.append((b"www-authenticate", b"Bearer"))
         if isinstance(error, TooSlow):

@@ -13,6 +13,8 @@ INLINE = 1 << 20  # bytes that are unpacked in the event loop (measured: 3 ms); 
 COMPRESS_FROM = 1024  # bytes; shorter answers go as they are
 LEVEL = 1  # measured: a higher one costs three times as much for a tenth of the bytes
 GZIP, ZLIB, RAW = 31, 15, -15  # windows' bits of zlib
+MAGIC = b"\x1f\x8b"  # the first bytes of a member of a gzip file
+MOST_MEMBERS = 256  # of one body: each costs a copy of what follows it
 
 
 async def unpacked(body: bytes, encoding: str, limit: int, hold: Callable[[int], None]) -> bytes:
@@ -24,23 +26,36 @@ async def unpacked(body: bytes, encoding: str, limit: int, hold: Callable[[int],
         return body
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise UnknownEncoding(f"Content-Encoding {encoding!r:.80}: there are gzip and deflate")
-    unpacker = zlib.decompressobj(GZIP if "gzip" in encoding else _deflate_bits(body))
+    is_gzip = "gzip" in encoding
+    bits = GZIP if is_gzip else _deflate_bits(body)
+    pieces: list[bytes] = []
+    size = 0
+    left, members = body, 0
     try:
-        begun = unpacker.decompress(body, min(INLINE, limit + 1))
-        hold(len(begun))
-        rest = b""
-        if not unpacker.eof:
-            tail, room = unpacker.unconsumed_tail, max(1, limit + 1 - len(begun))
-            hold(room)  # how many there are shows once they are there
-            rest = await asyncio.to_thread(unpacker.decompress, tail, room)
-            hold(len(rest) - room)
+        while left or not members:
+            unpacker = zlib.decompressobj(bits)
+            piece = unpacker.decompress(left, max(1, min(INLINE, limit + 1 - size)))
+            hold(len(piece))
+            pieces.append(piece)
+            size += len(piece)
+            if not unpacker.eof and size <= limit:
+                tail, room = unpacker.unconsumed_tail, limit + 1 - size
+                hold(room)  # how many there are shows once they are there
+                piece = await asyncio.to_thread(unpacker.decompress, tail, room)
+                hold(len(piece) - room)
+                pieces.append(piece)
+                size += len(piece)
+            if size > limit:
+                raise TooLarge(f"the body is more than {limit} bytes once it is unpacked")
+            left, members = unpacker.unused_data, members + 1
+            # A gzip file may have several members, each of which begins so (RFC 1952, 2.2).
+            follows = is_gzip and left.startswith(MAGIC) and members < MOST_MEMBERS
+            if not unpacker.eof or (left and not follows):
+                text = f"the body is no whole {encoding}: cut off, or followed by more"
+                raise InvalidArgument(text)
     except zlib.error as error:
         raise InvalidArgument(f"the body is not {encoding}: {error}") from None
-    if len(begun) + len(rest) > limit:
-        raise TooLarge(f"the body is more than {limit} bytes once it is unpacked")
-    if not unpacker.eof or unpacker.unused_data:
-        raise InvalidArgument(f"the body is no whole {encoding}: cut off, or followed by more")
-    return begun + rest if rest else begun
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _deflate_bits(body: bytes) -> int:

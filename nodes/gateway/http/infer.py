@@ -59,8 +59,15 @@ def decoded(
         session=_text(wishes.session),
         weights=wishes.weights,
         traceparent=_text(wishes.traceparent),
+        ignored=_text(words.unknown(parameters, _of_tensors(doc))),
     )
     return Decoded(call, _flag(parameters.get("binary_data_output"), "binary_data_output") or False)
+
+
+def _of_tensors(doc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The parameters of the inputs and outputs of a document whose tensors have been read."""
+    entries = [*doc["inputs"], *(doc.get("outputs") or [])]
+    return [given for entry in entries if (given := entry.get("parameters"))]
 
 
 def _id(value: Any) -> str:

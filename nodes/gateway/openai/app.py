@@ -97,8 +97,10 @@ class OpenAiApp:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         state, client = scope["state"], scope["client"] or ("", 0)
-        caller = self._callers.of(headers, client[0], state[CONNECTION].certificate)
-        match scope["path"].strip("/").split("/")[1:]:
+        path = scope["path"].strip("/").split("/")[1:]
+        asks = path[-1:] == ["completions"]  # of what is only told, a quota counts nothing
+        caller = self._callers.of(headers, client[0], state[CONNECTION].certificate, takes=asks)
+        match path:
             case ["models"]:
                 _only(scope, "GET")
                 await send.json(documents.models(await self._names(), self._options.server_name))
@@ -106,7 +108,7 @@ class OpenAiApp:
                 _only(scope, "GET")
                 await self._served(*_parted(name))
                 await send.json(documents.model(name, self._options.server_name))
-            case ["chat", "completions"] | ["completions"] as path:
+            case ["chat", "completions"] | ["completions"]:
                 _only(scope, "POST")
                 seconds, holder = self._bounds.body_time, state[CONNECTION]
                 body = await whole_body(headers, receive, MOST_BYTES, seconds, holder)
@@ -223,9 +225,7 @@ class OpenAiApp:
         if send.has_begun:  # the status has gone out: the error is the last event
             await send.events(document, end=True)
             return
-        headers = []
-        if code != 400 and (after := statuses.retry_after(error)):
-            headers.append((b"retry-after", b"%d" % after))
+        headers = [] if code == 400 else statuses.retry_after(error)
         if isinstance(error, Unauthenticated):
             headers.append((b"www-authenticate", b"Bearer"))
         await send.json(document, code, headers)

@@ -206,9 +206,7 @@ class PageApp:
             self._pictures -= 1
 
     def _refused(self, error: SwarmError) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
-        more = []
-        if after := statuses.retry_after(error):
-            more.append((b"retry-after", b"%d" % after))
+        more = statuses.retry_after(error)
         if isinstance(error, Unauthenticated):
             more.append((b"www-authenticate", b"Bearer"))
         if isinstance(error, TooSlow):

@@ -66,4 +66,8 @@ def test_on_loopback_a_gateway_has_its_own_names(host: str) -> None:
 def test_a_page_that_points_its_own_name_at_loopback_gets_nothing() -> None:
     rebound = {"host": "evil.example:8000", "origin": "http://evil.example:8000"}
     assert asked(rebound, LOOPBACK_NAMES)[0] == 403
-    assert asked({}, LOOPBACK_NAMES)[0] == 403
+    assert asked({"host": ""}, LOOPBACK_NAMES)[0] == 403
+
+
+def test_a_probe_of_http_1_0_names_no_host() -> None:
+    assert asked({}, LOOPBACK_NAMES, "GET")[0] == 200

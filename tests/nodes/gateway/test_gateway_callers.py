@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +15,13 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
 from support.commands import said
 
 from nodes.gateway.access.callers import LOOK_EVERY, AnyCallers, ListedCallers
 from nodes.gateway.access.refusals import BURST, Refusals
-from nodes.gateway.access.rules import read_rules
+from nodes.gateway.access.rules import block, read_rules
 from nodes.gateway.call import Caller
 from swarm.audit.record import Entry
 from swarm.errors import (
@@ -30,6 +34,8 @@ from swarm.errors import (
 )
 
 SECRET = "k" * 32
+KEY = "swk_" + "k" * 43
+CERTIFICATE = '[[certificate]]\nname = "robot 7"\nagent = "robot-7"\n'
 PEER = "192.0.2.7"
 
 
@@ -270,7 +276,8 @@ def test_each_agent_spends_its_own_quota_and_is_told_when_to_come_back(tmp_path:
     path, now = tmp_path / "callers.toml", [0.0]
     fast, slow = new_key(path, "fast"), new_key(path, "slow", "--quota", "2")
     callers = ListedCallers(str(path), clock=lambda: now[0])
-    callers.of(bearer(slow), PEER)
+    for _ in range(2):
+        callers.of(bearer(slow), PEER)
     with pytest.raises(ResourceExhausted) as caught:
         callers.of(bearer(slow), PEER)
     assert 0.0 < caught.value.retry_after <= 0.5
@@ -279,6 +286,51 @@ def test_each_agent_spends_its_own_quota_and_is_told_when_to_come_back(tmp_path:
         callers.of(bearer(fast), PEER)
     now[0] += caught.value.retry_after
     assert callers.of(bearer(slow), PEER).agent == "slow"
+
+
+@given(quota=st.floats(0.2, 50.0), rests=st.lists(st.floats(0.0, 5.0), max_size=10))
+def test_who_obeys_the_wait_gets_the_whole_quota_and_a_second_of_it_at_once(
+    quota: float, rests: list[float]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, now = Path(folder) / "callers.toml", [0.0]
+        path.write_text(block("slow", KEY, quota))
+        path.chmod(0o600)
+        callers = ListedCallers(str(path), clock=lambda: now[0])
+        for rest in [1.0, *rests]:
+            now[0] += rest
+            begun, asked = now[0], 0
+            while now[0] < begun + 20 / quota:
+                try:
+                    callers.of(bearer(KEY), PEER)
+                    asked += 1
+                except ResourceExhausted as error:
+                    now[0] += math.ceil(error.retry_after * 1e3) / 1e3  # as a header tells it
+            # A client that waits as it is told loses what rounding to milliseconds costs.
+            assert 19 * (1 - quota * 1e-3) <= asked <= 21 + max(1.0, quota)
+        now[0] += 2 * max(1.0, 1 / quota)
+        for _ in range(max(1, int(quota))):
+            callers.of(bearer(KEY), PEER)
+
+
+@pytest.mark.parametrize("owner", ["key", "certificate"])
+def test_a_token_names_no_agent_that_has_a_key_or_a_certificate(tmp_path: Path, owner: str) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "secret").chmod(0o600)
+    owned = (
+        block("camera-1", KEY, 0) if owner == "key" else CERTIFICATE.replace("robot-7", "camera-1")
+    )
+    issuer = '[[token]]\nalgorithm = "HS256"\nkey = "secret"\n'
+    callers = ListedCallers(str(file_of(tmp_path, owned + issuer)))
+    assert callers.of(token(SECRET, "HS256", sub="camera-2"), PEER).agent == "camera-2"
+    with pytest.raises(PermissionDenied, match="camera-1"):
+        callers.of(token(SECRET, "HS256", sub="camera-1"), PEER)
+
+
+def test_white_space_around_a_key_is_no_part_of_it(tmp_path: Path) -> None:
+    callers = ListedCallers(str(file_of(tmp_path, block("camera-1", KEY, 0))))
+    for shown in ({"x-api-key": f" {KEY} \t"}, {"authorization": f"Bearer   {KEY}  "}):
+        assert callers.of(shown, PEER).agent == "camera-1"
 
 
 def test_a_block_names_the_tokens_of_language_models_that_an_agent_may_use(tmp_path: Path) -> None:

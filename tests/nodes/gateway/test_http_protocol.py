@@ -187,6 +187,10 @@ async def test_bytes_that_belong_to_no_input_are_refused(plain: Door) -> None:
     ("encoding", "pack"),
     [
         ("gzip", gzip.compress),
+        (
+            "gzip",
+            lambda data: gzip.compress(data[:99]) + gzip.compress(b"") + gzip.compress(data[99:]),
+        ),
         ("deflate", zlib.compress),
         ("deflate", lambda data: zlib.compress(data, wbits=-15)),
         ("identity", bytes),
@@ -209,6 +213,9 @@ async def test_a_body_comes_packed(plain: Door, encoding: str, pack: Any) -> Non
         (b"words", "deflate", 400, "not deflate"),
         (gzip.compress(b"{}", mtime=0)[:-4], "gzip", 400, "cut off"),
         (gzip.compress(b"{}", mtime=0) + b"more", "gzip", 400, "followed by more"),
+        (zlib.compress(b"{}") * 2, "deflate", 400, "followed by more"),
+        (gzip.compress(b"{}", mtime=0) * 300, "gzip", 400, "followed by more"),
+        (bomb(40) + bomb(40), "gzip", 413, "once it is unpacked"),
         (b"{}", "br", 415, "there are gzip and deflate"),
         (b"", "gzip", 400, "cut off"),
     ],
@@ -386,3 +393,56 @@ async def test_tensors_come_and_go_by_shared_memory_where_that_is_allowed() -> N
         assert (await opened.ask(path, b"")).code == 200
         assert memory.known == {}
         assert "system_shared_memory" in (await opened.ask("/v2")).document["extensions"]
+
+
+async def test_metadata_and_readiness_take_nothing_from_a_quota(plain: Door) -> None:
+    before = plain.callers.taken
+    for path in ("/v2", "/v2/models/m", "/v2/models/m/ready", "/v2/models/stats", "/v2/nothing"):
+        await plain.ask(path)
+    await plain.ask("/v2/repository/index", b"{}")
+    assert plain.callers.taken == before
+    await plain.infer({"inputs": [tensor()]})
+    assert plain.callers.taken == before + 1
+
+
+@pytest.mark.parametrize("body", [b"{}", b"", b"no JSON", b'{"inputs": 1}'])
+async def test_an_unknown_model_is_unknown_whatever_it_is_asked(plain: Door, body: bytes) -> None:
+    for path in ("/v2/models/absent/infer", "/v2/models/m/versions/9/infer"):
+        assert (await plain.ask(path, body)).code == 404
+    assert (await plain.ask("/v2/models/m/infer", body)).code == 400
+
+
+async def test_an_answer_names_the_parameters_that_mean_nothing(plain: Door) -> None:
+    known = {"timeout": 1_000_000, "session": "s"}
+    quiet = await plain.infer({"inputs": [tensor()], "parameters": known})
+    assert "ignored" not in quiet.document["parameters"]
+    outputs = [{"name": "double", "parameters": {"binari": True}}]
+    loud = await plain.infer(
+        {"inputs": [tensor()], "outputs": outputs, "parameters": {**known, "budget": 3}}
+    )
+    assert loud.document["parameters"]["ignored"] == "binari, budget"
+
+
+async def test_an_output_in_json_says_how_many_of_its_values_json_cannot_say() -> None:
+    async def odd(model: str, request: Request) -> Result:
+        values = np.array([[1, math.nan, math.inf, -math.inf]], np.float32)
+        return Result("id", "m", "3", outputs={"double": values, "negative": INPUT})
+
+    async with door(odd) as opened:
+        document = (await opened.infer({"inputs": [tensor()]})).document
+        double, negative = document["outputs"]
+        assert double["data"] == [1, None, None, None]
+        assert double["parameters"] == {"not_finite": 3}
+        assert "parameters" not in negative
+        wanted = {"inputs": [tensor()], "parameters": {"binary_data_output": True}}
+        exact = (await opened.infer(wanted)).tensors()["double"]
+        assert np.array_equal(exact, [[1, math.nan, math.inf, -math.inf]], equal_nan=True)
+
+
+async def test_the_header_of_milliseconds_says_how_long_a_refused_client_waits() -> None:
+    async def full(model: str, request: Request) -> Result:
+        return Result("id", "m", status=Status.RESOURCE_EXHAUSTED, retry_after=0.1234)
+
+    async with door(full) as opened:
+        reply = await opened.infer({"inputs": [tensor()]})
+        assert (reply.headers["retry-after"], reply.headers["retry-after-ms"]) == ("1", "124")
