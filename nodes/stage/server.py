@@ -53,6 +53,7 @@ from swarm.transport.api import (
     Refused,
     Stored,
 )
+from swarm.transport.lane import NotStored
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
@@ -380,8 +381,8 @@ class StageServer:
                 self._blocked += 1
                 self._loop.call_later(pause, self._try_again, job, parcel)
                 return
-            error = ResourceExhausted(f"the lane of stage {self.stage + 1} is full")
-        elif not job.delivery.fast and self._is_away(job, error):
+            error = ResourceExhausted(f"the lane of stage {self.stage + 1} is full: {error}")
+        elif self._is_away(job, error):
             self._blocked += 1
             self._loop.call_later(RETRY_LANE_AWAY, self._try_again, job, parcel)
             return
@@ -390,11 +391,12 @@ class StageServer:
         self._give_up(job, error)
 
     def _is_away(self, job: Job, error: SwarmError) -> bool:
-        """Whether no server keeps the next lane, and there is time to wait: a cluster elects, or
-        makes the lane anew. Given back, the message would come again and again meanwhile, as one
-        that ends its nodes does."""
-        away = isinstance(error, NoResponders | NoLeader)
-        return away and job.expires - self._clock() > RETRY_LANE_AWAY
+        """Whether the next lane takes nothing at present, and there is time to wait: a cluster
+        elects, somebody makes the lane anew, or its server refuses or is silent. Given back, the
+        message would be computed again and again meanwhile, and look like one that ends its
+        nodes."""
+        away = isinstance(error, NoResponders | NoLeader | NotStored)
+        return away and not job.delivery.fast and job.expires - self._clock() > RETRY_LANE_AWAY
 
     def _try_again(self, job: Job, parcel: Parcel) -> None:
         self._blocked -= 1
@@ -409,7 +411,7 @@ class StageServer:
         _end(job)
         if isinstance(error, NotConnected):
             job.delivery.withdraw()  # a lane hands out its own again
-        elif isinstance(error, Unavailable):
+        elif isinstance(error, Unavailable) and job.expires > self._clock() + RETRY_LANE_AWAY:
             log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
             job.delivery.hand_back(HAND_BACK_DELAY)
         else:

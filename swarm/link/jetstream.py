@@ -31,9 +31,11 @@ STREAM_EXISTS_DIFFERENT = 10058
 CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 CONSUMER_FILTER_TAKEN = (10099, 10100)  # a work queue gives a subject to one consumer
-STREAM_STORE_FAILED = 10077  # a full lane's refusal, too
 NO_STORE = 10049  # a stream's files cannot be made; also where those of another key are there
 NO_ROOM = (10028, 10047)  # in memory, in files: for the most bytes of a stream
+# A message is refused for want of room: of the account (10002), the server (10023), its memory, its
+# files (10028, 10047), the stream's own bounds, or the disk (10077).
+FULL = (10002, 10023, *NO_ROOM, 10077)
 WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
 NO_PEERS = (10005, 10074)  # for so many replicas: too few servers in the cluster, or no cluster
 # In a cluster: no leader, not the leader, a stream or a consumer whose server is away, a store that

@@ -36,8 +36,6 @@ TIMEOUT = 2.0  # seconds without an answer of the site
 MOST_DIGITS = 18  # of a sequence
 BATCH_BYTES = 8 << 20  # of one read
 NS = 1_000_000_000
-# Refusals of a full store: of the stream, of the server's limits, of its disk.
-FULL = (10077, 10047, 10023, 10074)
 NUMBER, DROPPED = "Swarm-Number", "Swarm-Dropped"
 _HEADER = re.compile(rb"(?m)^([A-Za-z-]+): ?([^\r\n]*)")
 END_OF_BATCH, NO_MESSAGES = b"204", (b"404", b"408")
@@ -275,7 +273,7 @@ class SiteStore:
         try:
             return int((await self._asked(subject, data, block))["seq"])
         except ApiError as error:
-            if error.err_code not in FULL:
+            if error.err_code not in jetstream.FULL:
                 raise
             raise ResourceExhausted(
                 f"site {self.site!r} {full[0]} ({error.description}): {full[1]}"

@@ -4,7 +4,7 @@ from swarm.transport.lane.consumer import Lane
 from swarm.transport.lane.depth import Budgets, Depth, depth_for
 from swarm.transport.lane.message import LaneMessage
 from swarm.transport.lane.moving import is_due, make_anew
-from swarm.transport.lane.publisher import Publisher, may_be_stored
+from swarm.transport.lane.publisher import NoPubAck, NotStored, Publisher, may_be_stored
 from swarm.transport.lane.server_consumer import MOST_ACK_WAIT
 from swarm.transport.lane.streams import (
     LaneOptions,
@@ -25,6 +25,8 @@ __all__ = [
     "Lane",
     "LaneMessage",
     "LaneOptions",
+    "NoPubAck",
+    "NotStored",
     "Publisher",
     "Tuning",
     "TwoDomains",

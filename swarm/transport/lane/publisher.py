@@ -29,7 +29,11 @@ ACK_TIMEOUT = 2.0  # seconds, beside the time that large messages take on a slow
 CHECK_AGAIN = 0.25  # seconds between looks at a message that is late and has not left yet
 
 
-class NoPubAck(Unavailable):
+class NotStored(Unavailable):
+    """The lane's server has refused the message, for another reason than want of room."""
+
+
+class NoPubAck(NotStored):
     """The server has said nothing of the message in good time."""
 
 
@@ -176,7 +180,8 @@ class Publisher:
 
 
 def lane_error(error: ApiError) -> SwarmError:
-    """The server's refusal as an error: a full lane is told apart from a missing JetStream."""
-    if error.err_code == jetstream.STREAM_STORE_FAILED:
+    """The server's refusal as an error: a lane, or a whole store, that is full is told apart from a
+    missing JetStream."""
+    if error.err_code in jetstream.FULL:
         return ResourceExhausted(f"the lane is full: {error.description}")
-    return Unavailable(str(error))
+    return NotStored(str(error))

@@ -29,6 +29,7 @@ from swarm.model import ModelInfo, Stage
 from swarm.samehost.host_socket import LARGEST_MESSAGE
 from swarm.samehost.memory import unavailable
 from swarm.transport.handover.acks import ACK, NAK
+from swarm.transport.lane import NoPubAck, NotStored
 from swarm.wire.messages import Features
 
 MakeBench = Callable[..., Awaitable[Bench]]
@@ -95,7 +96,16 @@ async def test_a_result_that_was_not_stored_leaves_its_message_to_the_lane(
     assert (sent.ended, b.answers()) == (ended, {})
 
 
-@pytest.mark.parametrize("error", [NoResponders("nobody"), NoLeader("an election")], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoResponders("nobody"),
+        NoLeader("an election"),
+        NotStored("the stream is sealed"),
+        NoPubAck("no PubAck within 2 s"),
+    ],
+    ids=repr,
+)
 async def test_a_result_is_kept_while_no_server_keeps_the_next_lane(
     bench: MakeBench, error: SwarmError
 ) -> None:

@@ -19,11 +19,10 @@ from swarm.errors import (
     NotConnected,
     ResourceExhausted,
     SwarmError,
-    Unavailable,
 )
 from swarm.link import jetstream
 from swarm.subjects import api
-from swarm.transport.lane import Publisher, publisher
+from swarm.transport.lane import NotStored, Publisher, publisher
 from swarm.transport.lane.publisher import lane_error
 
 pytestmark = pytest.mark.integration
@@ -190,9 +189,16 @@ async def test_a_forged_acknowledgement_is_an_error_and_still_comes_once(bench: 
     sending.close()
 
 
-def test_a_full_lane_and_a_missing_jetstream_are_told_apart() -> None:
-    assert isinstance(lane_error(ApiError(503, 10077, "maximum")), ResourceExhausted)
-    assert isinstance(lane_error(ApiError(503, 10023, "resources")), Unavailable)
+@pytest.mark.parametrize("code", [10002, 10023, 10028, 10047, 10077])
+def test_want_of_room_is_a_full_lane_whichever_bound_is_met(code: int) -> None:
+    error = lane_error(ApiError(503, code, "no room"))
+    assert isinstance(error, ResourceExhausted)
+    assert "no room" in str(error)
+
+
+@pytest.mark.parametrize("code", [10039, 10109, 10076])
+def test_other_refusals_of_a_lane_are_no_full_lane(code: int) -> None:
+    assert isinstance(lane_error(ApiError(503, code, "sealed")), NotStored)
 
 
 async def test_api_refusals_carry_the_servers_own_number(bench: Bench) -> None:
