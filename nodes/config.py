@@ -18,6 +18,7 @@ from nodes.join_settings import JoinOptions
 from nodes.learning.options import LearnOptions, learning
 from nodes.placing.ways import CORE, CORE_JPEG, OFF, RAW, checked_mode, jpeg_quality
 from nodes.settings import check, setting, tuning
+from swarm.addresses import checked
 from swarm.errors import InvalidArgument
 from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import token
@@ -341,6 +342,7 @@ class NodeConfig:
         from swarm.transport.second_connection import checked_setting
         from swarm.wire.codec_choice import mode_of
 
+        checked(self.nats)
         token(self.mesh, "mesh name")
         others = (*COVERS, AUTO, "gateway", "edge", "join", "learner")
         if self.role not in others and self.stage < 1:
@@ -395,7 +397,7 @@ class NodeConfig:
         from swarm.link import LinkOptions
 
         return LinkOptions(
-            servers=tuple(self.nats.split(",")),
+            servers=self.nats,
             name=self.role,
             congestion=self.congestion,
             replicas=read_replicas(self.replicas),

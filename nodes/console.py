@@ -13,7 +13,7 @@ from rich.console import Console
 
 from nodes.event_loop import run_event_loop
 from shards.errors import ShardsError
-from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
+from swarm.errors import BadAddress, InvalidArgument, SwarmError, Unauthenticated
 from swarm.requests.request import DELIVERY_MODES
 
 out = Console()
@@ -58,13 +58,14 @@ def guarded(main: Callable[[], Coroutine[Any, Any, int | None]], as_json: bool =
 def report(error: BaseException, as_json: bool) -> int:
     """Print an error for a person or a program.
 
-    Returns the exit code: 2 for credentials, keys or certificates that do not do, else 1."""
+    Returns the exit code: 2 for an address, credentials, keys or certificates that do not do, else
+    1."""
     status = str(error.status) if isinstance(error, SwarmError) else "INVALID_ARGUMENT"
     if as_json:
         print_json({"error": str(error), "status": status})
     err.print(f"[bold red]swarm:[/] {status}: ", end="")
     err.print(str(error), markup=False, highlight=False, soft_wrap=True)
-    return 2 if isinstance(error, Unauthenticated) else 1
+    return 2 if isinstance(error, Unauthenticated | BadAddress) else 1
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -19,6 +19,7 @@ from nodes.health.service_manager import ServiceManager
 from nodes.logs import LogForm, set_up_logging
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
+from swarm.tasks import told
 
 if TYPE_CHECKING:
     from nodes.config import NodeConfig
@@ -193,6 +194,7 @@ async def managed(manager: ServiceManager | None) -> AsyncIterator[None]:
         yield
         return
     alive = asyncio.create_task(manager.run(), name="signs of life")
+    alive.add_done_callback(told)
     try:
         yield
     finally:

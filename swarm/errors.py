@@ -3,6 +3,7 @@
     SwarmError                      anything this package raises on purpose; has a `status`
     ├── InvalidArgument             the request is wrong: name, shape, datatype, size
     │   ├── DecodeError             bytes that are no message of ours
+    │   ├── BadAddress              the address of a server, which cannot be one
     │   └── SubjectError            a token that may not stand in a subject
     ├── NotFound                    unknown model, version, artifact
     ├── Unauthenticated             a signature or key that does not match
@@ -16,6 +17,7 @@
     ├── ResourceExhausted           a lane, quota or buffer is full: come back later
     ├── Unavailable                 nobody can answer at present
     │   ├── NotConnected            no connection to a NATS server
+    │   │   ├── LinkEnded           it was closed, or has met a defect: none comes back
     │   │   └── NotAdmitted         (Unauthenticated too) one side does not trust the other
     │   │       └── SeveralClusters the servers of one list are of more than one
     │   ├── NoResponders            nobody listens on that subject
@@ -61,6 +63,10 @@ class DecodeError(InvalidArgument):
 
 class SubjectError(InvalidArgument):
     """A token that may not stand in a subject."""
+
+
+class BadAddress(InvalidArgument):
+    """An address of a server that cannot be one, or none at all. To wait does not help."""
 
 
 class NotFound(SwarmError):
@@ -120,6 +126,11 @@ class Unavailable(SwarmError):
 
 class NotConnected(Unavailable):
     """There is no connection to a NATS server at present."""
+
+
+class LinkEnded(NotConnected):
+    """The connection's own work has ended: it was closed, or has met a defect. It does not come
+    back, so who waits for it ends too."""
 
 
 class NotAdmitted(Unauthenticated, NotConnected):

@@ -37,6 +37,7 @@ from swarm.requests.shadows import Shadows, answered
 from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
 from swarm.subjects import Subjects
+from swarm.tasks import told
 from swarm.tracing.traceparent import checked
 from swarm.tracing.tracer import Tracer
 from swarm.transport.process_links import Links, Own
@@ -124,6 +125,7 @@ class Mesh:
     async def __aenter__(self) -> Mesh:
         def own(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
             self._tasks.append(asyncio.create_task(work, name=f"swarm {name}"))
+            self._tasks[-1].add_done_callback(told)
             return self._tasks[-1]
 
         own(self.link.run(), "link")
@@ -573,10 +575,10 @@ def connect(
 
     servers: one URL, several, or several separated by commas. agent, shm, stored, signer, verifier,
     codec, tracer, two_connections: see `Mesh`. options: see `LinkOptions` (domain, user, password,
-    credentials, tls …). Entering raises `NotConnected` when no server answers within five seconds.
+    credentials, tls …). Raises `BadAddress` for servers that cannot be reached by what is written
+    there. Entering raises `NotConnected` when no server answers within five seconds.
     """
-    urls = servers.split(",") if isinstance(servers, str) else list(servers)
-    link = LinkOptions(servers=tuple(urls), **options)
+    link = LinkOptions(servers=servers, **options)
     return Mesh(
         link,
         mesh,

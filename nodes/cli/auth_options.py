@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nodes.cli.command import option, seldom
-from nodes.cli.options import NATS, THE_MESH, Json, MeshName, Servers
+from nodes.cli.options import NATS, THE_MESH, Json, MeshName, Servers, checked_servers
 
 if TYPE_CHECKING:
     from swarm.link import LinkOptions
@@ -26,7 +26,7 @@ HERE = "swarm-auth"
 class AuthTarget(Servers):
     """A folder of keys, and the running servers that are told of its change, if any."""
 
-    nats: str = option("", NATS, rich_help_panel=THE_MESH)
+    nats: str = option("", NATS, rich_help_panel=THE_MESH, callback=checked_servers)
     pid_file: str = option(
         "", "Servers of this host to tell, by their pid files, separated by commas."
     )
@@ -39,7 +39,7 @@ class AuthTarget(Servers):
         from swarm.link import LinkOptions
 
         return LinkOptions(
-            servers=tuple(urls.split(",")),
+            servers=urls,
             tls_ca=self.tls_ca,
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,

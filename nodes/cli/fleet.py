@@ -154,7 +154,7 @@ async def run_updater(options: UpdaterOptions, target: Target) -> None:
     host = "".join(c if TOKEN.fullmatch(c) else "-" for c in socket.gethostname())
     environments = _environments(options)
     units = ProcessUnits(environments, nodes)
-    link = LinkOptions(servers=tuple(target.nats.split(",")), **target.access.options())
+    link = LinkOptions(servers=target.nats, **target.access.options())
     # Under rights a device's word has its user's name.
     device = token(options.device or link.connects_as or host, "--device")
     updater = Updater(

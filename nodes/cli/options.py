@@ -12,6 +12,8 @@ import typer
 
 from nodes.access import HELP, Access
 from nodes.cli.command import option, seldom
+from swarm.addresses import checked
+from swarm.errors import BadAddress
 
 if TYPE_CHECKING:
     from swarm.link import LinkOptions
@@ -21,11 +23,24 @@ THE_MESH = "The mesh"  # heading of the options that say which mesh, and how to 
 
 NATS = "NATS server URLs, separated by commas."
 
+
+def checked_servers(parameter: typer.CallbackParam, servers: str) -> str:
+    """Raises `typer.BadParameter` for what can be no address, before the command does anything.
+    "" stands for no server where that is the default."""
+    try:
+        if servers or parameter.default:
+            checked(servers)
+    except BadAddress as error:
+        raise typer.BadParameter(str(error)) from None
+    return servers
+
+
 Nats = Annotated[
     str,
     typer.Option(
         help=NATS,
         envvar="SWARM_NATS",
+        callback=checked_servers,
         rich_help_panel=THE_MESH,
     ),
 ]
@@ -79,7 +94,7 @@ class Servers:
         """Of a connection with this name."""
         from swarm.link import LinkOptions
 
-        return LinkOptions(servers=tuple(self.nats.split(",")), name=name, **self.access.options())
+        return LinkOptions(servers=self.nats, name=name, **self.access.options())
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from nodes.connection.events import Events
 from nodes.connection.identity import identity_of, own_id, verifier_of
 from nodes.connection.mesh_key import MeshKeyFile
 from nodes.connection.router import Router
-from swarm.errors import NotAdmitted, SwarmError
+from swarm.errors import LinkEnded, NotAdmitted, SwarmError
 from swarm.fleet.advertised import burns_entry
 from swarm.fleet.events import keep_events
 from swarm.fleet.membership import Membership
@@ -45,6 +45,7 @@ class Connection:
         self.id = own_id(config)
         self.identity = identity_of(config)
         self._mesh_key = MeshKeyFile(config.mesh_key)
+        self._closes = False
         self.peers = Peers(self.id, config.gossip_config, self._mesh_key.accepted)
         self.router = Router(self.peers.view)
         self.mesh = Mesh(
@@ -65,17 +66,26 @@ class Connection:
         self.mesh.socket.on_gone.append(self.membership.gone)
 
     async def connect(self, stop: asyncio.Event, own: Own) -> bool:
-        """Wait for a server; returns False when `stop` came first. Raises `NotAdmitted`."""
-        own(self.mesh.link.run(), "link")
+        """Wait for a server; returns False when `stop` came first. Raises `NotAdmitted`, and
+        `LinkEnded` where there can be no connection any more."""
+        own(self._run_link(), "link")
         while not stop.is_set():
             try:
                 await self.mesh.connected(CONNECT_TIMEOUT, own)
                 return True
-            except NotAdmitted:
+            except (NotAdmitted, LinkEnded):
                 raise  # to wait would not help
             except SwarmError as error:
                 log.warning("waiting: %s", error)
+                await asyncio.sleep(BEAT)  # what failed may have failed at once
         return False
+
+    async def _run_link(self) -> None:
+        """Raises `LinkEnded` where the link ends and this node does not: without a connection it
+        serves nobody, and none would come."""
+        await self.mesh.link.run()
+        if not self._closes and self.mesh.link.ended is not None:
+            raise self.mesh.link.ended
 
     def keep(self, own: Own) -> None:
         """Begin what goes on as long as the node is connected."""
@@ -115,6 +125,7 @@ class Connection:
 
     async def close(self) -> None:
         """Free all of it, whatever fails on the way."""
+        self._closes = True
         try:
             await self.mesh.close()
         except SwarmError as error:

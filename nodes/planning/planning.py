@@ -45,6 +45,7 @@ from swarm.plans.picture import auto_nodes, named_by_hand
 from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.plans.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
 from swarm.plans.slowing import Slowing, each_run
+from swarm.tasks import told
 from swarm.wire.codec_choice import candidates, results_rule
 from swarm.wire.tensors import known_codecs
 
@@ -141,6 +142,7 @@ class Planning:
             self._mesh.follow_config(self._config_changed)
             self._began = time.monotonic()
         probing = asyncio.create_task(self._own_link.run(), name="probing the link")
+        probing.add_done_callback(told)
         try:
             while True:
                 await asyncio.sleep(LOOK_PAUSE)

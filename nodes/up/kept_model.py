@@ -13,7 +13,7 @@ import swarm
 from nodes.versions.lanes import lanes_maker
 from shards.manifest import read_dir
 from shards.weights.chunks import piece_lengths
-from swarm.errors import SwarmError
+from swarm.errors import LinkEnded, SwarmError
 from swarm.flow.backoff import Backoff
 from swarm.models.artifacts import Source
 
@@ -96,6 +96,8 @@ class KeptModel:
                 try:
                     await self.put_back()
                     backoff.reset()
+                except LinkEnded:
+                    raise
                 except (SwarmError, OSError) as error:
                     log.warning("%s is not put back yet: %s", self.name, error)
                     connected.set()

@@ -33,6 +33,7 @@ from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
 from swarm.security.trusted_keys import TrustedKeys, own_trust_file, trust
 from swarm.subjects import speaker
+from swarm.tasks import told
 
 log = logging.getLogger("swarm.up")
 
@@ -84,7 +85,7 @@ class LocalMesh:
     def own(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run some work as long as the mesh runs; its failure is logged at once."""
         task = asyncio.create_task(work, name=name)
-        task.add_done_callback(_log_failure)
+        task.add_done_callback(told)
         self.tasks.append(task)
 
     @property
@@ -240,7 +241,7 @@ async def local_mesh(
                 embedded = cluster.servers
                 await cluster.start()
                 url = cluster.url
-                await elected(LinkOptions(servers=url.split(","), **own.options()))
+                await elected(LinkOptions(servers=url, **own.options()))
             else:
                 embedded = [EmbeddedServer(max_payload=max_payload, more=more, store_key=key)]
                 await embedded[0].start()
@@ -289,11 +290,6 @@ async def local_mesh(
         await supervisor.stop(0.5)
         await asyncio.gather(*(server.stop() for server in embedded))
         scratch.remove()
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("%s failed", task.get_name(), exc_info=error)
 
 
 async def push(

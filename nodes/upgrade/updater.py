@@ -39,7 +39,7 @@ from nodes.upgrade.record_file import RecordFile
 from nodes.upgrade.releases import AWAY, BAD, Releases
 from nodes.upgrade.units import MAIN, TRIAL, Units
 from nodes.upgrade.wave import Wave, order_for, progress, word
-from swarm.errors import InvalidArgument, SwarmError, Unavailable
+from swarm.errors import InvalidArgument, LinkEnded, SwarmError, Unavailable
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.security.signed_entries import Highest, Verifier
 from swarm.security.trusted_keys import TrustedKeys
@@ -228,6 +228,8 @@ class Updater:
             try:
                 await self._link.ready()
                 await self._ask()
+            except LinkEnded:
+                raise  # no wave is heard of any more
             except SwarmError as error:
                 log.warning("the wave: %s", error)
             except TimeoutError:

@@ -37,6 +37,7 @@ from swarm.link import Link, LinkMessage
 from swarm.link.denials import Denial
 from swarm.periodic import BEAT, beat
 from swarm.subjects import Subjects, speaker
+from swarm.tasks import told
 
 log = logging.getLogger("swarm.fleet")
 
@@ -190,6 +191,7 @@ class FleetWatch:
             await self.__aexit__(None, None, None)
             raise
         self._task = asyncio.create_task(self._tend(), name="fleet watch")
+        self._task.add_done_callback(told)
         return self
 
     async def __aexit__(

@@ -149,6 +149,7 @@ class Generation:
                         self._link.publish(subject, request.encode(), reply)
                     except SwarmError as error:
                         follower.not_sent(error, loop.time())
+                        continue
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(follower.wake(loop.time())):
                         await self._news.wait()

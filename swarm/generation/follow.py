@@ -16,6 +16,7 @@ from typing import Any
 from swarm.errors import (
     DeadlineExceeded,
     DecodeError,
+    LinkEnded,
     NoResponders,
     ResourceExhausted,
     Status,
@@ -121,6 +122,7 @@ class Follower:
     def not_sent(self, error: SwarmError, now: float) -> None:
         """The request of `due` could not be sent, and perhaps never can be."""
         never = isinstance(error, ResourceExhausted) and error.retry_after == inf
+        never = never or isinstance(error, LinkEnded)
         if never or error.status not in _PERHAPS_LATER:
             self._end(error)
         else:

@@ -21,10 +21,10 @@ from nats.js import JetStreamContext
 from nats.js.api import ObjectStoreConfig
 from nats.js.object_store import ObjectStore
 
+from swarm.addresses import without_credentials
 from swarm.errors import NotFound, ResourceExhausted, Unavailable
 from swarm.link import LinkOptions
 from swarm.link.access import signer_of, tls_context
-from swarm.link.session import without_credentials
 
 log = logging.getLogger("swarm.learning")
 

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from swarm.addresses import without_credentials
 from swarm.errors import SeveralClusters
 from swarm.link.servers import Greeting, ServerList, better_server, mixed
-from swarm.link.session import greet_all, without_credentials
+from swarm.link.session import greet_all
 
 if TYPE_CHECKING:
     from swarm.link.types import LinkOptions

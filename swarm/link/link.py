@@ -23,7 +23,9 @@ from random import Random
 from typing import Any, cast
 from urllib.parse import SplitResult
 
+from swarm.addresses import endpoint, split_url, without_credentials
 from swarm.errors import (
+    LinkEnded,
     NoResponders,
     NotAdmitted,
     NotConnected,
@@ -42,15 +44,8 @@ from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
 from swarm.link.revisions import Revisions
 from swarm.link.send_rate import SendRate
-from swarm.link.servers import Greeting, ServerList, split_url
-from swarm.link.session import (
-    connect_command,
-    endpoint,
-    no_answer,
-    open_session,
-    parse_info,
-    without_credentials,
-)
+from swarm.link.servers import Greeting, ServerList
+from swarm.link.session import connect_command, no_answer, open_session, parse_info
 from swarm.link.subscriptions import OnMessage, Replies, Subscriptions
 from swarm.link.types import LinkMessage, LinkOptions
 from swarm.periodic import next_beat
@@ -122,6 +117,7 @@ class Link(asyncio.BufferedProtocol):
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
         self._closing = False
+        self._why = "it was closed"
         self._decided = asyncio.Event()  # connected, or refused for who connects
         self._moving: asyncio.Task[None] | None = None  # looks for a better server
         self._next = ""  # the server to move to
@@ -195,19 +191,24 @@ class Link(asyncio.BufferedProtocol):
                     backoff.reset()
                 else:  # it ended as it began, and the next one may end so too
                     await asyncio.sleep(backoff.next())
+        except Exception as error:
+            self._why = f"its work met a defect, {error!r}"
+            raise
         finally:
             self._closing = True
             self._abort()
             self._went_down()
             self._decided.set()
 
-    async def ready(self, timeout: float | None = None, rounds: float = inf) -> None:
-        """Wait for a connection.
+    @property
+    def ended(self) -> LinkEnded | None:
+        """Why there never is a connection again; None while there may be one."""
+        return LinkEnded(f"this connection has ended: {self._why}") if self._closing else None
 
-        Raises `NotConnected` when `timeout` seconds pass, when all servers were tried in vain
-        `rounds` times, or when the link ends, and `NotAdmitted` at once where the servers refuse
-        who connects.
-        """
+    async def ready(self, timeout: float | None = None, rounds: float = inf) -> None:
+        """Wait for a connection. Raises `NotConnected` when `timeout` seconds pass or all servers
+        were tried in vain `rounds` times, and at once `LinkEnded` where the link has ended, and
+        `NotAdmitted` where the servers refuse who connects."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not (self._up.is_set() or self._closing) and self._vain < rounds:
@@ -216,8 +217,8 @@ class Link(asyncio.BufferedProtocol):
                         # Else each of who waits would make its traceback longer.
                         raise self.refusal.with_traceback(None)
                     self._decided.clear()
-        if self._closing:
-            raise NotConnected("this connection was closed")
+        if self.ended is not None:
+            raise self.ended
         if not self._up.is_set():
             raise no_answer(self.options.servers, self.last_error)
 
@@ -381,7 +382,7 @@ class Link(asyncio.BufferedProtocol):
         """
         transport = self.gather.transport
         if transport is None or not self.connected:
-            raise NotConnected("there is no connection to NATS at present")
+            raise self.ended or NotConnected("there is no connection to NATS at present")
         size = len(data) if isinstance(data, bytes) else sum(map(len, data))
         total = size + len(headers)
         if total > self.max_payload:
@@ -416,9 +417,8 @@ class Link(asyncio.BufferedProtocol):
         self.send_rate.answered(time.monotonic())
 
     def push(self) -> None:
-        """Send the gathered bytes, unless several messages came at once.
-
-        For a callback that has more to do behind its message."""
+        """Send the gathered bytes, unless several messages came at once: a callback that has more
+        to do behind its message calls it."""
         if not self.bursting:
             self.gather.flush()
 
@@ -437,7 +437,7 @@ class Link(asyncio.BufferedProtocol):
         """Completes when the server has read everything sent so far (PING, PONG); fails with
         `NotConnected` when the connection is lost before. Raises `NotConnected`."""
         if not self.connected:
-            raise NotConnected("there is no connection to NATS at present")
+            raise self.ended or NotConnected("there is no connection to NATS at present")
         pong = self._pings.expect()
         self.gather.write(b"PING\r\n")
         return pong

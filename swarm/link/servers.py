@@ -7,11 +7,15 @@ nobody gave it, and hears at once when its server is left alone by a cut network
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+
+from swarm.addresses import address, checked, split_url
+from swarm.errors import BadAddress
+
+log = logging.getLogger("swarm.link")
 
 MOST_LEARNED = 64  # addresses that servers told of; a cluster has a few
 
@@ -45,18 +49,6 @@ class Greeting:
         )
 
 
-def split_url(server: str) -> SplitResult:
-    """A server's URL in its parts; `nats://` may be left out. Raises `ValueError`."""
-    return urlsplit(server if "//" in server else f"nats://{server}")
-
-
-def address(server: str) -> str:
-    """Host and port of a server's URL. Raises `ValueError`."""
-    url = split_url(server)
-    host = url.hostname or "127.0.0.1"
-    return f"[{host}]:{url.port or 4222}" if ":" in host else f"{host}:{url.port or 4222}"
-
-
 class ServerList:
     """The servers that were given, and behind them those that servers told of.
 
@@ -65,19 +57,23 @@ class ServerList:
 
     def __init__(self, given: Sequence[str]) -> None:
         self.given = tuple(given)
-        self._given: set[str] = set()  # addresses
-        for server in self.given:
-            with contextlib.suppress(ValueError):  # told when it is tried
-                self._given.add(address(server))
+        self._given = set(map(address, self.given))
         self._learned: dict[str, str] = {}  # by address; the newest behind
-        self._present = ""
+        self._present: str | None = None
 
     def learn(self, peers: Set[str]) -> None:
-        """Note addresses that a server told of. Of very many, the newest are kept."""
+        """Note addresses that a server told of, but what can be none. Of very many, the newest are
+        kept."""
         first = split_url(self.given[0])
         user, at, _ = first.netloc.rpartition("@")
         for peer in sorted(peers - self._given - self._learned.keys()):
-            self._learned[peer] = f"{first.scheme or 'nats'}://{user}{at}{peer}"
+            server = f"{first.scheme or 'nats'}://{user}{at}{peer}"
+            try:
+                checked([server])
+            except BadAddress as error:
+                log.debug("a server tells of another one: %s", error)
+                continue
+            self._learned[peer] = server
             if len(self._learned) > MOST_LEARNED:
                 del self._learned[next(iter(self._learned))]
 
@@ -96,7 +92,7 @@ class ServerList:
         """In the order in which they are tried after the present one was lost, which is the last.
         first: a server that is to be tried before all others, if any."""
         turn = self.others()
-        if self._present:
+        if self._present is not None:
             turn.append(self._present)
         return sorted(turn, key=lambda server: server != first) if first else turn
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
+from swarm.addresses import PORT, endpoint, split_url, without_credentials
 from swarm.errors import NotAdmitted, NotConnected, SwarmError
 from swarm.link.access import ended_in_tls, own_context, signer_of, tls_context, tls_refusal
 from swarm.link.parser import ProtocolError
-from swarm.link.servers import split_url
 
 if TYPE_CHECKING:
     from swarm.link.types import LinkOptions
@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("swarm.link")
 
 _refused: set[str] = set()  # algorithms whose refusal was told
-
-
-def endpoint(url: SplitResult | None) -> str:
-    """Host and port, as people may read them: without the credentials that a URL may hold."""
-    return "nowhere" if url is None else f"{url.hostname}:{url.port or 4222}"
-
-
-def without_credentials(server: str) -> str:
-    """A server's URL, as people and logs may read it."""
-    scheme, slashes, rest = server.rpartition("//")
-    return scheme + slashes + rest.rpartition("@")[2]
 
 
 def no_answer(servers: Iterable[str], why: str) -> NotConnected:
@@ -55,7 +44,7 @@ async def open_session(
     INFO is read from the bare socket first: TLS may have to start right after it.
     Raises `OSError`, `ProtocolError`, `NotAdmitted`.
     """
-    host, port = url.hostname or "127.0.0.1", url.port or 4222
+    host, port = url.hostname or "127.0.0.1", url.port or PORT
     sock = await _tcp(loop, host, port, options.connect_timeout)
     if options.congestion:
         control_congestion(sock, options.congestion)
@@ -112,7 +101,7 @@ async def _greet(server: str, options: LinkOptions, timeout: float) -> dict[str,
     try:
         url = split_url(server)
         async with asyncio.timeout(timeout):
-            with await _tcp(loop, url.hostname or "127.0.0.1", url.port or 4222, timeout) as sock:
+            with await _tcp(loop, url.hostname or "127.0.0.1", url.port or PORT, timeout) as sock:
                 return {} if options.tls_first else await _read_info(loop, sock)
     except (OSError, ValueError, SwarmError):  # a timeout is an OSError; one may have no room
         return None

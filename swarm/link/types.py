@@ -6,8 +6,9 @@ import secrets
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from swarm.addresses import checked, split_url
 from swarm.link.access import inbox_owner, tls_context
 from swarm.subjects import TOKEN, token
 
@@ -35,12 +36,13 @@ class LinkMessage:
 class LinkOptions:
     """How a link connects. Times in seconds, sizes in bytes.
 
-    servers: URLs of one server or of one cluster, tried in turn; others of the cluster are
-    learned. replicas: servers of a cluster that keep a copy of each stream that is made over this
-    link, 0 for three where there are as many. name: shown by the server. inbox: the subject below
-    which everything for this process alone is sent; without one, `_INBOX.<user>.<random>`, so that
-    a user's rights can name it. domain: the JetStream domain that streams, keys and objects are in,
-    "" for the server's own. Raises `NotAdmitted` for a file of keys that cannot be used, and
+    servers: URLs of one server or of one cluster, tried in turn, or one text that separates them by
+    commas; others of the cluster are learned. replicas: servers of a cluster that keep a copy of
+    each stream that is made over this link, 0 for three where there are as many. name: shown by
+    the server. inbox: the subject below which everything for this process alone is sent; without
+    one, `_INBOX.<user>.<random>`, so that a user's rights can name it. domain: the JetStream domain
+    that streams, keys and objects are in, "" for the server's own. Raises `NotAdmitted` for a file
+    of keys that cannot be used, `BadAddress` for a server whose address cannot be one, and
     `SubjectError` for a domain that cannot be one.
     """
 
@@ -68,6 +70,7 @@ class LinkOptions:
     def __post_init__(self) -> None:
         if self.domain:
             token(self.domain, "JetStream domain")
+        object.__setattr__(self, "servers", checked(self.servers))
         tls_context(self)  # a fault is told before anything starts
         if not self.inbox:
             owner = self.connects_as
@@ -84,7 +87,7 @@ class LinkOptions:
 def _user_of(servers: Sequence[str]) -> str:
     """The user in the servers' URLs, where there is one that may stand in a subject."""
     for server in servers:
-        url = urlsplit(server if "//" in server else f"nats://{server}")
+        url = split_url(server)
         user = unquote(url.username or "")
         if url.password is not None and TOKEN.fullmatch(user):
             return user

@@ -13,6 +13,7 @@ from swarm.errors import (
     ApiError,
     BadSignature,
     DecodeError,
+    LinkEnded,
     NotConnected,
     Unavailable,
     Untrusted,
@@ -88,6 +89,8 @@ class Catalog:
         while True:
             try:
                 return await self.model(model, agent, session, request_id)
+            except LinkEnded:
+                raise
             except (Unavailable, ApiError) as error:
                 # A server that has answered nothing since the first connection has no JetStream.
                 was_cut_off = isinstance(error, NotConnected) or link.reconnects > 0

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from swarm.errors import (
+    LinkEnded,
     NoResponders,
     NotConnected,
     ResourceExhausted,
@@ -146,6 +147,8 @@ def next_step(
 ) -> Step:
     """After an attempt. remaining: seconds of the request's budget. has_retry: whether the retry
     budget grants one. pause: seconds between this attempt and the next, by backoff."""
+    if isinstance(outcome, LinkEnded):
+        return Step(Do.END)
     if outcome is not None and outcome.status is not Status.UNAVAILABLE:
         # To ask again would only fail again. A full lane ends it too: its refusal comes fast, and
         # to wait is the caller's choice.

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from swarm.errors import InvalidArgument, NotConnected, ResourceExhausted, Unavailable
+from swarm.errors import InvalidArgument, LinkEnded, NotConnected, ResourceExhausted, Unavailable
 from swarm.link import Link, LinkMessage
 from swarm.site.forwarder import NEWS_OF_REQUEST
 from swarm.site.store import DROPPED, NUMBER, SiteStore, Stored
@@ -138,6 +138,8 @@ class Results:
         while True:
             try:
                 return await call()
+            except LinkEnded:
+                raise
             except Unavailable:
                 if not self._follow:
                     raise

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from nodes.perception.frame import Frame
-from nodes.perception.sources.address import Address
+from nodes.perception.sources.address import Address, Kind
 from nodes.perception.sources.feed import BadPicture, CameraLost, Feed, Taken, check_size
 from nodes.perception.sources.slot import Slot
 from swarm.errors import InvalidArgument, SwarmError
@@ -31,6 +31,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # seconds before a lost camera is opened
 # Seconds without a picture though packets come, after which the stream is opened anew: a key frame
 # comes each ten seconds at the latest (250 frames are x264's default), or the codec has changed.
 NO_PICTURE_FOR = 12.0
+SPOILT_PAUSE = 0.005  # seconds between two in a row that are no pictures
 MOST_SAID = 32  # different faults of one camera
 CLOSE_WITHIN = 0.5  # seconds that the thread gets to end; one that waits for a packet ends later
 LOOK_EVERY = 0.1  # seconds in which a waiting thread sees that it has to end
@@ -129,8 +130,9 @@ class Camera:
             self._slot.end()
 
     def _read(self, feed: Feed, pause: Backoff) -> bool:
-        """Read until the end. Whether it was the feed's, and no wish. Raises `CameraLost`."""
-        seen = time.monotonic()
+        """Read until the end. Whether it was the feed's, and no wish. Raises `CameraLost`, and
+        `InvalidArgument` for a file without any further picture."""
+        seen, is_spoilt = time.monotonic(), False
         while not self._stop.is_set():
             try:
                 taken = feed.read()
@@ -139,20 +141,27 @@ class Camera:
                     taken = Taken(_Ready(image), taken.captured, spent)
             except BadPicture as error:
                 self._spoilt(error)
-                if time.monotonic() > seen + NO_PICTURE_FOR and self._address.is_live:
+                # A folder of pictures has an end, whatever they are.
+                is_endless = self._address.kind is not Kind.PICTURES
+                if is_endless and time.monotonic() > seen + NO_PICTURE_FOR:
                     text = f"no picture for {NO_PICTURE_FOR:g} s: {error}"
-                    raise CameraLost(text) from None
+                    lost = CameraLost if self._address.is_live else InvalidArgument
+                    raise lost(text) from None
+                if is_spoilt:  # a source that has ended may say so at each read, at once
+                    self._stop.wait(SPOILT_PAUSE)
+                is_spoilt = True
                 continue
             if taken is None:
                 self._until_taken()
                 return True
             if self._state != "running":
                 self._become("running")
-            seen = time.monotonic()
+            is_spoilt = False
             pause.reset()
             if self._waits:
                 self._until_taken()
             self._slot.put(taken)
+            seen = time.monotonic()
         return False
 
     def _until_taken(self) -> None:

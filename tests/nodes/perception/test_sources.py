@@ -18,7 +18,7 @@ from support.waiting import eventually
 from nodes.perception.frame import Frame
 from nodes.perception.sources.address import Kind, addresses, is_camera
 from nodes.perception.sources.camera import MOST_SAID, Camera
-from nodes.perception.sources.feed import BadPicture
+from nodes.perception.sources.feed import BadPicture, Taken
 from nodes.perception.sources.pictures import pixels_of, size_of
 from swarm.errors import InvalidArgument
 
@@ -151,6 +151,34 @@ async def test_a_file_that_is_no_video_fails_with_a_reason(opened: Opened, tmp_p
     assert await frames_of(camera) == []
     assert camera.status()["state"] == "failed"
     assert "no video that FFmpeg reads" in str(camera.status()["error"])
+
+
+class SpoiltFeed:
+    """A source whose reads fail at once, each of them, as those of a file may that is torn at its
+    end."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self) -> Taken | None:
+        self.reads += 1
+        raise BadPicture("the stream is torn")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("where", ["/dev/null", "udp://127.0.0.1:9"])
+async def test_a_source_that_gives_nothing_but_faults_is_read_with_pauses_and_given_up(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.perception.sources.camera.NO_PICTURE_FOR", 0.3)
+    feed, (address,) = SpoiltFeed(), addresses(where)
+    camera = Camera(address, lambda _: feed)
+    await eventually(lambda: "no picture for 0.3 s" in str(camera.status()["error"]))
+    assert camera.status()["state"] == ("waiting" if address.is_live else "failed")
+    assert 1 < feed.reads < 100
+    await camera.close()
 
 
 def test_a_live_camera_cannot_be_made_to_wait(opened: Opened, udp: str) -> None:

@@ -14,9 +14,9 @@ from real_server import Inbox, Links, hang, resume
 from support.waiting import GENEROUS, eventually
 
 from nodes.up.embedded_server import EmbeddedServer
+from swarm.addresses import split_url
 from swarm.errors import NotConnected
 from swarm.link import Link, LinkOptions
-from swarm.link.servers import split_url
 from swarm.link.session import open_session
 
 pytestmark = pytest.mark.integration
