@@ -48,6 +48,7 @@ class LanguageHints:
 
     `context`: the most tokens of a session, `heads`: those of queries, `end_tokens`: the ids that
     end an answer. `files` are the texts by file name. `quantized`: what it cost to make it smaller.
+    `largest`: the largest id of the tokenizer, and its token.
     """
 
     context: int | None = None
@@ -55,6 +56,7 @@ class LanguageHints:
     end_tokens: tuple[int, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     quantized: Quantized | None = None
+    largest: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

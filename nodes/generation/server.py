@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from nodes.generation.draft_model import DraftModel
+from nodes.generation.members import Ran, run_members
 from nodes.generation.prompts import characters, with_ids, with_sampling
 from nodes.generation.schemas import Reader, checked
 from nodes.stage.counters import histogram, latencies
@@ -116,7 +117,13 @@ class GenerationServer:
         self._by_server: dict[str, float] = {}  # until when messages to a node take that way
         self._passed: dict[str, list[Pass]] = {}  # requests that were passed to a node lately
         self.malformed = 0
-        shape = Shape(decoder.width, decoder.context, decoder.slots, decoder.kv_bytes_per_token)
+        shape = Shape(
+            decoder.width,
+            decoder.context,
+            decoder.slots,
+            decoder.kv_bytes_per_token,
+            decoder.vocabulary,
+        )
         read = Reader(grammars, node)
         self.core: StageCore
         if stage == 1:
@@ -341,75 +348,62 @@ class GenerationServer:
         self._busy = True
         copies, schemas = self.core.copies(), self._schemas
         self._schemas = set()
-        feeds = [(run, *self._feeds(run)) for run in runs]
-        work = partial(self._compute, copies, schemas, feeds)
+        work = partial(self._compute, copies, schemas, runs)
         if self._usual.ewma < INLINE_BELOW and _decodes(runs) and not (copies or schemas):
             began = time.perf_counter()
-            results = work()
-            self._computed(runs, results, None, time.perf_counter() - began)
+            parts = work()
+            self._computed(runs, parts, None, time.perf_counter() - began)
         else:
             self._worker.submit(work, partial(self._computed, runs))
 
-    def _feeds(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
-        """Of a run: ids [b, s] or hidden states [b, s, width], and positions [b]."""
-        positions = np.array([step.position for _, step in run.steps], np.int64)
-        if self.stage == 1:
-            return np.array([step.fed for _, step in run.steps], np.int64), positions
-        rows = [step.rows for _, step in run.steps if step.rows is not None]
-        return (rows[0][None] if len(rows) == 1 else np.stack(rows)), positions
-
     def _compute(
-        self,
-        copies: Sequence[Copy],
-        schemas: Collection[str],
-        work: Sequence[tuple[Run, np.ndarray, np.ndarray]],
-    ) -> list[np.ndarray | Exception]:
-        """In the thread, as a rule. A run that fails is none of the others' fault."""
+        self, copies: Sequence[Copy], schemas: Collection[str], runs: Sequence[Run]
+    ) -> list[Ran]:
+        """In the thread, as a rule. A session that fails is none of the others' fault."""
         for schema in schemas:
             self._compile(schema)
-        results: list[np.ndarray | Exception] = []
         for copy in copies:
+            self._without.pop(copy.target, None)
             try:
                 self.decoder.copy(copy.source, copy.target, copy.tokens)
             except Exception as error:
                 log.error("a beginning could not be copied", exc_info=error)
                 self._without[copy.target] = error
-        for run, rows, positions in work:
-            try:
-                for slot, (_, step) in enumerate(run.steps, run.slot):
-                    lack = self._without.pop(slot, None)
-                    if lack is not None and step.position:
-                        raise lack
-                wanted = 1 + len(run.steps[0][1].drafts) if self.decoder.last else 1
-                results.append(self.decoder.run(rows, run.slot, positions, logits=wanted))
-            except Exception as error:
-                results.append(error)
-        return results
+        parts = [part for run in runs for part in run_members(self.decoder, run, self._without)]
+        for run in runs:
+            for slot in range(run.slot, run.slot + len(run.steps)):
+                self._without.pop(slot, None)
+        return parts
 
     def _compile(self, schema: str) -> None:
         """In a thread: what the last stage needs of a schema is at hand then. What is wrong with
         one is told where a session asks for it."""
-        if self._grammars is not None:
-            with contextlib.suppress(ModelError):
+        if self._grammars is None:
+            return
+        with contextlib.suppress(ModelError):
+            try:
                 self._grammars.prepare(schema)
+            except ModelError:
+                raise
+            except Exception:  # the runs of its turn are others'
+                log.exception("a schema could not be prepared")
 
     def _computed(
         self,
         runs: Sequence[Run],
-        results: Sequence[np.ndarray | Exception] | None,
+        parts: Sequence[Ran] | None,
         failure: Exception | None,
         seconds: float,
     ) -> None:
         now = time.monotonic()
         self._busy = False
-        for at, run in enumerate(runs):
-            result = failure if results is None else results[at]
+        error = failure or RuntimeError("the run gave nothing")
+        for run, result in [(run, error) for run in runs] if parts is None else parts:
             if isinstance(result, np.ndarray):
                 self.core.computed(run, result, now)
             else:
-                error = result or RuntimeError("the run gave nothing")
-                log.error("a run of stage %d failed", self.stage, exc_info=error)
-                self.core.failed(run, error)
+                log.error("a run of stage %d failed", self.stage, exc_info=result)
+                self.core.failed(run, result)
         if _decodes(runs):
             self._usual.add(seconds)
         self.turns.add(seconds, now)
@@ -433,7 +427,10 @@ class GenerationServer:
         for guessing in out.guesses:
             self._guess(guessing)
         for tell in out.tells:
-            self._tell(tell)
+            try:
+                self._tell(tell)
+            except Exception:  # what cannot be written keeps nobody else's token back
+                log.exception("a token of session %s could not be told", tell.session)
         if self._on_ended is not None:
             for ended in out.ended:
                 self._on_ended(ended)

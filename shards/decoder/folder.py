@@ -72,6 +72,7 @@ def read_folder(folder: Path) -> tuple[Path, LanguageHints]:
         end_tokens=end_tokens,
         files=files,
         quantized=quantized_from_dict(_json(folder, QUANTIZED) or None),
+        largest=texts.tokenizer.largest,
     )
 
 

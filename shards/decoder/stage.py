@@ -26,6 +26,8 @@ class DecoderStage(Protocol):
     """Tokens that a slot holds at most."""
     slots: int
     kv_bytes_per_token: int
+    vocabulary: int
+    """Ids below it are tokens of the model: it takes no other ones, and gives no other ones."""
 
     def run(
         self, rows: np.ndarray, slot: int, positions: np.ndarray, *, logits: int = 1

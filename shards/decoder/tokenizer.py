@@ -38,6 +38,12 @@ class Tokenizer:
         """The number of token ids, added ones included."""
         return int(self._inner.get_vocab_size())
 
+    @property
+    def largest(self) -> tuple[int, str] | None:
+        """The largest id and its token; None for a tokenizer without tokens. Ids may have gaps."""
+        known: dict[str, int] = self._inner.get_vocab(with_added_tokens=True)
+        return max(((one, token) for token, one in known.items()), default=None)
+
     def to_json(self, *more: str) -> str:
         """As the library writes it, with `more` special tokens behind those that it has."""
         import tokenizers

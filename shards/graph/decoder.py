@@ -28,6 +28,7 @@ _SKIP_NORMS = {
     "SkipSimplifiedLayerNormalization": "SimplifiedLayerNormalization",
     "SkipLayerNormalization": "LayerNormalization",
 }
+_TABLES = frozenset({"Gather", "GatherBlockQuantized"})  # rows by ids
 # Inputs of GroupQueryAttention, and the names of their parts in a stage.
 _LENGTHS = {5: "seqlens_k", 6: "total_sequence_length"}
 
@@ -241,6 +242,21 @@ def _embedded_width(graph: Graph, types: dict[str, TensorType]) -> int | None:
             last = kind.shape[-1] if kind and len(kind.shape) == 3 else None
             return last if isinstance(last, int) else None
     return None
+
+
+def embedding_rows(graph: Graph) -> list[int]:
+    """The rows of the tables that token ids choose from, as far as the graph has them: ids beyond
+    them cannot be computed."""
+    ids, rows = {TOKENS}, []
+    for node in graph.nodes:
+        if node.op_type in ("Cast", "Identity") and node.input[0] in ids:
+            ids.add(node.output[0])
+        elif node.op_type in _TABLES and len(node.input) > 1 and node.input[1] in ids:
+            table = graph.initializers.get(node.input[0])
+            axis = next((a.i for a in node.attribute if a.name in ("axis", "gather_axis")), 0)
+            if table is not None and axis == 0 and table.dims:
+                rows.append(int(table.dims[0]))
+    return rows
 
 
 def _is_size(

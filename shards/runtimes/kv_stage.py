@@ -86,7 +86,7 @@ class KvStage(ABC):
         self.form = form
         self.first, self.last, self.width = form.first, form.last, form.width
         self.slots, self.context = slots, context
-        self.kv_bytes_per_token = form.kv_bytes_per_token
+        self.kv_bytes_per_token, self.vocabulary = form.kv_bytes_per_token, form.vocabulary
         self._dtype = DTYPES[form.kv_datatype]
         self._held = [0] * slots
         self._session: Any = make_session(model, level=level, threads=threads)

@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto
 
 from shards.decoder_fields import Decoder, LanguageHints, StageStates, TextFile
 from shards.errors import ModelError, SplitError
-from shards.graph.decoder import TOKENS, DecoderGraph, read_decoder
+from shards.graph.decoder import TOKENS, DecoderGraph, embedding_rows, read_decoder
 from shards.graph.decoder_part import DecoderPart, extract_part, whole_model
 from shards.graph.fuse import fuse
 from shards.graph.source import subgraphs, tensor_bytes
@@ -127,6 +127,7 @@ def sizes_of(decoder: DecoderGraph, hints: LanguageHints, notes: list[str]) -> d
         if not size or not isinstance(size[0], int):
             raise ModelError(f"the graph does not say its {key}: export it with fixed sizes")
         found[key] = size[0]
+    _check_vocabulary(decoder, hints, found["vocabulary"])
     tables = [
         rows
         for node in decoder.graph.nodes
@@ -148,6 +149,24 @@ def sizes_of(decoder: DecoderGraph, hints: LanguageHints, notes: list[str]) -> d
         hints.heads or found["width"] // found["head_dim"],
     )
     return found | {"layers": decoder.layers, "heads": int(heads), "context": int(context)}
+
+
+def _check_vocabulary(decoder: DecoderGraph, hints: LanguageHints, logits: int) -> None:
+    """Raise ModelError unless each id that the head can choose, and each one of the tokenizer, is a
+    row of the embedding: another one would fail at the first stage, in the midst of an answer."""
+    rows = min(embedding_rows(decoder.graph), default=logits)
+    if rows < logits:
+        raise ModelError(
+            f"the model's head chooses among {logits} ids, and its embedding has {rows} rows: "
+            "export the model with as many of both"
+        )
+    if hints.largest is not None and hints.largest[0] >= logits:
+        last, token = hints.largest
+        raise ModelError(
+            f"the tokenizer has more ids than the model: {token!r:.80} is {last}, and the model's "
+            f"ids are 0 to {logits - 1}: take the model's own tokenizer.json, or export the model "
+            "with a larger table (transformers: model.resize_token_embeddings(len(tokenizer)))"
+        )
 
 
 def _head_dim(decoder: DecoderGraph) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from swarm.errors import (
     DeadlineExceeded,
+    Internal,
     InvalidArgument,
     ResourceExhausted,
     Status,
@@ -44,6 +45,7 @@ from swarm.generation.steps import (
 )
 from swarm.generation.text import Decode
 from swarm.generation.turns import Run
+from swarm.generation.vocabulary import check_ids
 
 # A token is late after so many times its usual time, and after these seconds at least and at most.
 LATE_FACTOR, SOONEST_LATE, LATEST_LATE = 4.0, 0.25, 2.0
@@ -105,6 +107,11 @@ class HeadCore(StageCore):
     def ask(self, request: GenerateRequest, reply: str, now: float, *, others: bool = True) -> None:
         """A client asks. request: with a session; its text may be text yet. others: whether
         another node may be asked for it. A refusal goes to the client."""
+        try:
+            check_ids(request, self.shape.vocabulary)
+        except InvalidArgument as error:
+            self._refuse(request, reply, error)
+            return
         session = self.sessions.get(request.session)
         if session is not None:
             if request.epoch > session.epoch:
@@ -282,6 +289,7 @@ class HeadCore(StageCore):
         """Raises `ResourceExhausted`, `InvalidArgument`, `Unavailable`."""
         if not request.prompt:
             raise InvalidArgument("the prompt has no tokens")
+        check_ids(request, self.shape.vocabulary)  # of a text they are known only now
         self._check(request)
         room = self.shape.context - len(request.prompt)
         request = replace(request, max_tokens=min(request.max_tokens, room))
@@ -450,6 +458,10 @@ class HeadCore(StageCore):
         self._ask_model(now)
 
     def _token(self, session: Session, index: int, token: int, finish: str, now: float) -> None:
+        if token >= self.shape.vocabulary:
+            text = f"the last stage chose {token}, which is no token of this model"
+            self.end(session, Internal(text))
+            return
         if index == len(session.ids):
             session.ids.append(token)
             led = self.led[session.key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.generation.admission import USUAL_SHARES, Shares
+from swarm.generation.request import MOST_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class Shape:
     context: int
     slots: int
     kv_bytes_per_token: int
+    vocabulary: int = MOST_ID
 
 
 @dataclass(frozen=True, slots=True)

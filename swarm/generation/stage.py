@@ -7,12 +7,13 @@ what `flush` returns. All times are seconds of one monotonic clock.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from swarm.errors import Internal, SwarmError
+from swarm.errors import Internal, InvalidArgument, SwarmError, error_for
 from swarm.generation.choice import Candidate, choose, holder, with_room
 from swarm.generation.effects import Outbox, Prepare
 from swarm.generation.following import due, rest, said
@@ -37,6 +38,9 @@ from swarm.generation.steps import (
 from swarm.generation.tail import Tail
 from swarm.generation.text import Decode
 from swarm.generation.turns import Run, plan
+from swarm.generation.vocabulary import sorted_out
+
+log = logging.getLogger("swarm.generation")
 
 REPEAT_AFTER = 0.1  # seconds in which the same question and the same repetition are not made twice
 SHUN_FOR = 3.0  # seconds for which a node that failed gets no session
@@ -98,7 +102,11 @@ class StageCore:
             self.close(key)
         for key in message.left:
             self.drop(key)
-        for step in message.steps:
+        steps, misfits = sorted_out(message, self.shape, self.stage, self.node)
+        for failed in misfits:  # the sender alone hears so: it may not be the sender's session
+            self.counts["misfits"] += 1
+            self._out.word(message.back, Full(failed.session) if message.follow else failed)
+        for step in steps:
             if message.follow:
                 self._follow(step, message.back, now)
             else:
@@ -246,30 +254,47 @@ class StageCore:
                 continue
             if step.end > len(session.ids):
                 continue  # the client asked again, and has fewer
-            # At position 0 a slot begins anew: what lies behind is computed again, in order. Drafts
-            # replace what lay behind.
-            anew = step.position == 0 or bool(step.drafts)
-            session.held = step.end if anew else max(session.held, step.end)
-            if step.drafts:
-                hidden = None if self._tail else rows[at][len(step.ids) :]
-                session.guess = Guess(step.end, step.drafts, hidden)
-            session.owes = session.follows
-            if self._tail is None:
-                self._pass_on(session, step, rows[at].copy() if len(run.steps) > 1 else rows[at])
-            elif step.asks:
-                self._ask_tail(session, step, rows[at], now)
+            try:
+                self._made(session, step, rows[at].copy() if len(run.steps) > 1 else rows[at], now)
+            except Exception as error:  # no other session pays for it
+                log.error("stage %d: a session failed", self.stage, exc_info=error)
+                self._end_defect(session, error)
         self.counts["runs"] += 1
 
+    def _made(self, session: Session, step: Step, rows: np.ndarray, now: float) -> None:
+        """What a run gave for one session. Raises `Internal` for what is no number."""
+        if self._tail is None and not np.isfinite(rows).all():
+            raise Internal("hidden states that are not finite came of a run")
+        # At position 0 a slot begins anew: what lies behind is computed again, in order. Drafts
+        # replace what lay behind.
+        anew = step.position == 0 or bool(step.drafts)
+        session.held = step.end if anew else max(session.held, step.end)
+        if step.drafts:
+            hidden = None if self._tail else rows[len(step.ids) :]
+            session.guess = Guess(step.end, step.drafts, hidden)
+        session.owes = session.follows
+        if self._tail is None:
+            self._pass_on(session, step, rows)
+        elif step.asks:
+            self._ask_tail(session, step, rows, now)
+
     def failed(self, run: Run, error: Exception) -> None:
-        """A run raised: its sessions end, and their clients are told."""
+        """A run raised, the part of one session as a rule: it ends, and its client is told."""
         for session, _ in run.steps:
             session.running = False
             self._slots.leaving.discard(session.slot)
-            if not session.closed:
-                text = f"stage {self.stage} on {self.node}: {error}"
-                self._end_failed(session, Internal(text))
+            self._end_defect(session, error)
+
+    def _end_defect(self, session: Session, error: Exception) -> None:
+        if not session.closed:
+            session.held = 0  # what its slot holds is not known: no other session begins with it
+            self._end_failed(session, Internal(f"stage {self.stage} on {self.node}: {error}"))
 
     def _end_failed(self, session: Session, error: SwarmError) -> None:
+        if session.follows:  # the node that serves it goes on
+            self._out.word(session.back, Full(session.key))
+            self.drop(session.key)
+            return
         self._out.word(session.opening.head, Failed(session.key, str(error), error.status))
         self.close(session.key)
 
@@ -280,7 +305,7 @@ class StageCore:
             self.counts["tokens"] += 1
             try:
                 is_last = self._tail.choose(session, index, row, self._out)
-            except SwarmError as error:
+            except InvalidArgument as error:
                 self._end_failed(session, error)
                 return
             if is_last:
@@ -427,6 +452,8 @@ class StageCore:
                 said(session, node, have, now)
             case Full() if session.stream is not None and node == session.stream.node:
                 rest(session, now)
+            case Failed(_, text, status) if node == session.to:
+                self._end_failed(session, error_for(status, text))
             case Full() if node == session.to:
                 session.refused.add(node)
                 session.route.pop(self.stage + 1, None)

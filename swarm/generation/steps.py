@@ -111,7 +111,8 @@ class Ask:
 class Forward:
     """One message to the next stage. back: the subject that the sender hears words on. closed:
     sessions that have ended, with the number of their last attempt. left: sessions that go on at
-    another node. follow: the receiver computes the steps, and sends nothing on."""
+    another node. follow: the receiver computes the steps, and sends nothing on. unread: sessions
+    whose step could not be read, and why; the other steps of the message are none the worse."""
 
     back: str
     steps: list[Step] = field(default_factory=list)
@@ -120,6 +121,7 @@ class Forward:
     probe: bool = False
     asks: list[Ask] = field(default_factory=list)
     follow: bool = False
+    unread: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def is_alone(self) -> bool:
@@ -205,16 +207,8 @@ def _step_doc(step: Step) -> dict[str, Any]:
 def _forward(kind: type[Forward], doc: dict[str, Any], rows: memoryview) -> Forward:
     if doc.get("v") != 1:
         raise DecodeError(f"steps of version {doc.get('v')!r} are not read; 1 is")
-    steps = [_read_step(one) for one in _listed(doc, "steps", MOST_STEPS)]
     width = _count(doc.get("width", 0))
-    if width:
-        if len(rows) != 4 * width * sum(len(step.fed) for step in steps):
-            raise DecodeError(f"{len(rows)} bytes of hidden states do not fit their steps")
-        table = np.frombuffer(rows, "<f4").reshape(-1, width)
-        at = 0
-        for step in steps:
-            step.rows = table[at : at + len(step.fed)]
-            at += len(step.fed)
+    steps, unread = _read_steps(_listed(doc, "steps", MOST_STEPS), width, rows)
     closed = {_name(key): _count(epoch) for key, epoch in _listed(doc, "closed", MOST_STEPS)}
     left = [_name(one) for one in _listed(doc, "left", MOST_STEPS)]
     asks = [
@@ -222,7 +216,39 @@ def _forward(kind: type[Forward], doc: dict[str, Any], rows: memoryview) -> Forw
         for request, reply in _listed(doc, "asks", MOST_STEPS)
     ]
     probe, follow = doc.get("probe") is True, doc.get("follow") is True
-    return kind(_subject(doc["back"]), steps, closed, left, probe, asks, follow)
+    return kind(_subject(doc["back"]), steps, closed, left, probe, asks, follow, unread)
+
+
+def _read_steps(
+    docs: Sequence[Any], width: int, rows: memoryview
+) -> tuple[list[Step], list[tuple[str, str]]]:
+    """The steps with their hidden states, and the sessions of those that cannot be read, with the
+    reason. Raises `DecodeError` where it is not known whose hidden states are whose."""
+    sizes = [_ids_in(one, "t") + _ids_in(one, "d") for one in docs]
+    if width and len(rows) != 4 * width * sum(sizes):
+        raise DecodeError(f"{len(rows)} bytes of hidden states do not fit their steps")
+    table = np.frombuffer(rows, "<f4").reshape(-1, width) if width else None
+    steps: list[Step] = []
+    unread: list[tuple[str, str]] = []
+    at = 0
+    for one, size in zip(docs, sizes, strict=True):
+        try:
+            step = _read_step(one)
+        except (InvalidArgument, KeyError, TypeError, ValueError, AttributeError) as error:
+            unread.append((_name(one["s"]), f"a step cannot be read: {error!s:.300}"))
+        else:
+            step.rows = None if table is None else table[at : at + size]
+            steps.append(step)
+        at += size
+    return steps, unread
+
+
+def _ids_in(doc: Any, name: str) -> int:
+    """How many ids a field has, whatever they are."""
+    value = doc.get(name)
+    if value is None:
+        return 0
+    return len(value) // 4 if isinstance(value, bytes | memoryview) else len(value)
 
 
 def _read_step(doc: dict[str, Any]) -> Step:

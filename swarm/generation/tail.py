@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from swarm.errors import InvalidArgument
+from swarm.errors import Internal, InvalidArgument
 from swarm.generation.effects import Outbox, Tell
 from swarm.generation.grammar import Grammar, Grammars
 from swarm.generation.request import MOST_PIECES
@@ -38,7 +38,13 @@ class Tail:
 
     def choose(self, session: Session, index: int, logits: np.ndarray, out: Outbox) -> bool:
         """The id at `index`, to stage 1 and to the client; whether it is the last one. Raises
-        `InvalidArgument` where the session's schema lets no token follow, or asks for too much."""
+        `InvalidArgument` where the session's schema lets no token follow, or asks for too much, and
+        `Internal` where the logits say nothing."""
+        if not np.isfinite(logits.max()):  # also where a single one is not a number
+            raise Internal(
+                "the model gives no finite logits for the next token: its weights, or the hidden "
+                "states of an earlier stage, are not finite"
+            )
         told = self._told.get(session.key)
         opening = session.opening
         done = index - opening.answer  # of the answer, before this one

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
@@ -14,8 +15,9 @@ from support.waiting import eventually
 from nodes.up.mesh import LocalMesh
 from nodes.up.supervisor import NodeProcess
 from swarm.errors import InvalidArgument, NotFound, ResourceExhausted
+from swarm.wire.maps import pack
 
-from .language import CONTEXT, MODEL, answer, prompt, undisturbed
+from .language import CONTEXT, MODEL, VOCABULARY, answer, prompt, undisturbed
 
 pytestmark = [
     pytest.mark.integration,
@@ -130,6 +132,38 @@ async def test_a_refusal_comes_before_the_first_token_and_names_the_context(
         await local.mesh.generate(f"{MODEL}@9", prompt(0)).whole()
     message = await nats_client.request(local.mesh.subjects.generate(MODEL), b'{"prompt": []}')
     assert (message.headers or {})["Nats-Service-Error-Code"] == "400"
+
+
+async def test_ids_that_are_no_tokens_are_refused_wherever_they_come_in_and_others_answer_as_alone(
+    nats_client: Client, local: LocalMesh
+) -> None:
+    beyond, subject = VOCABULARY, local.mesh.subjects.generate(MODEL)
+    wrong: list[dict[str, Any]] = [
+        {"prompt": [beyond]},
+        {"prompt": [1, 2, 99999, 3]},
+        {"prompt": [1], "given": [1, beyond]},
+        {"prompt": [1], "made": [beyond]},
+        {"prompt": [1], "first": beyond},
+        {"prompt": [1], "stop_ids": [(1 << 31) - 1]},
+    ]
+    started = [asyncio.Event() for _ in range(3)]
+    answers = [
+        asyncio.create_task(answer(local.mesh, number, 200, started[number])) for number in range(3)
+    ]
+    await asyncio.gather(*(each.wait() for each in started))
+    for asked in wrong:
+        for body in (json.dumps(asked | {"max_tokens": 1}).encode(), pack(asked)):
+            message = await nats_client.request(subject, body, timeout=10.0)
+            assert (message.headers or {})["Nats-Service-Error-Code"] == "400"
+            text = (message.headers or {})["Nats-Service-Error"]
+            assert list(asked)[-1] in text, text
+            assert f"ids are 0 to {VOCABULARY - 1}" in text, text
+    for given in ({"stop_ids": [beyond]}, {}):
+        ids = [1] if given else [beyond]
+        with pytest.raises(InvalidArgument, match="no token of this model"):
+            await local.mesh.generate(MODEL, ids, max_tokens=1, **given).whole()
+    texts = await asyncio.gather(*answers)
+    assert texts == [undisturbed(number, 200) for number in range(3)]
 
 
 async def test_a_loop_that_is_left_frees_its_slots_on_all_stages(local: LocalMesh) -> None:

@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 from tokenizers import Tokenizer as Maker
 from tokenizers import decoders, models, pre_tokenizers
@@ -15,7 +16,7 @@ from shards.decoder.tokenizer import Tokenizer
 from shards.errors import ArtifactError, ModelError
 from shards.manifest import read_dir, write_dir
 from shards.split.split import split
-from shards.zoo.decoder_graph import DecoderShape, decoder
+from shards.zoo.decoder_graph import DecoderShape, Form, decoder
 
 CHAT = [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Hello."}]
 QWEN = (
@@ -133,3 +134,30 @@ def test_a_folder_without_a_tokenizer_or_with_a_hostile_template_is_refused(tmp_
     (folder / "generation_config.json").unlink()
     with pytest.raises(ModelError, match="save the tokenizer beside the model"):
         read_folder(folder)
+
+
+@pytest.mark.parametrize("more", [1, 700])
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused_where_it_is_split(
+    tmp_path: Path, more: int
+) -> None:
+    folder = _folder(tmp_path / "llm")
+    known = Tokenizer(_tokenizer())
+    file = folder / "tokenizer.json"
+    file.write_text(known.to_json(*(f"<extra-{at}>" for at in range(more))))
+    model, hints = read_folder(folder)
+    assert hints.largest == (256 + more - 1, f"<extra-{more - 1}>")
+    with pytest.raises(ModelError, match=rf"'<extra-{more - 1}>' is {255 + more}.*0 to 255"):
+        split(model, name="llm", stages=2, profile=False, language=hints)
+    file.write_text(known.to_json())
+    model, hints = read_folder(folder)
+    assert split(model, name="llm", stages=2, profile=False, language=hints).manifest.decoder
+
+
+@pytest.mark.parametrize("form", ["genai", "optimum"])
+def test_a_head_that_chooses_ids_without_an_embedding_is_refused(form: Form) -> None:
+    model = onnx.load_from_string(decoder(DecoderShape(layers=2), form=form))
+    [table] = [each for each in model.graph.initializer if list(each.dims) == [256, 64]]
+    rows = onnx.numpy_helper.to_array(table)[:200]
+    table.CopyFrom(onnx.numpy_helper.from_array(rows, table.name))
+    with pytest.raises(ModelError, match="among 256 ids, and its embedding has 200 rows"):
+        split(model.SerializeToString(), name="llm", stages=1, profile=False)

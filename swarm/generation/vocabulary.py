@@ -1,0 +1,70 @@
+"""Whether token ids are a model's own, and whether a step fits its stage. Pure.
+
+Ids come from clients, from other nodes, and from texts whose tokenizer may have more of them than
+the model: what is not checked where it comes in fails in a run, beside other clients' sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from swarm.errors import InvalidArgument, Status
+from swarm.generation.limits import Shape
+from swarm.generation.request import GenerateRequest
+from swarm.generation.steps import Failed, Forward, Step
+
+
+def check_ids(request: GenerateRequest, vocabulary: int) -> None:
+    """Raise `InvalidArgument` that names the field and the place of the first id that is none of
+    the model's: those are 0 to `vocabulary` - 1."""
+    first = request.sampling.first
+    for name, ids in (
+        ("prompt", request.prompt),
+        ("given", request.given),
+        ("made", request.made),
+        ("stop_ids", request.stop_ids),
+        ("first", () if first is None else (first,)),
+    ):
+        if ids and (min(ids) < 0 or max(ids) >= vocabulary):
+            at = next(at for at, one in enumerate(ids) if not 0 <= one < vocabulary)
+            place = "" if name == "first" else f" at {at}"
+            raise InvalidArgument(
+                f"{name}: {ids[at]}{place} is no token of this model, whose ids are 0 to "
+                f"{vocabulary - 1}"
+            )
+
+
+def sorted_out(
+    message: Forward, shape: Shape, stage: int, node: str
+) -> tuple[list[Step], list[Failed]]:
+    """The steps of a message that this stage of this node can compute, and a word for the session
+    of each other one."""
+    steps, others = [], list(message.unread)
+    for step in message.steps:
+        if why := _misfit(step, shape, has_rows=stage > 1):
+            others.append((step.session, why))
+        else:
+            steps.append(step)
+    where = f"stage {stage} on {node}"
+    return steps, [Failed(key, f"{where}: {why}", Status.INVALID_ARGUMENT) for key, why in others]
+
+
+def _misfit(step: Step, shape: Shape, *, has_rows: bool) -> str:
+    """Why a step of another node cannot be computed, "" where it can."""
+    if _beyond(step.ids, shape) or _beyond(step.drafts, shape) or _beyond(step.accepted, shape):
+        return f"a step has ids that are no tokens of this model: those are 0 to {_last(shape)}"
+    if step.end + len(step.drafts) > shape.context:
+        end = step.end + len(step.drafts)
+        return f"a step ends at token {end}, and the context has {shape.context}"
+    if has_rows and (step.rows is None or step.rows.shape != (len(step.fed), shape.width)):
+        got = "none" if step.rows is None else str(list(step.rows.shape))
+        return f"a step has hidden states {got}, and needs {[len(step.fed), shape.width]}"
+    return ""
+
+
+def _beyond(ids: Sequence[int], shape: Shape) -> bool:
+    return bool(ids) and max(ids) >= shape.vocabulary
+
+
+def _last(shape: Shape) -> int:
+    return shape.vocabulary - 1
