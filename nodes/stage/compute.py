@@ -239,6 +239,18 @@ class Compute:
         self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
         return False
 
+    def _may_start(self, job: Job, now: float) -> bool:
+        """As `_starts`, of a job among others, which a defect with it must not keep from their run;
+        and begin it."""
+        try:
+            if not self._starts(job, now):
+                return False
+        except Exception:
+            self._hand_back(job)
+            return False
+        self._begin(job, now)
+        return True
+
     def _begin(self, job: Job, now: float) -> None:
         job.started, job.idle_since = now, self._ended
         job.queue_us = int((now - job.arrived + job.age) * 1e6) - job.decode_us
@@ -318,9 +330,7 @@ class Compute:
             if not taken:
                 return
             now = self._clock()
-            batch = [job for job in taken if self._starts(job, now)]
-            for job in batch:
-                self._begin(job, now)
+            batch = [job for job in taken if self._may_start(job, now)]
             if batch:
                 self._start(batch, now)
 
@@ -372,18 +382,25 @@ class Compute:
         job.delivery.hand_back(HAND_BACK_DELAY)
 
     def _failed(self, batch: list[Job], error: Exception) -> None:
-        if isinstance(error, RunTerminated):
-            for job in batch:
-                self._ended_early(job)
-            return
         halves = split_on_failure(batch)
-        if halves is not None and self._worker is not None:
+        if halves is not None and not isinstance(error, RunTerminated):
             # One member may be poison: the others must not fail with it.
             for half in halves:
                 self._start(list(half), self._clock())
             return
         for job in batch:
-            self._outcomes.not_computed(job, Status.INTERNAL, f"{error}")
+            try:
+                self._tell_failed(job, error)
+            except Exception:  # and with a defect of one the others are told nevertheless
+                self._hand_back(job)
+
+    def _tell_failed(self, job: Job, error: Exception) -> None:
+        if isinstance(error, RunTerminated):
+            self._ended_early(job)
+        elif isinstance(error, InputError):
+            self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
+        else:
+            self._outcomes.not_computed(job, Status.INTERNAL, str(error))
 
     def _ended_early(self, job: Job) -> None:
         if job.features.id in self._cancelled:

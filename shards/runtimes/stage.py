@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shards.errors import InputError
+from shards.errors import InputError, RunError
 from shards.runtimes.runtime import CancelToken, Runtime
 from shards.schema import Shard
 from shards.specs import TensorSpec
@@ -116,6 +116,13 @@ class StageRuntime:
         feeds = {name: np.concatenate([t[name] for t in requests]) for name in self._inputs}
         made = self.runtime.run(feeds, cancel)
         ends = np.cumsum(rows).tolist()
+        for name, array in made.items():
+            if array.shape[:1] != (ends[-1],):
+                # Whose row is whose is not known: where values decide how many there are.
+                raise RunError(
+                    f"output {name!r} of a batch of {ends[-1]} rows has the shape "
+                    f"{list(array.shape)}: this stage computes one request at a time"
+                )
         results = []
         for tensors, end, count in zip(requests, ends, rows, strict=True):
             results.append(
