@@ -42,6 +42,7 @@ from swarm.errors import (
 )
 from swarm.flow.bucket import Spending
 from swarm.generation.client import Generation
+from swarm.generation.follow import GeneratedToken
 from swarm.generation.request import MOST_BYTES
 from swarm.ids import ulid
 from swarm.mesh import Mesh
@@ -208,16 +209,16 @@ class OpenAiApp:
         if wish.stream:
             if wish.is_chat:
                 await send.events(*(answer.opening(choice.index) for choice in choices))
-            await send.events(*(answer.chunk(choices[at].take(token)) for at, token in first))
-            async for at, token in tokens:
-                await send.events(answer.chunk(choices[at].take(token)))
+            await send.events(*(_chunk(answer, choices[at], found) for at, found in first))
+            async for at, found in tokens:
+                await send.events(_chunk(answer, choices[at], found))
             usage = documents.usage_of(choices, wish.prompts)
             await send.events(*([answer.usage_chunk(usage)] if wish.with_usage else []), last=True)
             return
-        for index, token in first:
-            choices[index].take(token)
-        async for index, token in tokens:
-            choices[index].take(token)
+        for at, found in first:
+            choices[at].hear(found)
+        async for at, found in tokens:
+            choices[at].hear(found)
         await send.json(answer.whole(choices, documents.usage_of(choices, wish.prompts)))
 
     async def _refuse(self, send: _Answering, error: SwarmError) -> None:
@@ -257,6 +258,12 @@ class _Answering:
 
     async def _start(self, code: int, headers: Headers) -> None:
         await self._send({"type": "http.response.start", "status": code, "headers": headers})
+
+
+def _chunk(answer: Answer, choice: Choice, found: GeneratedToken | SwarmError) -> dict[str, Any]:
+    if isinstance(found, SwarmError):
+        return answer.failed_chunk(choice, found)
+    return answer.chunk(choice.take(found))
 
 
 def _whole_name(model: str, version: str) -> str:

@@ -40,7 +40,7 @@ class Grown:
 @dataclass(slots=True)
 class Choice:
     """One answer as it grows. tools: what finds calls in it, None where there are no tools. offset:
-    characters that have come. said: those that are no calls."""
+    characters that have come. said: those that are no calls. error: that ended this one alone."""
 
     index: int
     tools: ToolStream | None = None
@@ -48,6 +48,7 @@ class Choice:
     offset: int = 0
     said: str = ""
     calls: list[ToolCall] = field(default_factory=list)
+    error: SwarmError | None = None
 
     def take(self, token: GeneratedToken) -> Grown:
         """One more token."""
@@ -64,9 +65,18 @@ class Choice:
         self.calls += calls
         return Grown(self.index, token, offset, text, tuple(calls), first, self.finish)
 
+    def hear(self, found: GeneratedToken | SwarmError) -> None:
+        """One more token, or what ended it."""
+        if isinstance(found, SwarmError):
+            self.error = found
+        else:
+            self.take(found)
+
     @property
     def finish(self) -> str:
         """Why it has ended, "" while it goes on."""
+        if self.error is not None:
+            return "error"
         finish = self.tokens[-1].finish
         return "tool_calls" if self.calls and finish == "stop" else finish
 
@@ -104,6 +114,14 @@ class Answer:
         piece |= {"delta": delta} if self.is_chat else {"text": grown.text}
         return self._chunk([piece | {"logprobs": self._logprobs([grown.token], grown.offset)}])
 
+    def failed_chunk(self, choice: Choice, error: SwarmError) -> dict[str, Any]:
+        """The chunk that ends one choice of several by a fault of its own."""
+        choice.hear(error)
+        piece: dict[str, Any] = {"index": choice.index, "logprobs": None}
+        piece["finish_reason"] = choice.finish
+        said: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
+        return self._chunk([piece | said | refusal(error)[1]])
+
     def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
         """The last chunk, for a client that asks for it."""
         return self._chunk([]) | {"usage": usage}
@@ -118,7 +136,8 @@ class Answer:
                 one["message"] = self._message(choice)
             else:
                 one["text"] = choice.said
-            found.append(one | {"logprobs": self._logprobs(choice.tokens, 0)})
+            one["logprobs"] = self._logprobs(choice.tokens, 0)
+            found.append(one if choice.error is None else one | refusal(choice.error)[1])
         kind = "chat.completion" if self.is_chat else "text_completion"
         return self._document(kind) | {"choices": found, "usage": usage}
 
@@ -169,9 +188,14 @@ def usage_of(choices: Iterable[Choice], prompts: int) -> dict[str, int]:
     """Tokens of each prompt once, and of all answers. prompts: how many there are."""
     ended = list(choices)
     each = max(1, len(ended) // prompts)
-    last = [choice.tokens[-1].usage for choice in ended]
-    prompt = sum(usage.prompt_tokens for usage in last[::each] if usage is not None)
-    made = sum(usage.completion_tokens for usage in last if usage is not None)
+    last = [choice.tokens[-1].usage if choice.tokens else None for choice in ended]
+    alike = [last[at : at + each] for at in range(0, len(last), each)]
+    of_prompts = [next((usage for usage in same if usage is not None), None) for same in alike]
+    prompt = sum(usage.prompt_tokens for usage in of_prompts if usage is not None)
+    made = sum(
+        len(choice.tokens) if usage is None else usage.completion_tokens
+        for choice, usage in zip(ended, last, strict=True)
+    )
     return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
 
 

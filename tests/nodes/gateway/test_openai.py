@@ -202,6 +202,40 @@ async def test_a_text_goes_on_and_a_stop_string_cuts_it(rig: Rig) -> None:
     assert cut["choices"][0]["finish_reason"] == "stop"
 
 
+async def test_a_prompt_of_several_that_is_bad_is_bad_alone_and_a_single_one_is_refused(
+    rig: Rig,
+) -> None:
+    usual = {"model": TALKER, "temperature": 0, "max_tokens": 12}
+    good: list[list[int]] = [[65 + number] for number in range(8)]
+    alone = [rig.post("completions", usual | {"prompt": one})[2]["choices"][0] for one in good]
+    for bad in ([99999], [1] * (CONTEXT + 1)):
+        code, error = rig.refused("completions", usual | {"prompt": bad})
+        assert code == 400
+        for place in (0, 3, 7):
+            prompts = [bad if number == place else one for number, one in enumerate(good)]
+            code, _, document = rig.post("completions", usual | {"prompt": prompts})
+            assert code == 200, document
+            for number, choice in enumerate(document["choices"]):
+                if number == place:
+                    assert (choice["finish_reason"], choice["error"]) == ("error", error)
+                else:
+                    assert choice == alone[number] | {"index": number}
+            assert document["usage"]["completion_tokens"] == 7 * 12
+            assert document["usage"]["prompt_tokens"] == 7
+    prompts = [good[0], [99999], good[2]]
+    body = json.dumps(usual | {"prompt": prompts, "stream": True})
+    said = await curl(f"{rig.url}/v1/completions", "--json", body)
+    *events, done = [line[6:] for line in said.splitlines() if line]
+    assert done == "[DONE]"
+    choices = [json.loads(event)["choices"][0] for event in events]
+    texts = ["".join(c["text"] for c in choices if c["index"] == at) for at in range(3)]
+    assert texts == [alone[0]["text"], "", alone[2]["text"]]
+    [failed] = [choice for choice in choices if choice["finish_reason"] == "error"]
+    assert (failed["index"], failed["error"]["param"]) == (1, "prompt")
+    code, error = rig.refused("completions", usual | {"prompt": [[99999], [88888]]})
+    assert (code, error["param"]) == (400, "prompt")
+
+
 async def test_choices_differ_and_a_seed_draws_them_again(rig: Rig) -> None:
     asked = {"n": 3, "seed": 7, "temperature": 1.0}
     first, second = [await asyncio.to_thread(rig.chat, **asked) for _ in range(2)]
