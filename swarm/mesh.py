@@ -378,7 +378,9 @@ class Mesh:
 
         compare = self.shadows.begin(model, version, ask.tensors, copy)
         result = await answered(self.requester.infer(ask), compare)
-        base = self.rollouts.answered(model, version, result.latency, result.status)
+        base = self.rollouts.answered(
+            model, version, result.latency, result.status, reached=result.reached
+        )
         if not base or pinned or ask.deadline <= asyncio.get_running_loop().time():
             return result
         try:

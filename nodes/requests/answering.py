@@ -187,7 +187,9 @@ class InferAnswerer:
         result = await answered(self._ask_or_fail(question), compare)
         status = Status.UNAVAILABLE if result.degraded else result.status
         took = time.perf_counter() - started
-        base = mesh.rollouts.answered(info.model, info.version, took, status)
+        base = mesh.rollouts.answered(
+            info.model, info.version, took, status, reached=result.reached
+        )
         pinned = request.version or self._pinned
         late = question.deadline <= asyncio.get_running_loop().time()
         if not base or pinned or result.degraded or late:
@@ -443,6 +445,7 @@ class InferAnswerer:
             degraded=True,
             attempt=failed.attempt,
             hops=(Hop(0, self._node, 0, spent, 1),),
+            reached=failed.reached,
         )
 
     def figures(self, now: float) -> dict[str, Any]:

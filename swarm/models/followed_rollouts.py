@@ -7,10 +7,12 @@ what it observes. It has no timer: a report goes out behind an answer.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from swarm.errors import DecodeError, Status, SwarmError
 from swarm.ids import ulid
@@ -178,18 +180,37 @@ class Rollouts:
             followed.abort(abort_reason(data))
         return True
 
-    def answered(self, model: str, version: str, seconds: float, status: Status) -> str:
-        """A request of this process ended, after so many seconds. Returns the version that it may
+    def answered(
+        self, model: str, version: str, seconds: float, status: Status, *, reached: bool = True
+    ) -> str:
+        """A request of this process ended, after so many seconds. reached: whether a node of the
+        version may have had it; what no lane took is no evidence. Returns the version that it may
         be asked of instead, where the one under rollout has failed it; else ""."""
         followed = self.followed.get(model)
         if followed is None:
             return ""
         is_new = version == followed.plan.version
-        if is_new and status not in _NOT_COUNTED:
-            followed.tally.answered(seconds, status is not Status.OK, self._clock())
+        if status not in _NOT_COUNTED and reached:
+            failed, now = status is not Status.OK, self._clock()
+            count = partial(followed.tally.answered, seconds, failed, now, beside=not is_new)
+            if status is Status.DEADLINE_EXCEEDED:
+                self._call_if_heard(count)
+            else:
+                count()
         self._report_if_due(model, followed)
-        failed = is_new and not followed.progress.done and status in _ASKED_ELSEWHERE
-        return followed.base if failed else ""
+        elsewhere = is_new and not followed.progress.done and status in _ASKED_ELSEWHERE
+        return followed.base if elsewhere else ""
+
+    def _call_if_heard(self, count: Callable[[], None]) -> None:
+        """An answer did not come. That is evidence once the server has answered a ping: behind a
+        link that was cut without a word nothing comes, whatever the versions do."""
+
+        def answered(pong: asyncio.Future[None]) -> None:
+            if not pong.cancelled() and pong.exception() is None:
+                count()
+
+        with contextlib.suppress(SwarmError):  # there is no connection: no evidence
+            self._link.sync().add_done_callback(answered)
 
     def compared(self, model: str, plan: str, alike: bool) -> None:
         """The new version's answer to a copy of a request was compared."""

@@ -66,6 +66,7 @@ PROBE_EVERY = 0.25
 # that came back.
 BREAKER_OPEN = 1.0
 BREAKER_PROBE = 1.0  # time after which an unanswered probe counts as failed
+LONGEST_REASON = 300  # characters of the last failure that an open breaker names
 RETRY_AFTER = 60.0  # longest time after which a refused request is told to come back
 USUAL_FOR = 0.2  # time for which a computed percentile is used again: it takes 12 us
 
@@ -290,6 +291,7 @@ class ModelAdmission:
         self._breakers: dict[int, Breaker] = {}
         # By stage: the nodes that were there when its breaker opened, and have not gone since.
         self._blamed: dict[int, frozenset[str]] = {}
+        self._last_failure: dict[int, str] = {}
 
     @property
     def inside(self) -> int:
@@ -354,7 +356,11 @@ class ModelAdmission:
             self.refused += 1
             self._queue.lost()
             where = f"stage {blocking[0]}" if blocking[0] else "the pipeline"
-            raise Unavailable(f"{where} failed repeatedly; its circuit breaker is open")
+            last = self._last_failure[blocking[0]]
+            raise Unavailable(
+                f"{where} failed repeatedly, and its circuit breaker is open; the last failure was "
+                f"{last}"
+            )
 
     def leave(
         self,
@@ -395,7 +401,7 @@ class ModelAdmission:
         else:
             self._queue.lost()
         if judged and no_lane_at is None and (self._breakers or not ok):
-            self._judge(admitted, result, now)
+            self.judge(admitted, result, now)
         if ok:
             self._last_ok = now
 
@@ -421,7 +427,12 @@ class ModelAdmission:
         self._answered = now
         self._busy = self._queue.inside > BUSY_FROM
 
-    def _judge(self, admitted: Admitted, result: Result, now: float) -> None:
+    def no_lane(self, sent: float) -> None:
+        """A request that was sent at that moment found no lane, or a link that brings nothing."""
+        self._outage.begin(sent)
+
+    def judge(self, admitted: Admitted, result: Result, now: float) -> None:
+        """Learn of the stages by the end of a request."""
         if result.status is Status.OK:
             for stage, breaker in self._breakers.items():
                 breaker.record(True, now, admitted.started)
@@ -439,6 +450,7 @@ class ModelAdmission:
             stage, Breaker(max_open_s=BREAKER_OPEN, probe_timeout_s=BREAKER_PROBE)
         )
         was_closed = breaker.state is BreakerState.CLOSED
+        self._last_failure[stage] = f"{result.status}: {result.message}"[:LONGEST_REASON]
         breaker.record(False, now, admitted.started)
         if was_closed and breaker.state is BreakerState.OPEN:
             self._blamed[stage] = self._present(stage)

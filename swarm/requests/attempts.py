@@ -235,6 +235,16 @@ def is_unusual(attempts: Attempts, hedged: bool, result: Result | None, seconds:
     return result.attempt > 1 or seconds > 2 * spent
 
 
+def is_silence(result: Result | None) -> bool:
+    """Whether a request ended because nothing came, rather than by somebody's word."""
+    return (
+        result is not None
+        and result.status is Status.DEADLINE_EXCEEDED
+        and not result.stage
+        and result.attempt > 0
+    )
+
+
 def is_unserved(outcome: Outcome) -> bool:
     """Whether nobody listened: in the first stage, or in a later one, which has no node then."""
     if isinstance(outcome, Result):

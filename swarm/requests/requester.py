@@ -8,11 +8,18 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from swarm.errors import DeadlineExceeded, PermissionDenied, Status, SwarmError, Unavailable
+from swarm.errors import (
+    DeadlineExceeded,
+    NotConnected,
+    PermissionDenied,
+    Status,
+    SwarmError,
+    Unavailable,
+)
 from swarm.link import Link
 from swarm.model import ModelInfo
-from swarm.requests.admission import ModelAdmission
-from swarm.requests.attempts import DEFAULTS, AttemptConfig, Attempts, is_unusual
+from swarm.requests.admission import Admitted, ModelAdmission
+from swarm.requests.attempts import DEFAULTS, AttemptConfig, Attempts, is_silence, is_unusual
 from swarm.requests.model_way import ModelWay
 from swarm.requests.request import FAST, Ask, Picker
 from swarm.requests.sessions import SeenWeights
@@ -102,7 +109,9 @@ class Requester:
         except SwarmError as error:
             if isinstance(error, Unavailable) and self._routes.look_out is not None:
                 self._routes.look_out()  # a node that comes back closes the breaker
-            return ask.failed(error)
+            refused = ask.failed(error)
+            refused.reached = not isinstance(error, Unavailable)
+            return refused
         session = (ask.info.model, ask.info.version, ask.agent, ask.session)
         if ask.session and len(self.seen):
             ask.weights = max(ask.weights, self.seen.least(session))
@@ -122,10 +131,13 @@ class Requester:
                 now,
                 unusual=attempts.wants_fast
                 and is_unusual(attempts, ask.hedge is not None, result, now - started),
-                judged=ok or not request.was_behind,
+                judged=ok or (not request.was_behind and not is_silence(result)),
                 no_lane_at=attempts.at if request.no_lane and not ok else None,
             )
         result.latency = now - started
+        result.reached = ok or not request.no_lane
+        if is_silence(result) and not request.no_lane:
+            self._judge_once_heard(way, admitted, result, attempts.at)
         if ask.session and ok:
             self.seen.saw(session, result.weights)
         elif ask.session and request.was_behind:
@@ -134,6 +146,24 @@ class Requester:
             # The first lane, if it was full, takes a message when the next request is answered.
             result.retry_after = result.retry_after or way.admission.answer_interval
         return result
+
+    def _judge_once_heard(
+        self, way: ModelWay, admitted: Admitted, result: Result, sent: float
+    ) -> None:
+        """No answer came. The stages are at fault if the server can be heard: a link that was cut
+        without a word looks the same, and says nothing of them."""
+        admission, now = way.admission, self._routes.clock()
+
+        def told(pong: asyncio.Future[None]) -> None:
+            if pong.cancelled() or pong.exception() is not None:
+                admission.no_lane(sent)
+            else:
+                admission.judge(admitted, result, now)
+
+        try:
+            way.routes.link.sync().add_done_callback(told)
+        except NotConnected:
+            admission.no_lane(sent)
 
     def tend(self) -> None:
         """Call about every second: take in what needs not be known for each request."""

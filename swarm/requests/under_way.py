@@ -22,6 +22,7 @@ from swarm.errors import (
 )
 from swarm.flow.backoff import Backoff
 from swarm.link import Link, LinkMessage
+from swarm.link.session import endpoint
 from swarm.requests.attempts import (
     DEFAULTS,
     AttemptConfig,
@@ -46,6 +47,7 @@ from swarm.samehost.memory import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Acked, Event, InFlight, Published, Refused, Sending, Stored
 from swarm.transport.handover.acks import VERBS
+from swarm.transport.lane import NoPubAck
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result
@@ -173,6 +175,8 @@ class UnderWay:
                 failed, waits = await self._retry(outcome)
                 return await self._last_chance(failed) if waits else failed
         except TimeoutError:
+            if self._late_answer is None and not self.attempts.fast and not self.attempts.stored:
+                self.no_lane = True
             return self._late_answer or self._expired()
 
     async def _retry(self, outcome: Outcome) -> tuple[Result, bool]:
@@ -185,7 +189,7 @@ class UnderWay:
             if outcome is not None:
                 self._refusal = failed.message
                 # Fast mode asks nodes, and lanes behind them: only lanes tell of an outage.
-                no_lane = isinstance(outcome, NoResponders | NotConnected)
+                no_lane = isinstance(outcome, NoResponders | NotConnected | NoPubAck)
                 self.no_lane = no_lane and not attempts.fast
                 if self.no_lane and (self.is_probe or loop.time() > self.ask.tried_until):
                     return failed, False
@@ -517,7 +521,11 @@ class UnderWay:
 
     def _expired(self) -> Result:
         """The result of a request whose budget is over."""
-        attempts, where = self.attempts, "it could not be stored"
+        attempts = self.attempts
+        where = (
+            f"{endpoint(self.way.routes.link.url)} did not say that a lane has it: that server, or "
+            "the link to it, is away or slow"
+        )
         if attempts.stored:
             where = "the first stage, or its lane, had it"
         text = f"no answer inside the budget ({where}, {attempts.number} attempt(s)); "

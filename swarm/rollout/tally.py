@@ -1,15 +1,37 @@
-"""What one requester observed of a version under rollout: for each guard, in all and of late."""
+"""What one requester observed of a version under rollout: for each guard, in all and of late.
+
+A version is judged beside the one that serves, at the same place and time: what both fail alike,
+such as requests behind a cut link, tells nothing of either.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from swarm.rollout.guards import Guard
 from swarm.rollout.verdict import Seen
 
 RECENT = 10  # seconds
+MOMENT = 2  # seconds that count as one time, in which both versions are compared
 _NONE = Seen()
+
+
+@dataclass(slots=True)
+class _Moment:
+    """Counts by guard. began: seconds. beside: of the version that serves; bad ones by share."""
+
+    began: int
+    new: list[Seen]
+    beside: list[Seen]
+
+    def evidence(self, index: int) -> Seen:
+        """What a guard counts of the new version: as large a share of its requests as the version
+        beside it had bad is left out of the bad ones."""
+        new, beside = self.new[index], self.beside[index]
+        alike = min(new.bad, round(new.n * beside.share))
+        return Seen(new.n - alike, new.bad - alike)
 
 
 class Tally:
@@ -17,37 +39,45 @@ class Tally:
 
     def __init__(self, guards: Sequence[Guard]) -> None:
         self._guards = tuple(guards)
-        self._total = [_NONE] * len(self._guards)
-        self._slots: deque[tuple[int, list[Seen]]] = deque(maxlen=RECENT)  # by whole second
+        self._past = [_NONE] * len(self._guards)  # of moments that are not of late any more
+        self._moments: deque[_Moment] = deque()
 
-    def answered(self, seconds: float, failed: bool, now: float) -> None:
-        """A request of the new version ended."""
+    def answered(self, seconds: float, failed: bool, now: float, *, beside: bool = False) -> None:
+        """A request ended: of the new version, or of the one beside it."""
         for index, guard in enumerate(self._guards):
             if guard.measure != "agree":
-                self._add(index, guard.is_bad(seconds, failed), now)
+                self._add(index, guard.is_bad(seconds, failed), now, beside)
 
     def compared(self, alike: bool, now: float) -> None:
         """A copy of a request was answered by the new version, and compared."""
         for index, guard in enumerate(self._guards):
             if guard.measure == "agree":
-                self._add(index, not alike, now)
+                self._add(index, not alike, now, False)
+                # The answer beside it is the measure, and agrees with itself.
+                self._add(index, False, now, True)
 
-    def _add(self, index: int, bad: bool, now: float) -> None:
-        seen = Seen(1, int(bad))
-        self._total[index] += seen
-        second = int(now)
-        if not self._slots or self._slots[-1][0] != second:
-            self._slots.append((second, [_NONE] * len(self._guards)))
-        self._slots[-1][1][index] += seen
+    def _add(self, index: int, bad: bool, now: float, beside: bool) -> None:
+        began = int(now) // MOMENT * MOMENT
+        if not self._moments or self._moments[-1].began != began:
+            while self._moments and self._moments[0].began <= began - RECENT - MOMENT:
+                past = self._moments.popleft()
+                for each in range(len(self._guards)):
+                    self._past[each] += past.evidence(each)
+            none = [_NONE] * len(self._guards)
+            self._moments.append(_Moment(began, none, list(none)))
+        counts = self._moments[-1].beside if beside else self._moments[-1].new
+        counts[index] += Seen(1, int(bad))
 
     def total(self) -> tuple[Seen, ...]:
         """Since the beginning, by guard."""
-        return tuple(self._total)
+        return tuple(
+            sum((m.evidence(index) for m in self._moments), past)
+            for index, past in enumerate(self._past)
+        )
 
     def recent(self, now: float) -> tuple[Seen, ...]:
         """Of the last `RECENT` seconds, by guard."""
-        recent = [_NONE] * len(self._guards)
-        for second, counts in self._slots:
-            if second > int(now) - RECENT:
-                recent = [a + b for a, b in zip(recent, counts, strict=True)]
-        return tuple(recent)
+        late = [m for m in self._moments if m.began > int(now) - RECENT]
+        return tuple(
+            sum((m.evidence(index) for m in late), _NONE) for index in range(len(self._guards))
+        )

@@ -180,6 +180,8 @@ class Result:
     after which a request that the requester itself or the first lane refused may be sent again,
     `math.inf` for what is too large, else 0.0. codec: how the outputs came, "" as the plain bytes.
     way, why: where an edge that places its requests had it computed, and for which reason.
+    reached: whether a node of the version may have had the request, as its requester knows; a
+    failure without that tells nothing of the version.
     """
 
     id: str
@@ -198,6 +200,7 @@ class Result:
     codec: str = ""
     way: str = ""
     why: str = ""
+    reached: bool = True
 
     @property
     def compute(self) -> float:

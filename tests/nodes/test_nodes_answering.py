@@ -302,7 +302,9 @@ class Watched:
     def begin(self, *_: object) -> None:
         return None  # no request is copied
 
-    def answered(self, model: str, version: str, seconds: float, status: Status) -> str:
+    def answered(
+        self, model: str, version: str, seconds: float, status: Status, *, reached: bool
+    ) -> str:
         self.seen.append((version, status))
         return "" if status is Status.OK else "0"
 

@@ -6,13 +6,15 @@ import asyncio
 
 import numpy as np
 import pytest
-from fake_stage import Desk, answer_at_once, silent
+from fake_stage import Desk, FakeStage, Message, answer_at_once, silent, take
+from real_server import hang, resume
 from support.waiting import eventually
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import Status
 from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import FAST
+from swarm.wire.messages import Features
 
 pytestmark = pytest.mark.integration
 
@@ -72,3 +74,46 @@ async def test_after_a_reconnect_what_was_asked_is_sent_again(
     assert result.attempt >= 2
     assert len({features.id for features in desk.stage.seen}) == 1
     assert desk.is_idle()
+
+
+async def test_silence_opens_a_breaker_only_where_the_server_can_be_heard(
+    real_desk: Desk, own_server: EmbeddedServer
+) -> None:
+    """A link that was cut without a word looks like stages that hang."""
+    desk = await real_desk.open()
+    desk.stage.behave = silent
+    stored = [asyncio.create_task(desk.infer(0.3)) for _ in range(8)]
+    await eventually(lambda: len(desk.stage.seen) == 8)
+    await hang(own_server)
+    try:
+        unsent = [asyncio.create_task(desk.infer(0.3)) for _ in range(8)]
+        results = await asyncio.gather(*stored, *unsent)
+        assert {result.status for result in results} == {Status.DEADLINE_EXCEEDED}
+        assert not any(result.reached for result in results[8:])
+        assert all(own_server.url.removeprefix("nats://") in r.message for r in results[8:])
+        assert desk.requester.breakers() == {}
+        after = await desk.infer(0.01)
+        assert "the server, or the link to it, is away" in after.message
+    finally:
+        resume(own_server)
+
+    # Where the server can be heard, it is the stages that do not answer.
+    async def is_open() -> bool:
+        await asyncio.gather(*(desk.infer(0.6) for _ in range(8)))
+        return "open" in desk.requester.breakers().values()
+
+    await eventually(is_open)
+
+
+def bursts(stage: FakeStage, message: Message, features: Features) -> None:
+    stage.fail(features, Status.INTERNAL, "it burst")
+    take(message)
+
+
+async def test_an_open_breaker_names_the_failure_that_opened_it(real_desk: Desk) -> None:
+    desk = await real_desk.open()
+    desk.stage.behave = bursts
+    results = [await desk.infer(5.0) for _ in range(6)]
+    assert results[0].status is Status.INTERNAL
+    assert "circuit breaker is open" in results[-1].message
+    assert results[0].message in results[-1].message

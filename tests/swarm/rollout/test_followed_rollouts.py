@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from typing import Any
 
 import pytest
 from manifests import manifest
-from real_server import Links
-from support.waiting import eventually
+from real_server import Links, cut, hang, resume
+from support.waiting import GENEROUS, eventually
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import InvalidArgument, NotFound, Status
@@ -235,3 +236,29 @@ async def test_what_is_observed_is_reported_and_a_guard_broken_here_stops_at_onc
     scene.rollouts.answered("m", "1", 0.001, Status.OK)
     await eventually(lambda: bool(reports) and reports[-1].total == (Seen(5, 5), Seen(5, 5)))
     assert await scene.versions() == {"1": 200}
+
+
+async def test_what_no_lane_took_and_what_no_server_could_answer_is_no_evidence(
+    scene: Scene, own_server: EmbeddedServer
+) -> None:
+    await scene.begin(plan())
+    scene.state(0.0)
+    followed = scene.rollouts.of("m")
+    assert followed is not None
+    for status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+        scene.rollouts.answered("m", "2", 0.5, status, reached=False)
+    await hang(own_server)
+    try:
+        scene.rollouts.answered("m", "2", 0.5, Status.DEADLINE_EXCEEDED)
+        await asyncio.sleep(0)
+        assert followed.tally.total() == NONE, "the link may be cut without a word"
+    finally:
+        resume(own_server)
+    # The server is there after all, so that it was the version that did not answer.
+    await eventually(lambda: followed.tally.total() == (Seen(1, 1), Seen(1, 1)))
+    cut(scene.link)
+    scene.rollouts.answered("m", "2", 0.5, Status.DEADLINE_EXCEEDED)
+    await eventually(lambda: not scene.link.connected)
+    await scene.link.ready(GENEROUS)
+    await scene.link.flush()
+    assert followed.tally.total() == (Seen(1, 1), Seen(1, 1))

@@ -330,6 +330,47 @@ def test_a_tally_forgets_what_is_no_longer_of_late() -> None:
     assert tally.total() == (Seen(2, 1),)
 
 
+ENDS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=200)
+
+
+@given(ENDS, st.floats(0.0, 100.0))
+def test_what_both_versions_fail_alike_is_no_evidence(
+    ends: list[tuple[bool, bool]], now: float
+) -> None:
+    """Behind a cut link each request fails, whichever version it is for."""
+    tally, alone = Tally(parse_guards("errors<1%,p99<20ms")), Tally(parse_guards("errors<1%"))
+    counted = {True: 0, False: 0}
+    for beside, _ in ends:
+        tally.answered(9.0, True, now, beside=beside)
+        counted[beside] += 1
+        alone.answered(9.0, True, now)
+    assert alone.total() == (Seen(len(ends), len(ends)),), "alone, each failure counts"
+    new = counted[False]
+    expected = Seen() if counted[True] else Seen(new, new)
+    assert tally.total() == tally.recent(now) == (expected, expected)
+
+
+@given(ENDS)
+def test_what_the_new_version_fails_alone_counts_in_full(ends: list[tuple[bool, bool]]) -> None:
+    tally = Tally(parse_guards("errors<1%"))
+    seen = Seen()
+    for beside, bad in ends:
+        tally.answered(0.0, bad and not beside, 3.0, beside=beside)
+        seen += Seen(not beside, bad and not beside)
+    assert tally.total() == (seen,)
+
+
+def test_a_cut_that_is_over_excuses_nothing() -> None:
+    tally = Tally(parse_guards("errors<1%"))
+    tally.answered(9.0, True, 0.0, beside=True)
+    tally.answered(9.0, True, 1.0)
+    assert tally.total() == (Seen(),)
+    for second in range(2, 100):
+        tally.answered(0.1, True, float(second))
+        tally.answered(0.1, False, float(second), beside=True)
+    assert tally.total() == (Seen(98, 98),)
+
+
 def test_a_report_and_a_statement_arrive_as_they_were_sent() -> None:
     report = Report("a", "p1", -1, (Seen(3, 1), Seen()), (Seen(), Seen()))
     assert Report.decode(report.encode()) == report
