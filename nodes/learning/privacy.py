@@ -39,8 +39,11 @@ def private_gradient(
     chosen, errors = features[drawn], head.errors(parameters, features[drawn], labels[drawn])
     # A sample's gradient is the product of (x, 1) and its errors, so is the norm.
     shift = 0.0 if head.bias is None else 1.0
-    lengths = np.sqrt(np.square(chosen).sum(axis=1) + shift) * np.linalg.norm(errors, axis=1)
-    errors = errors * np.minimum(1.0, privacy.clip / np.maximum(lengths, 1e-12))[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.sqrt(np.square(chosen).sum(axis=1) + shift) * np.linalg.norm(errors, axis=1)
+        errors = errors * np.minimum(1.0, privacy.clip / np.maximum(lengths, 1e-12))[:, None]
+    # A sample whose numbers are beyond FP32 has no gradient: it would be that of all others, too.
+    errors[~np.isfinite(errors).all(axis=1)] = 0
     deviation = privacy.noise * privacy.clip
     matrix = chosen.T @ errors + rng.normal(0, deviation, (head.width, head.classes))
     bias = errors.sum(axis=0) + rng.normal(0, deviation, head.classes)

@@ -11,6 +11,7 @@ from nodes.learning.options import LearnOptions
 from nodes.learning.privacy import private_gradient
 from nodes.learning.samples import Samples
 
+MOST_LENGTH = 8.0  # of a sample, in median lengths of all samples
 MOST_JUDGED = 256  # held-out samples that one round's accuracies are measured on
 
 
@@ -58,6 +59,7 @@ class Training:
             )
             self._descent.rate = options.rate / 8 / options.privacy.clip
             return self._descent.step(parameters, gradient)
+        features = tempered(features)
         count = min(options.batch, len(labels))
         chosen = self._rng.choice(len(labels), count, replace=False)
         gradient = self.layout.gradient(parameters, features[chosen], labels[chosen], options.l2)
@@ -77,6 +79,22 @@ class Training:
     def judged(self) -> int:
         """Held-out samples that `accuracy` is measured on."""
         return min(MOST_JUDGED, len(self.samples.held_out[1]))
+
+
+def tempered(features: Array) -> Array:
+    """The samples [n, width], those that are longer than `MOST_LENGTH` times the median as long as
+    that. Others' samples share the step size and the gradient with them: one that is a thousand
+    times as long stops the learning of all."""
+    with np.errstate(over="ignore"):  # a length beyond FP32 is infinite, which is long enough
+        lengths = np.sqrt(np.einsum("nw,nw->n", features, features))
+    there = lengths[lengths > 0]
+    bound = MOST_LENGTH * float(np.median(there)) if len(there) else np.inf
+    long = lengths > bound
+    if not long.any():
+        return features
+    shorter, rows = features.copy(), features[long].astype(np.float64)
+    shorter[long] = rows * (bound / np.linalg.norm(rows, axis=1))[:, None]
+    return shorter
 
 
 def change(before: Mapping[str, Array], after: Mapping[str, Array]) -> Parameters:

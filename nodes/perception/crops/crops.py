@@ -114,8 +114,10 @@ def reduced(image: np.ndarray, box: np.ndarray) -> np.ndarray | None:
 
 
 def cut(image: np.ndarray, box: np.ndarray) -> np.ndarray | None:
-    """The pixels of a box, uint8 [height, width, 3]; None for a box of hardly any. box: left, top,
-    right, bottom as shares of the picture."""
+    """The pixels of a box, uint8 [height, width, 3]; None for a box of hardly any, or of no
+    place. box: left, top, right, bottom as shares of the picture."""
+    if not np.isfinite(box).all():
+        return None
     height, width = image.shape[:2]
     corners = np.clip(box, 0, 1) * np.array([width, height, width, height])
     left, top, right, bottom = np.rint(corners).astype(int)

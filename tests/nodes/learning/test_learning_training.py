@@ -9,7 +9,7 @@ from nodes.config import NodeConfig
 from nodes.learning.head import HeadLayout
 from nodes.learning.options import LearnOptions, Privacy
 from nodes.learning.samples import Samples
-from nodes.learning.training import Training, change
+from nodes.learning.training import Training, change, tempered
 from shards.zoo import digits_training
 from swarm.errors import InvalidArgument
 
@@ -39,6 +39,31 @@ def test_training_learns_the_classes_that_were_taught(options: LearnOptions) -> 
     assert training.accuracy(LAYOUT.fresh()) == 0.0
     assert training.accuracy(after) > 0.9
     assert training.steps == 40
+
+
+@pytest.mark.parametrize("scale", [10.0, 1e3, 1e15, 1e30])
+@pytest.mark.parametrize(
+    "options",
+    [LearnOptions(steps=40), LearnOptions(steps=40, privacy=Privacy(1.0, sampling=0.3))],
+    ids=["plain", "private"],
+)
+def test_one_clients_sample_of_eight_as_long_as_it_likes_stops_no_others_learning(
+    options: LearnOptions, scale: float
+) -> None:
+    training = taught(options)
+    features, labels = training.samples.training  # views of what is kept
+    features[: len(labels) // 8] *= np.float32(scale)
+    *_, after = training.round(LAYOUT.fresh())
+    assert all(np.isfinite(value).all() for value in after.values())
+    assert training.accuracy(after) > 0.9
+
+
+def test_samples_of_usual_lengths_are_trained_on_as_they_are() -> None:
+    features = taught(LearnOptions()).samples.training[0]
+    assert tempered(features) is features
+    assert tempered(features[:0]) is not None
+    zeros = np.zeros((4, 64), np.float32)
+    assert tempered(zeros) is zeros
 
 
 def test_samples_of_one_class_cannot_be_learned() -> None:

@@ -73,6 +73,11 @@ def test_a_box_that_leaves_the_picture_is_cut_at_its_edge_and_a_tiny_one_is_left
     assert np.array_equal(whole, image)
     assert cut(image, np.array([0.5, 0.5, 0.51, 0.9])) is None
     assert cut(image, np.array([0.9, 0.9, 0.1, 0.1])) is None
+    for place in range(4):  # a box of no place is none of its frame's other boxes' business
+        for wrong in (np.nan, np.inf, -np.inf):
+            box = np.array([0.1, 0.1, 0.9, 0.9])
+            box[place] = wrong
+            assert cut(image, box) is None
 
 
 @pytest.mark.integration
