@@ -21,7 +21,7 @@ from nodes.console import ago, duration, err, out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.replay.recorded import Recorded, recorded, recorded_models
 from nodes.replay.recording import Recording, RecordLimits
-from nodes.replay.session import Replay, Session, Step, replay_other, replay_same
+from nodes.replay.session import Replay, Session, Step, replay_each, replay_other, replay_same
 from shards.task import document, lines
 from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.service import FleetWatch
@@ -152,19 +152,14 @@ async def _replayed(
     try:
         for model, of_version in sorted(needed):
             sessions[model, of_version] = await Session.open(client, model, of_version, key)
-        replays = []
-        for each in sorted(chosen, key=lambda each: each.weights):
+
+        async def one(each: Recorded) -> Replay:
             then = sessions[each.model, each.version]
-            try:
-                if version and version != each.version:
-                    other = sessions[each.model, version]
-                    replays.append(await replay_other(other, then, each))
-                else:
-                    replays.append(await replay_same(then, each))
-            except InvalidArgument as error:  # a picture that is none, or that nobody here decodes
-                now, note = version or each.version, str(error)
-                replays.append(Replay(each.id, each.at, now, each.weights, (), note=note))
-        return sorted(replays, key=lambda replay: (replay.at, replay.id))
+            if version and version != each.version:
+                return await replay_other(sessions[each.model, version], then, each)
+            return await replay_same(then, each)
+
+        return await replay_each(chosen, one, version)
     finally:
         for session in sessions.values():
             session.close()

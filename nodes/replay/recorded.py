@@ -61,7 +61,7 @@ async def recorded(
     """The recorded requests of a model, oldest first: all that were kept at `since` or later
     (seconds since 1970), or the one with this id, the mesh's or its client's own.
 
-    Raises `NotFound` where nothing was recorded, `Unavailable`, `DecodeError`.
+    Raises `NotFound` where nothing was recorded, `Unavailable`.
     """
     stream = subjects.record_stream(model)
     audit = await _audit(link, subjects)
@@ -104,7 +104,7 @@ async def _request(
 ) -> Recorded | None:
     """None where the stream's limits have removed it meanwhile."""
     stages: dict[int, Features] = {}
-    times = []
+    times, unread = [], False
     for subject in names:
         try:
             message = await link.request(
@@ -114,12 +114,16 @@ async def _request(
             raise Unavailable(f"stream {stream} does not answer") from None
         if message.status:
             continue
-        features = Features.decode(bytes(message.data))
+        try:
+            features = Features.decode(bytes(message.data))
+        except DecodeError:  # of a hostile process: it was no message of this request
+            unread = True
+            continue
         stages[features.stage] = features
         if at := _TIME.search(message.headers or b""):
             text = at[1].decode()[:MICROSECONDS]
             times.append(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
-    if not stages:
+    if not stages and not unread:
         return None
     at_first = min(times, default=0.0)
     told = audit.get(request, {})

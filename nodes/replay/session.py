@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from shards.errors import ShardsError
 from shards.task import Result, Task
 from shards.task.same import decides_the_same
 from swarm.audit.record import digest_of
-from swarm.errors import NotFound
+from swarm.errors import InvalidArgument, NotFound
 from swarm.learning.weights import Weights
 from swarm.mesh import Mesh
 from swarm.security.sealed import ModelKey
@@ -218,6 +218,25 @@ async def replay_other(session: Session, then: Session, request: Recorded) -> Re
     else:
         otherwise = decides_otherwise(made[-1][0], answer)
     return Replay(request.id, request.at, session.version, 0, tuple(steps), otherwise, found=found)
+
+
+async def replay_each(
+    chosen: Sequence[Recorded], one: Callable[[Recorded], Awaitable[Replay]], version: str = ""
+) -> list[Replay]:
+    """The replay of each request, oldest first. One that cannot be run is none of the others' end:
+    a picture that is none, tensors that a stage does not take or fails on, a question or weights
+    that were not kept; its note says so. version: that requests are run with, "" for their own.
+    A single request's `NotFound` is raised."""
+    replays = []
+    for each in sorted(chosen, key=lambda each: each.weights):  # weight versions only grow
+        try:
+            replays.append(await one(each))
+        except (InvalidArgument, NotFound, ShardsError) as error:
+            if len(chosen) == 1 and isinstance(error, NotFound):
+                raise
+            now, note = version or each.version, str(error)
+            replays.append(Replay(each.id, each.at, now, each.weights, (), note=note))
+    return sorted(replays, key=lambda replay: (replay.at, replay.id))
 
 
 def _alike(made: Mapping[str, np.ndarray], seen: Mapping[str, np.ndarray]) -> bool:
