@@ -59,6 +59,10 @@ class Worker:
             result = work()
         except Exception as error:
             failure = error
+        except BaseException as error:
+            # A library in Rust that panics raises no `Exception`: the thread would end by it, and
+            # all work that comes would wait for ever.
+            failure = RuntimeError(f"{type(error).__name__}: {error}")
         seconds = time.perf_counter() - started
         self.busy_since = 0.0
         try:
