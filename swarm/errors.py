@@ -19,6 +19,7 @@
     │   ├── NotConnected            no connection to a NATS server
     │   │   ├── LinkEnded           it was closed, or has met a defect: none comes back
     │   │   └── NotAdmitted         (Unauthenticated too) one side does not trust the other
+    │   │       ├── ServerTooOld    a server that cannot keep lanes
     │   │       └── SeveralClusters the servers of one list are of more than one
     │   ├── NoResponders            nobody listens on that subject
     │   └── NoLeader                the server that keeps it is away, or a cluster elects
@@ -136,6 +137,12 @@ class LinkEnded(NotConnected):
 class NotAdmitted(Unauthenticated, NotConnected):
     """The server refuses who connects, or the client refuses the server: credentials, key,
     certificate, TLS. To try again does not help; the message names the file and the remedy."""
+
+
+class ServerTooOld(NotAdmitted):
+    """A server of a version that cannot keep lanes; the message names the version that can."""
+
+    status = Status.UNAVAILABLE
 
 
 class SeveralClusters(NotAdmitted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from nodes.cli.options import AskedServers
+from nodes.cli.servers import look_at
 from nodes.console import out, print_json
 from nodes.up.embedded_server import find_binary
 from shards.runtimes.device import Placement, order_of
 from shards.runtimes.memory import free_bytes
 from shards.runtimes.offers import Offer, offers
 from swarm.errors import Unavailable
+from swarm.link.server_version import is_too_old, too_old
 
 # What a command needs beside a device: the module, the command, and how to get it.
 LIBRARIES = (
@@ -26,15 +30,19 @@ LIBRARIES = (
 )
 
 
-def run_doctor(as_json: bool) -> int:
-    """Print the devices; 1 where this machine cannot run any model."""
+async def run_doctor(as_json: bool, servers: AskedServers) -> int:
+    """Print the devices, and the servers where some are given; 1 where this machine cannot run any
+    model, or one of the servers can keep no lanes."""
     found = offers()
     there = [offer.device for offer in found if offer.is_there]
+    looked = await look_at(servers.link("doctor")) if servers.nats else []
     if as_json:
-        print_json(_document(found, there))
+        print_json(_document(found, there) | {"servers": [asdict(each) for each in looked]})
     else:
         _show(found, there)
-    return 0 if there else 1
+        for each in looked:
+            out.print(each.told, markup=False, highlight=False, soft_wrap=True)
+    return 0 if there and not any(each.fault for each in looked) else 1
 
 
 def _document(found: list[Offer], there: list[str]) -> dict[str, Any]:
@@ -44,6 +52,7 @@ def _document(found: list[Offer], there: list[str]) -> dict[str, Any]:
         "memory_free_bytes": free_bytes(),
         "auto": order_of(Placement("auto"), there)[0] if there else None,
         "devices": [asdict(offer) | {"is_there": offer.is_there} for offer in found],
+        "embedded_server": _old_binary(),
         "commands": [
             {"needs": name, "command": command, "is_there": _is_there(name), "install": install}
             for name, command, install in LIBRARIES
@@ -68,6 +77,8 @@ def _show(found: list[Offer], there: list[str]) -> None:
     for name, command, install in LIBRARIES:
         if not _is_there(name):
             out.print(f"{command} needs {name}: {install}", markup=False)
+    if old := _old_binary():
+        out.print(old, markup=False, soft_wrap=True)
     if there:
         out.print(
             f"`swarm-node --device auto` computes on {order_of(Placement('auto'), there)[0]}; "
@@ -76,6 +87,17 @@ def _show(found: list[Offer], there: list[str]) -> None:
         )
     else:
         out.print("no model can run here: pip install 'swarm-mesh[node]'", markup=False)
+
+
+def _old_binary() -> str:
+    """What is wrong with the nats-server of this machine, "" for nothing or where there is none."""
+    try:
+        binary = find_binary()
+        said = subprocess.run([binary, "-v"], capture_output=True, text=True, timeout=10).stdout
+    except (Unavailable, OSError, subprocess.TimeoutExpired):
+        return ""
+    version = said.rpartition(" ")[2].strip().removeprefix("v")
+    return str(too_old(version, binary)) if is_too_old(version) else ""
 
 
 def _is_there(name: str) -> bool:

@@ -21,6 +21,7 @@ from nodes.cli.install_commands import app as install_app
 from nodes.cli.keys_commands import app as keys_app
 from nodes.cli.model_commands import app as model_app
 from nodes.cli.options import (
+    AskedServers,
     ChatOptions,
     DashboardOptions,
     DemoOptions,
@@ -125,19 +126,22 @@ def demo(options: DemoOptions) -> int:
 
 
 def doctor(
+    servers: AskedServers,
     json: Json = False,
     host: bool = option(
         False, "Instead: settings of this machine that cost time, and how to change them."
     ),
-) -> int:
-    """What this machine can run models on, what it lacks, and what to install."""
+) -> int | Ran:
+    """What this machine can run models on, what it lacks, and what to install.
+
+    With --nats: also whether these servers, and those of their cluster, can keep lanes."""
     if host:
         from nodes.cli.host import run_host
 
         return run_host(json)
     from nodes.cli.doctor import run_doctor
 
-    return run_doctor(json)
+    return run_doctor(json, servers)
 
 
 def up(options: UpOptions, target: OwnServers) -> Ran:

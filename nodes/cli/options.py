@@ -98,6 +98,13 @@ class Servers:
 
 
 @dataclass(frozen=True)
+class AskedServers(Servers):
+    """Of a command that looks at servers where it is given some."""
+
+    nats: Nats = ""
+
+
+@dataclass(frozen=True)
 class Target(Servers):
     """The mesh that a command speaks with, and whether it prints JSON."""
 

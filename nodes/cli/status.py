@@ -20,6 +20,7 @@ from nodes.watch.status_table import node_view, status_table
 from swarm.fleet.picture import FleetNode, FleetPicture
 from swarm.fleet.service import FleetWatch
 from swarm.flow.objective import Objective
+from swarm.link.greetings import old_servers
 
 NO_DOCUMENT = (ValueError, TypeError, ArithmeticError, RecursionError)  # of a foreign message
 LAST_NOTES = 4  # events of the server that are shown
@@ -100,8 +101,12 @@ async def run_status(target: Target) -> int:
             now = time.monotonic()
             nodes = [document(node, now) for node in watch.picture.nodes.values()]
         servers = [server for server in watch.servers.values() if _is_server(server)]
+        # A server alone would not have admitted this client.
+        found = await old_servers(client.link) if client.link.home.cluster else []
+        old = [str(each) for each in found]
         if target.json:
             doc: dict[str, Any] = {"mesh": target.mesh, "nodes": nodes}
+            doc |= {"servers_too_old": old} if old else {}
             # "server" alone for readers that know of one
             print_json(doc | ({"server": servers[0], "servers": servers} if servers else {}))
         elif nodes:
@@ -119,6 +124,9 @@ async def run_status(target: Target) -> int:
             out.print(
                 f"no node speaks in mesh {target.mesh!r}: swarm up, or swarm-node --role shard-1 …"
             )
+        if not target.json:
+            for line in old:
+                out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
         return 0 if nodes else 1
 
 

@@ -23,6 +23,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.link import Link, LinkMessage
+from swarm.link.server_version import check_consumer, refused_priorities
 from swarm.subjects import api, kv_get_subject
 
 # Server error numbers (nats-server, server/errors.json).
@@ -198,8 +199,16 @@ async def ensure_consumer(
     """Take the existing consumer with its settings, or create it.
 
     It asks first: a user that may not create consumers uses what is there. look: seconds in which
-    an existing one answers.
+    an existing one answers. Raises `ServerTooOld` where the server knows no priorities of pulls.
     """
+    info = await _take_or_create_consumer(link, stream, config, look)
+    check_consumer(config, stream, info)
+    return info
+
+
+async def _take_or_create_consumer(
+    link: Link, stream: str, config: dict[str, Any], look: float
+) -> dict[str, Any]:
     name = config["durable_name"]
     try:
         return await call(link, api("CONSUMER.INFO", stream, name), timeout=look)
@@ -210,6 +219,8 @@ async def ensure_consumer(
     try:
         return await call(link, create_consumer_subject(stream, config), doc)
     except ApiError as error:
+        if old := refused_priorities(error, stream):
+            raise old from None
         if error.err_code != CONSUMER_EXISTS:
             raise
     return await call(link, api("CONSUMER.INFO", stream, name))

@@ -39,7 +39,7 @@ from swarm.link.asked import Asked, answered
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
-from swarm.link.greetings import check_cluster, check_given, wait_for_better
+from swarm.link.greetings import check_given, check_greeting, wait_for_better
 from swarm.link.parser import Parser, ProtocolError
 from swarm.link.pings import Pings
 from swarm.link.revisions import Revisions
@@ -243,7 +243,7 @@ class Link(asyncio.BufferedProtocol):
             if self.gather.transport is None:
                 self.last_error = "the server closed the connection before the greeting"
                 raise self._early_end(None)
-            check_cluster(self.home, Greeting.of(info), endpoint(self.url))
+            check_greeting(self.home, Greeting.of(info), endpoint(self.url), self.options)
             self._learn({"max_payload": DEFAULT_MAX_PAYLOAD, "domain": ""} | info)
             connect = connect_command(info, self.url, self.options)
             greeted = self._pings.expect()

@@ -27,7 +27,7 @@ class Greeting:
     server: its id. cluster: the name of its cluster, "" for a server alone. peers: addresses of the
     servers that it sees, its own among them; none where it does not tell. leaves: whether it is in
     lame-duck mode: it ends soon, and its JetStream has ended already. stores: whether it has a
-    JetStream.
+    JetStream; domain: of that, "" for none. version: of the server.
     """
 
     server: str = ""
@@ -35,6 +35,8 @@ class Greeting:
     peers: frozenset[str] = frozenset()
     leaves: bool = False
     stores: bool = False
+    domain: str = ""
+    version: str = ""
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Greeting:
@@ -46,6 +48,8 @@ class Greeting:
             frozenset(map(str, peers)) if isinstance(peers, list) else frozenset(),
             bool(info.get("ldm", False)),
             bool(info.get("jetstream", False)),
+            str(info.get("domain", "")),
+            str(info.get("version", "")),
         )
 
 

@@ -26,6 +26,7 @@ from swarm.errors import (
     NotConnected,
     PermissionDenied,
     ResourceExhausted,
+    ServerTooOld,
     SwarmError,
 )
 from swarm.fleet.priorities import PRIMARY
@@ -180,7 +181,7 @@ class Lane:
                     await self._follow_link()
                     self._replenish()
                 except SwarmError as error:
-                    denied = isinstance(error, PermissionDenied)
+                    denied = isinstance(error, PermissionDenied | ServerTooOld)
                     if str(error) != self.waits_for:
                         level = logging.WARNING if denied else logging.INFO
                         log.log(level, "%s: waiting: %s", self._consumer.name, error)

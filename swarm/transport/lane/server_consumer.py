@@ -10,6 +10,7 @@ from typing import Any
 from swarm.clock import ServerClock
 from swarm.errors import ApiError, PermissionDenied
 from swarm.link import Link, jetstream
+from swarm.link.server_version import check_consumer
 from swarm.subjects import api
 
 log = logging.getLogger("swarm.transport.lane")
@@ -144,6 +145,7 @@ class ServerConsumer:
     async def _learn(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         sent = self._now_ns()
         info = await answer
+        check_consumer(self.config, self.stream, info)
         if stamp := info.get("ts"):
             self.clock.sample(sent, self._now_ns(), stamp)
         # Another node may have made or changed the consumer: its settings are the lane's.
