@@ -115,6 +115,7 @@ class Mesh:
         self.socket.on_gone.append(self.statuses.gone)
         if known_peers is None:
             self.routes.look_out = self.statuses.wanted
+            self.routes.flaw = self.statuses.flaw
         self.requester = Requester(self.routes, picker)
         self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
         self._by_service = ServiceRequester(

@@ -12,7 +12,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from nodes.cli.options import AskedServers
+from nodes.cli.options import OwnServers
+from nodes.cli.server_doctor import look_at_mesh
 from nodes.cli.servers import look_at
 from nodes.console import out, print_json
 from nodes.up.embedded_server import find_binary
@@ -30,19 +31,25 @@ LIBRARIES = (
 )
 
 
-async def run_doctor(as_json: bool, servers: AskedServers) -> int:
-    """Print the devices, and the servers where some are given; 1 where this machine cannot run any
-    model, or one of the servers can keep no lanes."""
+async def run_doctor(target: OwnServers) -> int:
+    """Print the devices; where servers are given these too, and what is wrong with what the mesh
+    keeps there. 1 where this machine cannot run any model, one of the servers can keep no lanes,
+    or something is wrong."""
     found = offers()
     there = [offer.device for offer in found if offer.is_there]
-    looked = await look_at(servers.link("doctor")) if servers.nats else []
-    if as_json:
-        print_json(_document(found, there) | {"servers": [asdict(each) for each in looked]})
+    looked = await look_at(target.link("doctor")) if target.nats else []
+    faults = any(each.fault for each in looked)
+    flaws = await look_at_mesh(target) if target.nats and not faults else []
+    if target.json:
+        told = {"servers": [asdict(each) for each in looked]}
+        print_json(_document(found, there) | told | {"flaws": [f.document() for f in flaws]})
     else:
         _show(found, there)
         for each in looked:
             out.print(each.told, markup=False, highlight=False, soft_wrap=True)
-    return 0 if there and not any(each.fault for each in looked) else 1
+        for flaw in flaws:
+            out.print(f"WRONG at the server: {flaw.line}", markup=False, soft_wrap=True)
+    return 0 if there and not faults and not flaws else 1
 
 
 def _document(found: list[Offer], there: list[str]) -> dict[str, Any]:

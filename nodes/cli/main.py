@@ -21,7 +21,6 @@ from nodes.cli.install_commands import app as install_app
 from nodes.cli.keys_commands import app as keys_app
 from nodes.cli.model_commands import app as model_app
 from nodes.cli.options import (
-    AskedServers,
     ChatOptions,
     DashboardOptions,
     DemoOptions,
@@ -126,22 +125,22 @@ def demo(options: DemoOptions) -> int:
 
 
 def doctor(
-    servers: AskedServers,
-    json: Json = False,
+    target: OwnServers,
     host: bool = option(
         False, "Instead: settings of this machine that cost time, and how to change them."
     ),
 ) -> int | Ran:
     """What this machine can run models on, what it lacks, and what to install.
 
-    With --nats: also whether these servers, and those of their cluster, can keep lanes."""
+    With --nats: also whether these servers, and those of their cluster, can keep lanes, and what is
+    wrong with what the mesh keeps there. Exits with 1 where something is."""
     if host:
         from nodes.cli.host import run_host
 
-        return run_host(json)
+        return run_host(target.json)
     from nodes.cli.doctor import run_doctor
 
-    return run_doctor(json, servers)
+    return run_doctor(target)
 
 
 def up(options: UpOptions, target: OwnServers) -> Ran:

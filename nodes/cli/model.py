@@ -18,12 +18,14 @@ from nodes.cli.objective import objective_of, set_objective
 from nodes.cli.options import SignedTarget, Target
 from nodes.cli.planning import read_plan_file
 from nodes.cli.tasks import task_lines, wish_of
+from nodes.cli.upkept import upkept_document, upkept_lines
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.progress import progress
 from nodes.versions.lanes import lanes_maker
 from nodes.versions.sealing import sealed_version
+from nodes.versions.upkeep import upkeep_by_operator
 from shards.decoder_fields import LanguageHints
 from shards.manifest import Manifest, read_dir, write_dir
 from shards.runtimes.memory import need_of
@@ -263,6 +265,7 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
             # Nodes may learn later, and may have no right to make the store of what they learn.
             await Weights(client.link, client.subjects).prepare()
             await ensure_events(client.link, client.subjects)
+            kept = await upkeep_by_operator(client, [info.model])
             raised = await raise_all_replicas(client.link, client.subjects)
         await on_record(client, "push", info.model, info.version)
         if objective is not None:
@@ -276,12 +279,15 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
         if made is not None:
             doc["plan"] = made.document()
         if target.json:
-            print_json(doc | manifest.codecs_doc() | ({"raised": raised} if raised else {}))
+            doc |= upkept_document(kept) | ({"raised": raised} if raised else {})
+            print_json(doc | manifest.codecs_doc())
         else:
             if raised:
                 copies = f"{jetstream.replicas_of(client.link)} servers keep"
                 out.print(f"{copies} what one server kept: {', '.join(raised)}", soft_wrap=True)
             out.print(f"pushed {info.model}@{info.version}; version {serving} serves")
+            for line in upkept_lines(kept):
+                out.print(line, soft_wrap=True, markup=False)
             if made is not None:
                 held = "; frozen: nodes propose no other one" if made.frozen else ""
                 out.print(f"plan {made.number} is in force: {outline(made)}{held}", soft_wrap=True)

@@ -98,13 +98,6 @@ class Servers:
 
 
 @dataclass(frozen=True)
-class AskedServers(Servers):
-    """Of a command that looks at servers where it is given some."""
-
-    nats: Nats = ""
-
-
-@dataclass(frozen=True)
 class Target(Servers):
     """The mesh that a command speaks with, and whether it prints JSON."""
 
@@ -125,7 +118,7 @@ class SignedTarget(Target):
 
 @dataclass(frozen=True)
 class OwnServers(Target):
-    """Of `swarm up`, which starts servers of its own where it is given none."""
+    """Of a command that has no servers where it is given none, or starts its own."""
 
     nats: Nats = ""
 

@@ -14,8 +14,10 @@ import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.model_options import RolloutOptions
 from nodes.cli.options import SignedTarget, Target
+from nodes.cli.upkept import upkept_document, upkept_lines
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, out, print_json
+from nodes.versions.upkeep import upkeep_by_operator
 from swarm.errors import InvalidArgument, NotFound, Untrusted
 from swarm.ids import ulid
 from swarm.model import unknown_model
@@ -123,7 +125,13 @@ async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget)
             previous = await client.registry.promote(name, version, done)
             await on_record(client, "promote", name, version, previous=previous)
             doc = {"model": name, "version": version, "previous": previous}
-            conclude(target.json, doc, f"{name}@{version} serves (was {previous})")
+            kept = await upkeep_by_operator(client, [name])
+            conclude(
+                target.json,
+                doc | upkept_document(kept),
+                f"{name}@{version} serves (was {previous})",
+                *upkept_lines(kept),
+            )
             return
         present = await client.registry.roll_out(name, plan, done)
         await on_record(client, "roll-out", name, version, previous=present, plan=plan.id)

@@ -73,6 +73,18 @@ def objective_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     return [line for _, _, line in sorted(worst.values(), key=lambda entry: entry[1])]
 
 
+def flaw_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each thing that nodes say is wrong with what the mesh keeps at its server; of
+    documents that were read."""
+    told = {
+        (flaw["stream"], flaw["detail"]): f"{flaw['title']}: {flaw['detail']}; an operator mends "
+        f"it: {flaw['mend']}"
+        for doc in nodes
+        for flaw in doc.get("flaws", ())
+    }
+    return [f"WRONG at the server: {line}" for _, line in sorted(told.items())]
+
+
 def _known(node: FleetNode) -> dict[str, Any]:
     stages = list(node.stages)
     first = stages[0] if stages else {}
@@ -115,7 +127,7 @@ async def run_status(target: Target) -> int:
             told = [line for doc in servers for line in server_lines(doc)]
             for line in told:
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
-            for line in objective_lines(nodes):
+            for line in (*flaw_lines(nodes), *objective_lines(nodes)):
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
             for node in watch.picture.nodes.values():
                 for text in node.marks(now).values():

@@ -11,6 +11,7 @@ from nodes.duties.judging import Judging
 from nodes.duties.lane_moves import LaneMoves
 from nodes.duties.standby import Standby
 from nodes.duties.takeover import Takeover
+from nodes.duties.upkeep import Upkeep
 from nodes.duties.wanting import Wanting
 from nodes.planning.places import AutoPlaces
 from nodes.versions.versions import Versions
@@ -43,10 +44,13 @@ class Duties:
         takeover = Takeover(connection, versions.all)
         events.append(takeover.on_event)
         self._wanting = Wanting(connection, versions.all)
+        self._upkeep = Upkeep(connection, versions.all)
+        connection.mesh.routes.flaw = self._upkeep.flaw_of
         self._parts: dict[str, Callable[[], Awaitable[None]]] = {
             "takeover": takeover.run,
             "rollouts": self._judging.run,
             "lane moves": LaneMoves(connection, versions.all).run,
+            "upkeep": self._upkeep.run,
             "weights": versions.loader.follower.run,
         }
         if auto is None:  # else slots are what wants nodes
@@ -78,13 +82,22 @@ class Duties:
         if self._learning is not None:
             own(self._learning.run(), "learning")
 
+    @property
+    def flaws(self) -> str:
+        """What this node knows to be wrong at the server, in words; "" for nothing."""
+        return "; ".join(flaw.line for flaw in self._upkeep.flaws)
+
+    def follow_flaws(self, on_change: Callable[[], None]) -> None:
+        """on_change(): `flaws` says something else from now on."""
+        self._upkeep.on_change = on_change
+
     def desired_state_was_read(self) -> None:
         """A rollout may have begun."""
         self._judging.desired_state_was_read()
 
     def status(self) -> dict[str, Any]:
         """Fields of a status document."""
-        document = self._judging.status() | self._wanting.status()
+        document = self._judging.status() | self._wanting.status() | self._upkeep.status()
         if self._planning is not None:
             document |= self._planning.status()
         return document if self._learning is None else document | self._learning.status()

@@ -16,7 +16,7 @@ from nodes.versions.serving import Serving
 from swarm.errors import SwarmError
 from swarm.periodic import BEAT, beat
 from swarm.subjects import ANY, api
-from swarm.transport.lane import is_due, is_kept, make_anew, stream_config
+from swarm.transport.lane import is_due, is_kept, least_bytes, make_anew, stream_config
 from swarm.transport.lane.moving import TRY_EVERY
 from swarm.transport.source import StageSource
 
@@ -64,7 +64,8 @@ class LaneMoves:
         link, subjects = self._mesh.link, self._mesh.subjects
         info = source.info
         lanes = info.model, info.version, source.stage
-        config = stream_config(subjects, *lanes, lane_options(info, self._config), link.domain)
+        options = lane_options(info, self._config)
+        config = stream_config(subjects, *lanes, options, link.domain)
         stream = source.lanes[ANY].stream
         if stream != config["name"]:  # an older swarm's, which has the lanes of all stages
             config |= {"name": stream, "subjects": [subjects.features_of(info.model, info.version)]}
@@ -72,7 +73,7 @@ class LaneMoves:
             # Another node may have made them anew since.
             if await is_kept(link, subjects.whereabouts(*lanes)):
                 return
-            await make_anew(link, config)
+            await make_anew(link, config, least_bytes(options, source.stage))
         except SwarmError as error:
             log.info("%s: the lost lanes could not be made anew yet: %s", config["name"], error)
             return

@@ -96,7 +96,9 @@ class Node:
             self._status,
             self._duties.desired_state_was_read,
             self._entry.announce,
+            lambda: self._duties.flaws,
         )
+        self._duties.follow_flaws(self._reconciler.look_again)
         if auto is not None:
             auto.on_change = self._reconciler.look_again
         self.became_ready = self._reconciler.became_ready

@@ -33,6 +33,7 @@ class Reconciler:
     """`run` loads and serves the versions that the mesh desires, until its `stop`.
 
     on_read() is called when desired state was read, on_served() when other versions are served.
+    flaws(): what is wrong at the server with what the node needs, in words.
     became_ready: is set once every lane of the first version pulls.
     """
 
@@ -43,7 +44,9 @@ class Reconciler:
         status: StatusPublisher,
         on_read: Callable[[], None],
         on_served: Callable[[], None],
+        flaws: Callable[[], str] = lambda: "",
     ) -> None:
+        self._flaws = flaws
         self.became_ready = asyncio.Event()
         self._mesh = connection.mesh
         self._model = connection.config.model_name
@@ -124,7 +127,8 @@ class Reconciler:
             self._reject(refused)
         else:
             self._rejected = ""
-        why = "; ".join(text for text in (refused[:REASON_LIMIT], waits) if text)
+        said = (refused[:REASON_LIMIT], waits, self._flaws()[:REASON_LIMIT])
+        why = "; ".join(text for text in said if text)
         if not self.became_ready.is_set():
             self._status.become("waiting", why)
         elif self._status.state == "ready":

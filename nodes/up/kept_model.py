@@ -4,6 +4,7 @@ server lost it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Any
 
 import swarm
 from nodes.versions.lanes import lanes_maker
+from nodes.versions.upkeep import Flaw, upkeep_by_operator
 from shards.manifest import read_dir
 from shards.weights.chunks import piece_lengths
 from swarm.errors import LinkEnded, SwarmError
 from swarm.flow.backoff import Backoff
+from swarm.link.kept_stream import MISSING
 from swarm.models.artifacts import Source
 
 log = logging.getLogger("swarm.up")
 
+LOOK_EVERY = 3.0  # seconds between looks at what the server keeps
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds between attempts to put a model back, doubled
 
 
@@ -36,8 +40,8 @@ async def push_to_serve(
 
 
 class KeptModel:
-    """`push()` puts the folder's model into the mesh; `run()` puts it back, after each reconnect,
-    where parts of it are missing.
+    """`push()` puts the folder's model into the mesh; `run()` puts it back where parts of it are
+    missing, after each reconnect and each `LOOK_EVERY` seconds.
 
     folder: made by `shards.manifest.write_dir`. tell(kind, detail): is told when it was put back.
     Raises `ShardsError` for a folder that holds no model.
@@ -50,6 +54,7 @@ class KeptModel:
         self._tell = tell
         self.manifest, _ = read_dir(folder)
         self._document = self.manifest.to_json()
+        self._told: list[Flaw] = []
         self._files = {name: folder / name for name in self.manifest.files()}
 
     @property
@@ -91,10 +96,14 @@ class KeptModel:
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         try:
             while True:
-                await connected.wait()
-                connected.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY):
+                        await connected.wait()
                 try:
-                    await self.put_back()
+                    if connected.is_set():
+                        connected.clear()
+                        await self.put_back()
+                    await self._look()
                     backoff.reset()
                 except LinkEnded:
                     raise
@@ -104,3 +113,17 @@ class KeptModel:
                     await asyncio.sleep(backoff.next())
         finally:
             self._mesh.link.on_up.remove(connected.set)
+
+    async def _look(self) -> None:
+        """Somebody may change what the server keeps while it runs. Raises as `put_back`."""
+        if not self._mesh.link.connected:
+            return
+        kept = await upkeep_by_operator(self._mesh, [self.manifest.model])
+        if any(flaw.text == MISSING for flaw in kept.left):
+            await self.put_back()
+        for flaw in kept.mended:
+            self._tell("mended", {"stream": flaw.stream, "detail": f"{flaw.title}: {flaw.text}"})
+        for flaw in kept.left:
+            if flaw not in self._told:
+                self._tell("flaw", flaw.document() | {"detail": flaw.line})
+        self._told = list(kept.left)

@@ -270,6 +270,10 @@ WANTED = form(
     },
     ("model", "version", "stage", "replicas"),
 )
+FLAW = form(
+    {"stream": text, "title": text, "detail": text, "mend": text, "of": text},
+    ("stream", "title", "detail", "mend"),
+)
 STATUS_FIELDS: dict[str, Reader] = {
     "v": number(),
     "node": name,
@@ -306,6 +310,7 @@ STATUS_FIELDS: dict[str, Reader] = {
     "events": table(COUNT),
     "requests": REQUESTS,
     "slo": rows(SLO),
+    "flaws": rows(FLAW),
     "rollout": ROLLOUT,
     "plans": rows(PLAN),
     "edge": table(COUNT),

@@ -34,6 +34,7 @@ REMEMBER_FOR = 60.0
 # say, and for a listener.
 ANSWER_WITHIN, ASK_WITHIN = 1.0, 0.5
 CURRENT_AFTER = 1.0  # seconds of listening: the nodes were asked, and say a status each second
+MOST_FLAWS, LONGEST_FLAW = 8, 400  # of one node; characters
 MOST_NODES = 4096  # that are known at a time; a member may say any number of names
 
 
@@ -46,6 +47,13 @@ def request_statuses(link: Link, subjects: Subjects, within: float = ANSWER_WITH
             link.publish(subjects.status_request, request_body(within))
 
 
+def _flaw(doc: dict[str, Any]) -> tuple[str, str]:
+    """Raises what a document of another form raises."""
+    text = f"{doc['title']}: {doc['detail']}; an operator mends it: {doc['mend']}"
+    line = "".join(sign if sign.isprintable() else "?" for sign in text[:LONGEST_FLAW])
+    return str(doc.get("of", "")), line
+
+
 class _Heard(NamedTuple):
     """The last status of one node: the node, its stages (model, version, stage), when it came, and
     for how many seconds it holds while no other comes."""
@@ -54,6 +62,7 @@ class _Heard(NamedTuple):
     serves: frozenset[tuple[str, str, int]]
     at: float
     holds: float
+    flaws: tuple[tuple[str, str], ...] = ()  # of what: model@version or "", and in words
 
 
 class StatusListener:
@@ -106,6 +115,17 @@ class StatusListener:
         """Whether the node of this last status is still believed to be there."""
         silent = now - max(heard.at, self._since) >= heard.holds
         return now - heard.at < REMEMBER_FOR and not (self._sid and silent)
+
+    def flaw(self, model: str, version: str) -> str:
+        """What a node says is wrong at the server with what this version needs there; "" where
+        none says so, or nobody listens."""
+        now, of = self._clock(), (f"{model}@{version}", "")
+        for heard in self._nodes.values():
+            if self._is_known(heard, now):
+                for where, text in heard.flaws:
+                    if where in of:
+                        return text
+        return ""
 
     # --- acts -----------------------------------------------------------------------------
 
@@ -166,6 +186,7 @@ class StatusListener:
             )
             left = doc["state"] == "left"
             holds = silent_after(doc)
+            flaws = tuple(map(_flaw, doc.get("flaws", [])[:MOST_FLAWS]))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # no status: it says nothing about a node
         if speaker(message.subject, message.headers) != peer.node:
@@ -174,7 +195,7 @@ class StatusListener:
         if before is None and not self._has_place(peer.node):
             return  # `tend` forgets those that are silent
         if not left:
-            self._nodes[peer.node] = _Heard(peer, serves, self._clock(), holds)
+            self._nodes[peer.node] = _Heard(peer, serves, self._clock(), holds, flaws)
         if before is None or left or before[:2] != (peer, serves):
             self._on_news()
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from swarm.clock import parse_rfc3339
@@ -20,6 +20,7 @@ from swarm.errors import (
     InvalidArgument,
     NoLeader,
     NoResponders,
+    ResourceExhausted,
     Unavailable,
 )
 from swarm.link import Link, LinkMessage
@@ -33,10 +34,12 @@ CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 CONSUMER_FILTER_TAKEN = (10099, 10100)  # a work queue gives a subject to one consumer
 NO_STORE = 10049  # a stream's files cannot be made; also where those of another key are there
-NO_ROOM = (10028, 10047)  # in memory, in files: for the most bytes of a stream
-# A message is refused for want of room: of the account (10002), the server (10023), its memory, its
-# files (10028, 10047), the stream's own bounds, or the disk (10077).
-FULL = (10002, 10023, *NO_ROOM, 10077)
+# For the most bytes of a stream: of the account, in a cluster, in memory, in files. A cluster may say
+# as well that it has no server for it.
+NO_ROOM = (10002, 10023, 10028, 10047)
+NO_PEER_WITH_ROOM, TOO_LITTLE = 10005, "insufficient"
+# A message is refused for want of room: of all that, of the stream's own bounds, or of the disk.
+FULL = (*NO_ROOM, 10077)
 WRONG_REVISIONS = (10071, 10164)  # somebody else stored the key meanwhile
 NO_PEERS = (10005, 10074)  # for so many replicas: too few servers in the cluster, or no cluster
 # In a cluster: no leader, not the leader, a stream or a consumer whose server is away, a store that
@@ -133,7 +136,7 @@ async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
     try:
         return await _take_or_create(link, config)
     except ApiError as error:
-        if error.err_code not in NO_PEERS:
+        if error.err_code not in NO_PEERS or (config.get("max_bytes") and is_no_room(error)):
             raise
         if link.options.replicas:
             raise InvalidArgument(
@@ -150,9 +153,45 @@ async def ensure_bounded_stream(link: Link, config: dict[str, Any]) -> dict[str,
     try:
         return await ensure_stream(link, config)
     except ApiError as error:
-        if error.err_code not in NO_ROOM:
+        if not is_no_room(error):
             raise
     return await ensure_stream(link, config | {"max_bytes": -1})
+
+
+async def within_room(
+    store: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]], config: dict[str, Any], least: int
+) -> dict[str, Any]:
+    """`store(config)`; where the server has not as many bytes to set aside as `max_bytes`, with
+    half of them, and so on. least: bytes, below which the stream is of no use.
+
+    Raises `ResourceExhausted` where there is no room for those, and what `store` raises.
+    """
+    least = max(1, least)  # none would be no bound
+    while True:
+        try:
+            return await store(config)
+        except ApiError as error:
+            if not is_no_room(error):
+                raise
+            if config["max_bytes"] <= least:
+                raise no_room(config, error) from None
+        config = config | {"max_bytes": max(least, config["max_bytes"] // 2)}
+
+
+def no_room(config: Mapping[str, Any], error: ApiError) -> ResourceExhausted:
+    """A refusal for want of room, in words. config: of the stream."""
+    return ResourceExhausted(
+        f"the server has no {config['max_bytes']} bytes to set aside for {config['name']}: let "
+        f"versions go that nobody needs (`swarm model gc`), or raise its "
+        f"`max_{config.get('storage', 'file')}_store` ({error.description})"
+    )
+
+
+def is_no_room(error: ApiError) -> bool:
+    """Whether the server, or its account, has not as many bytes to set aside as were asked for."""
+    if error.err_code == NO_PEER_WITH_ROOM:
+        return TOO_LITTLE in error.description
+    return error.err_code in NO_ROOM
 
 
 async def _take_or_create(link: Link, config: dict[str, Any]) -> dict[str, Any]:

@@ -138,6 +138,8 @@ class Requester:
         result.reached = ok or not request.no_lane
         if is_silence(result) and not request.no_lane:
             self._judge_once_heard(way, admitted, result, attempts.at)
+        if result.status is Status.DEADLINE_EXCEEDED and self._routes.look_out is not None:
+            self._routes.look_out()  # nodes say what is wrong with the lanes
         if ask.session and ok:
             self.seen.saw(session, result.weights)
         elif ask.session and request.was_behind:

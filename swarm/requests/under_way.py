@@ -530,8 +530,12 @@ class UnderWay:
             where = "the first stage, or its lane, had it"
         text = f"no answer inside the budget ({where}, {attempts.number} attempt(s)); "
         text += f"before that: {self._refusal}; " if self._refusal else ""
-        text += "`swarm status` shows which stages have a ready node"
+        info = self.ask.info
+        text += self.way.routes.flaw(info.model, info.version) or LOOK
         return self.ask.failed(DeadlineExceeded(text), attempts.number)
+
+
+LOOK = "`swarm status` shows which stages have a ready node"
 
 
 async def _ready_or_refused(link: Link, pause: float) -> None:

@@ -14,16 +14,23 @@ from swarm.transport.lane import Publisher
 from swarm.wire.codec_choice import AUTO
 
 
+def no_flaw(model: str, version: str) -> str:
+    """Where nobody looks."""
+    return ""
+
+
 class Routes:
     """What all senders and sources of one process share.
 
     placement: which nodes there are, and which of them on this host. look_out(), if any: it is
     worth knowing that soon. codec: the setting by which tensors are coded that go by the server
-    (`swarm.wire.codec_choice.MODES`). clock: seconds."""
+    (`swarm.wire.codec_choice.MODES`). clock: seconds. flaw(model, version): what is known to be
+    wrong at the server with what the version needs there, in words; "" for nothing."""
 
     __slots__ = (
         "clock",
         "codec",
+        "flaw",
         "lender",
         "link",
         "look_out",
@@ -44,6 +51,7 @@ class Routes:
         look_out: Callable[[], None] | None = None,
         codec: str = AUTO,
         clock: Callable[[], float] = time.monotonic,
+        flaw: Callable[[str, str], str] = no_flaw,
     ) -> None:
         self.link = link
         self.subjects = subjects
@@ -54,6 +62,7 @@ class Routes:
         self.look_out = look_out
         self.codec = codec
         self.clock = clock
+        self.flaw = flaw
 
     def over(self, link: Link, publisher: Publisher) -> Routes:
         """The same, over another connection of this process."""
@@ -67,4 +76,5 @@ class Routes:
             self.look_out,
             self.codec,
             self.clock,
+            self.flaw,
         )

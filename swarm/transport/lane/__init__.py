@@ -2,6 +2,7 @@
 
 from swarm.transport.lane.consumer import Lane
 from swarm.transport.lane.depth import Budgets, Depth, depth_for
+from swarm.transport.lane.kept_lanes import kept_dead_letters, kept_lanes, lane_title
 from swarm.transport.lane.message import LaneMessage
 from swarm.transport.lane.moving import is_due, make_anew
 from swarm.transport.lane.publisher import NoPubAck, NotStored, Publisher, may_be_stored
@@ -12,6 +13,7 @@ from swarm.transport.lane.streams import (
     ensure_lanes,
     follow_depth,
     lane_streams,
+    least_bytes,
     make_lanes,
     stream_config,
 )
@@ -38,7 +40,11 @@ __all__ = [
     "follow_depth",
     "is_due",
     "is_kept",
+    "kept_dead_letters",
+    "kept_lanes",
     "lane_streams",
+    "lane_title",
+    "least_bytes",
     "make_anew",
     "make_lanes",
     "may_be_stored",

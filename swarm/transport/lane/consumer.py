@@ -140,6 +140,12 @@ class Lane:
         return self._consumer.copies
 
     @property
+    def made_again(self) -> int:
+        """How often its consumer, or its stream, was found to have vanished and to be there anew,
+        while the server was there."""
+        return self._consumer.made_again
+
+    @property
     def credit(self) -> int:
         """Messages that may be asked for or at work at present."""
         return self._credit.size
@@ -295,6 +301,7 @@ class Lane:
                 log.warning("%s: ack_wait stays as it is: %s", self._consumer.name, error)
 
     def _down(self) -> None:
+        self._consumer.may_be_lost()
         # The server hands out again the messages in hand. An ack of them would reach a stream
         # that may have been made anew, where the numbers mean other messages.
         self._unacked.clear()

@@ -12,11 +12,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from swarm.errors import ApiError, SwarmError
+from swarm.errors import SwarmError
 from swarm.link import Link, jetstream
 from swarm.routing.rendezvous import rendezvous
 from swarm.subjects import api
-from swarm.transport.lane.streams import UNBOUNDED
 
 # Seconds for which a lane is lost before the first node makes it anew, and each further node. A
 # server that restarts takes longer to be back; a node that was first, and moves its own connection,
@@ -34,14 +33,15 @@ def is_due(stream: str, node: str, nodes: Iterable[str], lost_for: float) -> boo
     return lost_for >= FIRST_AFTER + NEXT_AFTER * turn
 
 
-async def make_anew(link: Link, config: dict[str, Any]) -> None:
+async def make_anew(link: Link, config: dict[str, Any], least: int = 0) -> None:
     """Delete the stream whose server is lost, and create it where servers live. config: of the
-    stream. Consumers follow by whoever serves a lane.
+    stream. least: bytes that it holds at least. Consumers follow by whoever serves a lane.
 
     Its numbers begin with the time: when the lost server comes back, it has the old stream under
     the same name for a moment, and an ack for a message of the one must mean none of the other.
 
-    Raises `ApiError`, `Unavailable`, `NotConnected`; it may have worked all the same.
+    Raises `ApiError`, `Unavailable`, `NotConnected`, `ResourceExhausted`; it may have worked all
+    the same.
     """
     name = config["name"]
     config = config | {"first_seq": time.time_ns() // 1000}
@@ -49,9 +49,8 @@ async def make_anew(link: Link, config: dict[str, Any]) -> None:
         # The answer would come from the lost server.
         await jetstream.call(link, api("STREAM.DELETE", name), timeout=DELETE_TIMEOUT)
     create = api("STREAM.CREATE", name)
-    try:
-        await jetstream.call(link, create, config, timeout=CREATE_TIMEOUT)
-    except ApiError as error:
-        if error.err_code not in jetstream.NO_ROOM:
-            raise
-        await jetstream.call(link, create, config | UNBOUNDED, timeout=CREATE_TIMEOUT)
+
+    async def store(config: dict[str, Any]) -> dict[str, Any]:
+        return await jetstream.call(link, create, config, timeout=CREATE_TIMEOUT)
+
+    await jetstream.within_room(store, config, least)

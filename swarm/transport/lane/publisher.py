@@ -20,12 +20,18 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.link import Link, LinkMessage, jetstream
+from swarm.transport.lane.kept_lanes import lane_title
 from swarm.wire.tensors import Part
 
 log = logging.getLogger("swarm.transport.lane")
 
 OnStored = Callable[["SwarmError | None", int], None]  # (error or None, stream sequence)
 ACK_TIMEOUT = 2.0  # seconds, beside the time that large messages take on a slow link
+MENDED = (
+    "nodes that may make streams make it again within seconds, else an operator does: "
+    "`swarm model promote NAME@VERSION`"
+)
+LANE_TOKENS = 7  # swarm.<mesh>.features.<model>.<version>.<stage>.<lane>
 CHECK_AGAIN = 0.25  # seconds between looks at a message that is late and has not left yet
 
 
@@ -107,9 +113,9 @@ class Publisher:
         waiting = self._waiting.pop(message.subject, None)
         if waiting is None:
             return
-        on_stored = waiting[0]
+        on_stored, subject = waiting
         if message.status == b"503":
-            error = NoResponders("no stream takes this lane's messages at present")
+            error = NoResponders(f"{_named(subject)} is missing, or its server is away: {MENDED}")
             self._tell(on_stored, error, 0)
             return
         try:
@@ -177,6 +183,14 @@ class Publisher:
             self._link.on_down.remove(self._down)
             self._link.on_denied.remove(self._denied)
         self._down()
+
+
+def _named(subject: str) -> str:
+    """The lane that has this subject, in words."""
+    tokens = subject.split(".")
+    if len(tokens) != LANE_TOKENS:
+        return f"the lane of {subject}"
+    return lane_title(tokens[3], tokens[4], tokens[5])
 
 
 def lane_error(error: ApiError) -> SwarmError:

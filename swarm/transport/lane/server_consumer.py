@@ -43,6 +43,8 @@ class ServerConsumer:
         self.name: str = config["durable_name"]
         self.clock = clock
         self.copies = 0  # servers that keep it, 0 before it was seen
+        self.made_again = 0  # times that it was found to be another one, on one connection
+        self._created = ""  # when it was, by its server; "" where it may have been lost since
         self._link = link
         self._now_ns = now_ns
         self._provision = provision
@@ -63,6 +65,10 @@ class ServerConsumer:
         """Whether this user may make the consumer, and change its settings."""
         subject = jetstream.create_consumer_subject(self.stream, self.config)
         return self._link.may_call(subject)
+
+    def may_be_lost(self) -> None:
+        """The connection, or its server, was lost: that it is another one then is no news."""
+        self._created = ""
 
     async def ensure(self) -> None:
         """Make the consumer, and its stream, where they do not exist.
@@ -150,5 +156,8 @@ class ServerConsumer:
             self.clock.sample(sent, self._now_ns(), stamp)
         # Another node may have made or changed the consumer: its settings are the lane's.
         self.config["ack_wait"] = info["config"]["ack_wait"]
+        created = str(info.get("created", ""))
+        self.made_again += self._created not in ("", created)
+        self._created = created
         self.copies = 1 + len((info.get("cluster") or {}).get("replicas") or ())
         return info

@@ -3,16 +3,20 @@ one consumer for each lane. Lanes of one stream share its bytes: those of two st
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 from swarm.errors import ApiError, Unavailable
 from swarm.link import Link, jetstream
 from swarm.subjects import ANY, Subjects, api
-from swarm.transport.lane.depth import Depth, changed_depth
+from swarm.transport.lane.depth import FEWEST_LARGE, Depth, changed_depth
 from swarm.transport.lane.pulls import GROUP
 
+log = logging.getLogger("swarm.transport.lane")
+
 NS = 1_000_000_000
+SMALLER = "%s holds %d bytes in place of %d: the server has no more to set aside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,36 @@ class LaneOptions:
     duplicates: float = 30.0
 
 
-UNBOUNDED = {"max_bytes": -1}
+# What nobody may change of a lane's stream, beside what no stream has; and of its consumer.
+FIXED = (
+    "subjects",
+    "retention",
+    "discard",
+    "discard_new_per_subject",
+    "max_age",
+    "duplicate_window",
+    "max_msgs",
+    "max_msg_size",
+    "max_consumers",
+    "no_ack",
+    "deny_delete",
+)
+CONSUMER_FIXED = (
+    "filter_subject",
+    "ack_policy",
+    "max_deliver",
+    "max_ack_pending",
+    "priority_groups",
+    "priority_policy",
+    "deliver_subject",
+    "inactive_threshold",
+    "headers_only",
+    "rate_limit_bps",
+    "max_batch",
+    "max_expires",
+    "max_bytes",
+)
+LEAST_ACK_WAIT, LONGEST_ACK_WAIT = 0.01, 60.0  # seconds; nodes tune it between these
 
 
 def stream_config(
@@ -101,24 +134,76 @@ async def ensure_lanes(
     names = (await jetstream.call(link, api("STREAM.NAMES"), asked)).get("streams") or ()
     if (older := subjects.older_stream(model, version, link.domain)) in names:
         return older  # it has their subjects, and nodes of that swarm may serve still
-    for stage in range(1, stages + 1):
-        config = stream_config(subjects, model, version, stage, options, link.domain)
-        if config["name"] not in names:
-            # The depth and the server's own limit bound it too.
-            await jetstream.ensure_bounded_stream(link, config)
-    await jetstream.ensure_stream(
-        link,
-        {
-            "name": subjects.dead_stream,
-            "subjects": [subjects.dead_all],
-            "storage": "file",
-            "max_msgs": 10_000,
-            "max_bytes": 256 << 20,
-            "max_age": 7 * 24 * 3600 * NS,
-            "discard": "old",
-        },
-    )
+    missing = {
+        stage: config
+        for stage in range(1, stages + 1)
+        if (config := stream_config(subjects, model, version, stage, options, link.domain))["name"]
+        not in names
+    }
+    await _make_streams(link, missing, options)
+    await jetstream.ensure_stream(link, dead_config(subjects))
     return ""
+
+
+def dead_config(subjects: Subjects) -> dict[str, Any]:
+    """The configuration of the stream of dead letters."""
+    return {
+        "name": subjects.dead_stream,
+        "subjects": [subjects.dead_all],
+        "storage": "file",
+        "max_msgs": 10_000,
+        "max_bytes": 256 << 20,
+        "max_age": 7 * 24 * 3600 * NS,
+        "discard": "old",
+    }
+
+
+def least_bytes(options: LaneOptions, stage: int) -> int:
+    """Bytes below which the lanes of a stage are of no use: of a few messages; 0 for no bound."""
+    if not options.stage_bytes:
+        return 0
+    return int(options.stage_bytes[stage - 1] / options.depth * min(options.depth, FEWEST_LARGE))
+
+
+async def _make_streams(
+    link: Link, configs: dict[int, dict[str, Any]], options: LaneOptions
+) -> None:
+    """Make streams, by stage, unless they are there. Where the server has not as many bytes to set
+    aside, all of them hold less: without a bound they would take the room of all others, and one
+    alone at its full size that of the stages behind it.
+
+    Raises `ResourceExhausted` where there is no room for a few messages; `ApiError`, `Unavailable`.
+    """
+    made: set[int] = set()
+    share = 1.0
+    while True:
+        smaller = {
+            stage: config | {"max_bytes": _shared(config["max_bytes"], share, options, stage)}
+            for stage, config in configs.items()
+        }
+        try:
+            for stage, config in smaller.items():
+                store = jetstream.update_stream if stage in made else jetstream.ensure_stream
+                await store(link, config)
+                made.add(stage)
+        except ApiError as error:
+            if not jetstream.is_no_room(error):
+                raise
+            if all(c["max_bytes"] <= least_bytes(options, s) for s, c in smaller.items()):
+                raise jetstream.no_room(config, error) from None
+            share /= 2
+            continue
+        for stage, config in smaller.items():
+            if config["max_bytes"] < configs[stage]["max_bytes"]:
+                wanted = configs[stage]["max_bytes"]
+                log.warning(SMALLER, config["name"], config["max_bytes"], wanted)
+        return
+
+
+def _shared(wanted: int, share: float, options: LaneOptions, stage: int) -> int:
+    if wanted <= 0:
+        return wanted
+    return max(1, least_bytes(options, stage), int(wanted * share))
 
 
 async def lane_streams(
@@ -177,13 +262,14 @@ async def _follow(link: Link, stream: str, messages: int, most: int) -> bool:
     config, held = info["config"], int(info["state"]["messages"])
     if not changed_depth(int(config["max_msgs_per_subject"]), messages, held):
         return False
-    changed = config | {"max_msgs_per_subject": messages}
-    try:
-        await jetstream.update_stream(link, changed | {"max_bytes": most})
-    except ApiError as error:
-        if error.err_code not in jetstream.NO_ROOM:
-            raise
-        await jetstream.update_stream(link, changed | UNBOUNDED)
+    changed = config | {"max_msgs_per_subject": messages, "max_bytes": most}
+
+    async def store(config: dict[str, Any]) -> dict[str, Any]:
+        return await jetstream.update_stream(link, config)
+
+    present = int(config["max_bytes"])
+    least = min(most, present if present > 0 else most // max(1, messages // FEWEST_LARGE))
+    await jetstream.within_room(store, changed, least)
     return True
 
 

@@ -1,0 +1,151 @@
+"""A node's part in keeping what the mesh has at its server: noticed, told, mended.
+
+One node of a version looks at all of its lanes where nodes may make streams, by rendezvous over the
+living ones; where they may not, one node of each stage looks at the lane of that stage, which is
+all that it may see. One node of the mesh looks at what is the whole mesh's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from math import inf
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from nodes.connection.connection import Connection
+from nodes.versions.serving import Serving
+from nodes.versions.upkeep import Flaw, common_of, lanes_of, look, mended, older_stream_is_there
+from swarm.errors import SwarmError
+from swarm.link.kept_stream import KeptStream
+from swarm.periodic import BEAT, beat
+from swarm.routing.rendezvous import rendezvous
+from swarm.subjects import ANY
+from swarm.transport.lane import Lane, lane_title
+from swarm.transport.source import StageSource
+
+log = logging.getLogger("swarm.node")
+
+LOOK_EVERY = 10 * BEAT  # seconds
+MADE_AGAIN = "it was missing on the server, and was made again; what waited in it is asked again"
+
+
+class Upkeep:
+    """`run()` acts until cancelled. flaws: those that this node knows of. on_change: is called when
+    they have changed."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        servings: Callable[[], list[Serving]],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.flaws: list[Flaw] = []
+        self.on_change = on_change
+        self._mesh = connection.mesh
+        self._config = connection.config
+        self._peers = connection.peers
+        self._tell = connection.events.tell
+        self._servings = servings
+        self._made_again: WeakKeyDictionary[Lane, int] = WeakKeyDictionary()
+        self._told: dict[str, float] = {}  # when a stream was told to be mended
+
+    async def run(self) -> None:
+        """Look, tell and mend, until cancelled."""
+        while True:
+            await beat(LOOK_EVERY)
+            try:
+                found = await self._look()
+            except SwarmError as error:
+                log.debug("what the server keeps was not looked at: %s", error)
+                continue
+            self._take(found)
+            self._tell_made_again()
+
+    def status(self) -> dict[str, Any]:
+        """Fields of a status document."""
+        return {"flaws": [flaw.document() for flaw in self.flaws]} if self.flaws else {}
+
+    def flaw_of(self, model: str, version: str) -> str:
+        """What is wrong with what a version needs, in words; "" for nothing that is known."""
+        of = f"{model}@{version}", ""
+        return next((flaw.line for flaw in self.flaws if flaw.where in of), "")
+
+    async def _look(self) -> list[Flaw]:
+        """The flaws that are left, once what this node may mend is mended. Raises `SwarmError`."""
+        found: list[Flaw] = []
+        for serving in self._servings():
+            if serving.servers:
+                where = f"{serving.info.model}@{serving.info.version}"
+                found += await self._mended(await self._lanes(serving), where)
+        if self._leads(self._mesh.subjects.mesh, {peer.node for peer in self._peers.alive()}):
+            found += await self._mended(common_of(self._mesh))
+        return found
+
+    async def _lanes(self, serving: Serving) -> list[KeptStream]:
+        """The lanes that are this node's to look at."""
+        info = serving.info
+        lanes = lanes_of(self._mesh, info, self._config)
+        if not lanes[0].may_mend:
+            return [lanes[s.stage - 1] for s in serving.servers if self._leads_stage(s.source)]
+        nodes: set[str] = set()
+        for stage in range(1, info.last + 1):
+            nodes |= {peer.node for peer in self._peers.serving(info, stage)}
+        if not self._leads(f"{info.model}@{info.version}", nodes):
+            return []
+        return [] if await older_stream_is_there(self._mesh, info) else lanes
+
+    async def _mended(self, kept: list[KeptStream], where: str = "") -> list[Flaw]:
+        flaws = await look(kept, where)
+        if not flaws:
+            return []
+        left = await mended(kept, flaws)
+        streams = {flaw.stream for flaw in left}
+        for flaw in flaws:
+            if flaw.stream not in streams:
+                self._tell_mended(flaw.stream, flaw.title, flaw.text)
+        return left
+
+    def _take(self, found: list[Flaw]) -> None:
+        """Tell what is new, and what somebody else has mended."""
+        before, self.flaws = self.flaws, found
+        for flaw in found:
+            if flaw not in before:
+                log.warning("%s", flaw.line)
+                self._tell("flaw", flaw.document())
+        left = {flaw.stream for flaw in found}
+        for flaw in before:
+            if flaw.stream not in left:
+                self._tell_mended(flaw.stream, flaw.title, flaw.text)
+        if before != found:
+            self.on_change()
+
+    def _tell_made_again(self) -> None:
+        """Of lanes that their own nodes have made again before anybody looked."""
+        for serving in self._servings():
+            info = serving.info
+            for server in serving.servers:
+                lane = server.source.lanes[ANY]
+                seen = self._made_again.get(lane, 0)
+                self._made_again[lane] = lane.made_again
+                if lane.made_again > seen and self._leads_stage(server.source):
+                    title = lane_title(info.model, info.version, server.stage)
+                    self._tell_mended(lane.stream, title, MADE_AGAIN)
+
+    def _tell_mended(self, stream: str, title: str, text: str) -> None:
+        told = time.monotonic()
+        if told - self._told.get(stream, -inf) < LOOK_EVERY * 2:
+            return  # the lane's own node has seen the same
+        self._told[stream] = told
+        log.warning("%s is mended: %s", title, text)
+        self._tell("mended", {"stream": stream, "title": title, "detail": text})
+
+    def _leads_stage(self, source: StageSource) -> bool:
+        peers = self._peers.serving(source.info, source.stage)
+        return self._leads(source.lanes[ANY].stream, {peer.node for peer in peers})
+
+    def _leads(self, what: str, nodes: Collection[str]) -> bool:
+        """Whether it is this one of the nodes that looks."""
+        me = self._peers.node
+        return rendezvous(what, {me, *nodes})[0] == me

@@ -1,0 +1,203 @@
+"""What a mesh keeps at its server, held against what it has to be: looked at, told of, mended.
+
+The lanes of the versions that serve, dead letters, events, keys, model files, weight versions.
+Nodes look all the time, and mend where they may make streams; else an operator's command does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from nodes.config import REPLICATED, NodeConfig
+from nodes.limits import lane_options
+from nodes.versions.lanes import STORAGE_UNDER_RIGHTS
+from swarm.errors import ApiError, NotConnected, PermissionDenied, SwarmError, Unavailable
+from swarm.fleet.events import stream_config as events_config
+from swarm.link import jetstream
+from swarm.link.grants import EVERYTHING
+from swarm.link.kept_stream import CONSUMER_MISSING, MISSING, KeptStream
+from swarm.mesh import Mesh
+from swarm.model import ModelInfo
+from swarm.transport.lane import kept_dead_letters, kept_lanes, lane_streams
+
+log = logging.getLogger("swarm.upkeep")
+
+PUSH = "swarm model push DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something that a mesh keeps at its server, and that is not as it has to be. title: what it
+    is. text: what is wrong. mend: what an operator types. where: of a lane, its model and version;
+    "" where it is the whole mesh's."""
+
+    stream: str
+    title: str
+    text: str
+    mend: str
+    where: str = ""
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        return f"{self.title}: {self.text}; an operator mends it: {self.mend}"
+
+    def document(self) -> dict[str, str]:
+        """JSON types only."""
+        return {
+            "stream": self.stream,
+            "title": self.title,
+            "detail": self.text,
+            "mend": self.mend,
+        } | ({"of": self.where} if self.where else {})
+
+
+def lanes_of(mesh: Mesh, info: ModelInfo, config: NodeConfig) -> list[KeptStream]:
+    """The lanes of a version, as nodes with these settings make them."""
+    options = lane_options(info, config)
+    return kept_lanes(mesh.link, mesh.subjects, info.model, info.version, info.last, options)
+
+
+def common_of(mesh: Mesh) -> list[KeptStream]:
+    """What the whole mesh keeps. Files, keys and weight versions are looked at, and never made
+    empty: what they held is pushed again."""
+    link, subjects = mesh.link, mesh.subjects
+    promote = "swarm model promote NAME@VERSION"
+    return [
+        kept_dead_letters(link, subjects, promote),
+        KeptStream(link, "the stream of events", events_config(subjects), promote),
+        *stores_of(mesh),
+    ]
+
+
+def stores_of(mesh: Mesh) -> list[KeptStream]:
+    """Keys, model files and weight versions."""
+    link, subjects = mesh.link, mesh.subjects
+    config, models, weights = (
+        subjects.config_bucket,
+        subjects.models_bucket,
+        subjects.weights_bucket,
+    )
+    kept = (
+        (
+            "the store of keys (which versions there are, and which serve)",
+            config,
+            "KV",
+            ("$KV.{}.>",),
+        ),
+        ("the store of model files", models, "OBJ", ("$O.{}.C.>", "$O.{}.M.>")),
+        ("the store of weight versions", weights, "KV", ("$KV.{}.>",)),
+    )
+    return [
+        KeptStream(
+            link,
+            title,
+            {"name": f"{kind}_{bucket}", "subjects": [s.format(bucket) for s in names]}
+            | {"allow_direct": True, "allow_rollup_hdrs": True},
+            PUSH,
+            fixed=("subjects", "allow_direct", "allow_rollup_hdrs", "max_age"),
+            is_last_copy=True,
+        )
+        for title, bucket, kind, names in kept
+    ]
+
+
+async def look(kept: Iterable[KeptStream], where: str = "") -> list[Flaw]:
+    """What is wrong at present. What the server says nothing of is left out: it is away, or elects.
+
+    Raises `NotConnected`."""
+    flaws = []
+    for each in kept:
+        try:
+            texts = await each.look()
+        except NotConnected:
+            raise
+        except (Unavailable, ApiError, PermissionDenied) as error:
+            log.debug("%s: %s", each.title, error)
+            continue
+        flaws += [Flaw(each.stream, each.title, text, each.mended_by, where) for text in texts]
+    return flaws
+
+
+async def mended(kept: Sequence[KeptStream], flaws: Sequence[Flaw]) -> list[Flaw]:
+    """Mend what has a flaw and may be mended from here; the flaws that are left. Raises
+    `NotConnected`."""
+    broken = {flaw.stream for flaw in flaws}
+    where = {flaw.stream: flaw.where for flaw in flaws}
+    failed: dict[str, str] = {}
+    for each in kept:
+        if each.stream in broken and each.may_mend:
+            try:
+                await each.mend()
+            except SwarmError as error:
+                log.warning("%s cannot be mended: %s", each.title, error)
+                failed[each.stream] = str(error)
+    found = await look([each for each in kept if each.stream in broken])
+    left = [replace(flaw, where=where[flaw.stream]) for flaw in found]
+    return [
+        replace(flaw, text=f"{flaw.text} ({failed[flaw.stream]})")
+        if flaw.stream in failed
+        else flaw
+        for flaw in left
+    ]
+
+
+async def operators_lanes(mesh: Mesh, info: ModelInfo) -> list[KeptStream]:
+    """The lanes of a version, for an operator: kept as those that are there are, else as
+    `swarm model push` makes them. Raises `SwarmError`."""
+    found = await lane_streams(mesh.link, mesh.subjects, info.model, info.version)
+    storages = [str(stream["config"]["storage"]) for stream in found]
+    usual = "memory" if mesh.link.grants is EVERYTHING else STORAGE_UNDER_RIGHTS
+    config = NodeConfig("gateway", storage=[*storages, usual][0], lanes=REPLICATED)
+    return lanes_of(mesh, info, config)
+
+
+@dataclass(frozen=True, slots=True)
+class Upkept:
+    """What an operator's look has found: flaws that were mended, and those that are left."""
+
+    mended: Sequence[Flaw] = ()
+    left: Sequence[Flaw] = ()
+
+
+async def served_versions(mesh: Mesh, model: str) -> list[ModelInfo]:
+    """The versions of a model that nodes serve, by its desired state. Raises `SwarmError`."""
+    present = await mesh.registry.in_force(model)
+    versions = () if present is None else present.state.versions
+    return [await mesh.registry.info(model, version) for version in dict.fromkeys(versions)]
+
+
+async def upkeep_by_operator(mesh: Mesh, models: Iterable[str], *, mends: bool = True) -> Upkept:
+    """Look at the lanes of these models' versions that serve, and at what is the whole mesh's; mend
+    it where this user `mends`. Where nodes may make streams, those that are missing are theirs: a
+    version that has no node yet has no lanes.
+
+    Raises `SwarmError`."""
+    kept = common_of(mesh)
+    where: dict[str, str] = {}
+    for model in models:
+        for info in await served_versions(mesh, model):
+            if info.generates or await older_stream_is_there(mesh, info):
+                continue
+            lanes = await operators_lanes(mesh, info)
+            kept += lanes
+            where |= {lane.stream: f"{info.model}@{info.version}" for lane in lanes}
+    by_nodes = mesh.link.grants is EVERYTHING
+    flaws = [
+        replace(flaw, where=where.get(flaw.stream, ""))
+        for flaw in await look(kept)
+        if not (by_nodes and flaw.stream in where and flaw.text in (MISSING, CONSUMER_MISSING))
+    ]
+    if not (flaws and mends):
+        return Upkept([], flaws)
+    left = await mended(kept, flaws)
+    streams = {flaw.stream for flaw in left}
+    return Upkept([flaw for flaw in flaws if flaw.stream not in streams], left)
+
+
+async def older_stream_is_there(mesh: Mesh, info: ModelInfo) -> bool:
+    """Whether an older swarm's one stream has the lanes of this version. Raises `SwarmError`."""
+    older = mesh.subjects.older_stream(info.model, info.version, mesh.link.domain)
+    return await jetstream.stream_exists(mesh.link, older)

@@ -1,0 +1,200 @@
+"""A stream that a mesh keeps at its server, held against what it has to be: looked at, and mended.
+
+Somebody may delete it, change it, or pause its consumer while the mesh serves. `look` says what is
+wrong, in words; `mend` makes it again. Whoever may not ask for the stream sees its consumer alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from swarm.errors import ApiError
+from swarm.link import jetstream
+from swarm.link.link import Link
+from swarm.subjects import api
+
+MISSING = "it is missing on the server"
+CONSUMER_MISSING = "its consumer is missing on the server"
+# What no stream of a mesh has unless its configuration says so: the server would take nothing,
+# take it from elsewhere, or change it on its way.
+NEVER = ("sealed", "mirror", "sources", "subject_transform")
+_UNSET: tuple[Any, ...] = (None, False, 0, -1, "", [], {})
+
+
+class LimitFault(NamedTuple):
+    """A limit that somebody has changed. text: in words. right: what the field is to be."""
+
+    text: str
+    field: str
+    right: Any
+
+
+Bounds = Callable[[Mapping[str, Any]], list[LimitFault]]
+Store = Callable[[Link, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+def no_bounds(config: Mapping[str, Any]) -> list[LimitFault]:
+    """Of a stream whose limits are its operator's."""
+    return []
+
+
+def changed_fields(
+    found: Mapping[str, Any], wanted: Mapping[str, Any], names: Collection[str]
+) -> list[str]:
+    """The names of the fields that are not as wanted. A field that says nothing is as one that is
+    not there: the server leaves out, or fills in, what is usual."""
+    return [name for name in names if _value(found, name) != _value(wanted, name)]
+
+
+def _value(config: Mapping[str, Any], name: str) -> Any:
+    value = config.get(name)
+    return None if value in _UNSET else value
+
+
+@dataclass(frozen=True)
+class KeptStream:
+    """title: of what it is, for people, such as "the lane of stage 1 of digits@1". config: as it
+    is made. fixed: fields of it that nobody may change; the others are its operator's. bounds: says
+    what is wrong with its limits. consumer: of its one consumer, None where it has none; its
+    `consumer_bounds` say what is wrong with that. least_bytes: below which it is of no use, where
+    it may be smaller than its configuration says; else 0. republished: what the subjects begin with
+    on which the server may copy what comes, "" where that is its operator's. renewable: what it
+    holds is with others too, so that one that cannot be mended in place is made anew.
+    is_last_copy: what it held is gone with it, so that an empty one is of no use. mended_by: what
+    an operator types.
+    """
+
+    link: Link
+    title: str
+    config: dict[str, Any]
+    mended_by: str
+    fixed: Collection[str] = ("subjects",)
+    bounds: Bounds = no_bounds
+    consumer: dict[str, Any] | None = None
+    consumer_fixed: Collection[str] = ()
+    consumer_bounds: Bounds = no_bounds
+    least_bytes: int = 0
+    republished: str = ""
+    renewable: bool = False
+    is_last_copy: bool = False
+    _names: Collection[str] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_names", tuple(dict.fromkeys((*self.fixed, *NEVER))))
+
+    @property
+    def stream(self) -> str:
+        return str(self.config["name"])
+
+    @property
+    def may_mend(self) -> bool:
+        """Whether this user may make the stream."""
+        return self.link.may_call(api("STREAM.CREATE", self.stream))
+
+    async def look(self) -> list[str]:
+        """What is wrong with it; empty where nothing is. Raises `ApiError`, `Unavailable`,
+        `NotConnected` where the server does not say."""
+        if not self.link.may_call(api("STREAM.INFO", self.stream)):
+            return await self.look_at_consumer()
+        found = await self._found()
+        if found is None:
+            return [MISSING]
+        wrong = [
+            f"its `{name}` is {found.get(name)!r}, not {self.config.get(name)!r}"
+            for name in self._changed(found)
+        ]
+        limits = [fault.text for fault in self.bounds(found)]
+        return [*wrong, *limits, *await self.look_at_consumer()]
+
+    def _changed(self, found: Mapping[str, Any]) -> list[str]:
+        names = changed_fields(found, self.config, self._names)
+        copies = found.get("republish") or {}
+        is_tapped = str(copies.get("dest", "")).startswith(f"{self.republished}.")
+        if self.republished and copies and not is_tapped:
+            names.append("republish")
+        return names
+
+    async def look_at_consumer(self) -> list[str]:
+        """As `look`, of the consumer alone, which its nodes may ask for."""
+        if self.consumer is None:
+            return []
+        try:
+            info = await jetstream.call(
+                self.link, api("CONSUMER.INFO", self.stream, self.consumer["durable_name"])
+            )
+        except ApiError as error:
+            if error.err_code == jetstream.STREAM_NOT_FOUND:
+                return [MISSING]
+            if error.err_code == jetstream.CONSUMER_NOT_FOUND:
+                return [CONSUMER_MISSING]
+            raise
+        found = info["config"]
+        paused = ["its consumer is paused"] if info.get("paused") else []
+        wrong = [
+            f"its consumer's `{name}` is {found.get(name)!r}, not {self.consumer.get(name)!r}"
+            for name in changed_fields(found, self.consumer, self.consumer_fixed)
+        ]
+        return [*paused, *wrong, *(fault.text for fault in self.consumer_bounds(found))]
+
+    async def mend(self) -> None:
+        """Make it as it has to be; what is right with it stays. Raises `ApiError`, `Unavailable`,
+        `NotConnected`, `PermissionDenied`, `ResourceExhausted` where the server has no room."""
+        found = await self._found()
+        if found is not None and not await self._change(found):
+            found = None
+        if found is None and not self.is_last_copy:
+            await self._within_room(jetstream.ensure_stream, self.config)
+        if self.consumer is not None:
+            await self._mend_consumer(self.consumer)
+
+    async def _change(self, found: dict[str, Any]) -> bool:
+        """False where it was deleted, to be made anew."""
+        right = {name: self.config.get(name) for name in self._changed(found)}
+        right |= {fault.field: fault.right for fault in self.bounds(found)}
+        if not right:
+            return True
+        config = {name: value for name, value in (found | right).items() if value is not None}
+        try:
+            await self._within_room(jetstream.update_stream, config, int(found["max_bytes"]))
+        except ApiError:
+            if not self.renewable:
+                raise
+            await jetstream.call(self.link, api("STREAM.DELETE", self.stream))
+            return False
+        return True
+
+    async def _within_room(
+        self, store: Store, config: dict[str, Any], present: int = 0
+    ) -> dict[str, Any]:
+        """present: its bytes at present, of which it loses none."""
+        if not self.least_bytes:
+            return await store(self.link, config)
+        least = max(self.least_bytes, min(present, config["max_bytes"]))
+        return await jetstream.within_room(partial(store, self.link), config, least)
+
+    async def _mend_consumer(self, wanted: dict[str, Any]) -> None:
+        info = await jetstream.ensure_consumer(self.link, self.stream, wanted)
+        name = wanted["durable_name"]
+        if info.get("paused"):
+            await jetstream.call(self.link, api("CONSUMER.PAUSE", self.stream, name), {})
+        found = info["config"]
+        wrong = changed_fields(found, wanted, self.consumer_fixed)
+        if not (wrong or self.consumer_bounds(found)):
+            return
+        try:
+            await jetstream.update_consumer(self.link, self.stream, wanted)
+        except ApiError:
+            await jetstream.delete_consumer(self.link, self.stream, name)
+            await jetstream.ensure_consumer(self.link, self.stream, wanted)
+
+    async def _found(self) -> dict[str, Any] | None:
+        try:
+            info = await jetstream.call(self.link, api("STREAM.INFO", self.stream))
+        except ApiError as error:
+            if error.err_code != jetstream.STREAM_NOT_FOUND:
+                raise
+            return None
+        return dict(info["config"])
