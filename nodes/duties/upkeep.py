@@ -101,10 +101,7 @@ class Upkeep:
         if not flaws:
             return []
         left = await mended(kept, flaws)
-        streams = {flaw.stream for flaw in left}
-        for flaw in flaws:
-            if flaw.stream not in streams:
-                self._tell_mended(flaw.stream, flaw.title, flaw.text)
+        self._tell_gone(flaws, left)
         return left
 
     def _take(self, found: list[Flaw]) -> None:
@@ -114,12 +111,18 @@ class Upkeep:
             if flaw not in before:
                 log.warning("%s", flaw.line)
                 self._tell("flaw", flaw.document())
-        left = {flaw.stream for flaw in found}
-        for flaw in before:
-            if flaw.stream not in left:
-                self._tell_mended(flaw.stream, flaw.title, flaw.text)
+        self._tell_gone(before, found)
         if before != found:
             self.on_change()
+
+    def _tell_gone(self, before: list[Flaw], left: list[Flaw]) -> None:
+        """Of streams that had flaws and have none."""
+        gone: dict[str, list[Flaw]] = {}
+        for flaw in before:
+            if flaw.stream not in {each.stream for each in left}:
+                gone.setdefault(flaw.stream, []).append(flaw)
+        for stream, flaws in gone.items():
+            self._tell_mended(stream, flaws[0].title, "; ".join(flaw.text for flaw in flaws))
 
     def _tell_made_again(self) -> None:
         """Of lanes that their own nodes have made again before anybody looked."""

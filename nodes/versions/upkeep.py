@@ -15,6 +15,7 @@ from nodes.limits import lane_options
 from nodes.versions.lanes import STORAGE_UNDER_RIGHTS
 from swarm.errors import ApiError, NotConnected, PermissionDenied, SwarmError, Unavailable
 from swarm.fleet.events import stream_config as events_config
+from swarm.learning.weights import store_config
 from swarm.link import jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.link.kept_stream import CONSUMER_MISSING, MISSING, KeptStream
@@ -61,8 +62,8 @@ def lanes_of(mesh: Mesh, info: ModelInfo, config: NodeConfig) -> list[KeptStream
 
 
 def common_of(mesh: Mesh) -> list[KeptStream]:
-    """What the whole mesh keeps. Files, keys and weight versions are looked at, and never made
-    empty: what they held is pushed again."""
+    """What the whole mesh keeps. Keys and files are looked at, and never made empty: what they held
+    is pushed again."""
     link, subjects = mesh.link, mesh.subjects
     promote = "swarm model promote NAME@VERSION"
     return [
@@ -75,32 +76,27 @@ def common_of(mesh: Mesh) -> list[KeptStream]:
 def stores_of(mesh: Mesh) -> list[KeptStream]:
     """Keys, model files and weight versions."""
     link, subjects = mesh.link, mesh.subjects
-    config, models, weights = (
-        subjects.config_bucket,
-        subjects.models_bucket,
-        subjects.weights_bucket,
-    )
-    kept = (
-        (
-            "the store of keys (which versions there are, and which serve)",
-            config,
-            "KV",
-            ("$KV.{}.>",),
-        ),
-        ("the store of model files", models, "OBJ", ("$O.{}.C.>", "$O.{}.M.>")),
-        ("the store of weight versions", weights, "KV", ("$KV.{}.>",)),
-    )
+    config, models = subjects.config_bucket, subjects.models_bucket
+    named = {"allow_direct": True, "allow_rollup_hdrs": True}
+    fixed = ("subjects", "allow_direct", "allow_rollup_hdrs", "max_age")
     return [
         KeptStream(
             link,
-            title,
-            {"name": f"{kind}_{bucket}", "subjects": [s.format(bucket) for s in names]}
-            | {"allow_direct": True, "allow_rollup_hdrs": True},
+            "the store of keys (which versions there are, and which serve)",
+            named | {"name": f"KV_{config}", "subjects": [f"$KV.{config}.>"]},
             PUSH,
-            fixed=("subjects", "allow_direct", "allow_rollup_hdrs", "max_age"),
+            fixed=fixed,
             is_last_copy=True,
-        )
-        for title, bucket, kind, names in kept
+        ),
+        KeptStream(
+            link,
+            "the store of model files",
+            named | {"name": f"OBJ_{models}", "subjects": [f"$O.{models}.{k}.>" for k in "CM"]},
+            PUSH,
+            fixed=fixed,
+            is_last_copy=True,
+        ),
+        KeptStream(link, "the store of weight versions", store_config(subjects), PUSH, fixed=fixed),
     ]
 
 

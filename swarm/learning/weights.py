@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +67,27 @@ class StoredLedger:
         return self.ledger
 
 
+def store_config(subjects: Subjects) -> dict[str, Any]:
+    """The configuration of the bucket's stream, as JetStream's API takes it."""
+    bucket = subjects.weights_bucket
+    return {
+        "name": f"KV_{bucket}",
+        "subjects": [f"$KV.{bucket}.>"],
+        "max_msgs_per_subject": KEPT,  # their records' tensors are there, too
+        "storage": "file",
+        "discard": "new",
+        "deny_delete": True,
+        "allow_rollup_hdrs": True,
+        "allow_msg_ttl": True,
+        "allow_direct": True,
+        "republish": {
+            "src": f"$KV.{bucket}.ledger.>",
+            "dest": f"{subjects.root}.weights.>",
+            "headers_only": True,
+        },
+    }
+
+
 class Weights:
     """Reads and writes the weight versions of one mesh's models.
 
@@ -96,8 +118,7 @@ class Weights:
 
     async def prepare(self) -> None:
         """Create the bucket, unless it exists. Raises `Unavailable` where this process may not."""
-        bucket = self._bucket
-        name = f"KV_{bucket}"
+        name = f"KV_{self._bucket}"
         try:
             # A learner may look, where the mesh gives rights, and may not create streams.
             await jetstream.call(self._link, api("STREAM.INFO", name))
@@ -106,25 +127,7 @@ class Weights:
             if error.err_code != jetstream.STREAM_NOT_FOUND:
                 raise
         try:
-            await jetstream.ensure_stream(
-                self._link,
-                {
-                    "name": name,
-                    "subjects": [f"$KV.{bucket}.>"],
-                    "max_msgs_per_subject": KEPT,  # their records' tensors are there, too
-                    "storage": "file",
-                    "discard": "new",
-                    "deny_delete": True,
-                    "allow_rollup_hdrs": True,
-                    "allow_msg_ttl": True,
-                    "allow_direct": True,
-                    "republish": {
-                        "src": f"$KV.{bucket}.ledger.>",
-                        "dest": f"{self._subjects.root}.weights.>",
-                        "headers_only": True,
-                    },
-                },
-            )
+            await jetstream.ensure_stream(self._link, store_config(self._subjects))
         except Unavailable as error:
             raise Unavailable(
                 f"this mesh has no store of weight versions, and it cannot be made from here "

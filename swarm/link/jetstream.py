@@ -34,8 +34,8 @@ CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 CONSUMER_FILTER_TAKEN = (10099, 10100)  # a work queue gives a subject to one consumer
 NO_STORE = 10049  # a stream's files cannot be made; also where those of another key are there
-# For the most bytes of a stream: of the account, in a cluster, in memory, in files. A cluster may say
-# as well that it has no server for it.
+# For the most bytes of a stream: of the account, in a cluster, in memory, in files. A cluster may
+# say as well that it has no server for it.
 NO_ROOM = (10002, 10023, 10028, 10047)
 NO_PEER_WITH_ROOM, TOO_LITTLE = 10005, "insufficient"
 # A message is refused for want of room: of all that, of the stream's own bounds, or of the disk.

@@ -226,7 +226,7 @@ class Outage:
         self.why = ""  # no lane took the last request
         self._probed = 0.0
 
-    def begin(self, sent: float, why: str) -> None:
+    def begin(self, sent: float, why: str = "") -> None:
         """A request that was sent at that moment found no lane."""
         self.why = why
         if self.since is None or sent < self.since:

@@ -109,6 +109,9 @@ class Requester:
         except SwarmError as error:
             if isinstance(error, Unavailable) and self._routes.look_out is not None:
                 self._routes.look_out()  # a node that comes back closes the breaker
+            flaw = self._routes.flaw(ask.info.model, ask.info.version)
+            if flaw and isinstance(error, Unavailable):
+                error = Unavailable(f"{error}: {flaw}")
             refused = ask.failed(error)
             refused.reached = not isinstance(error, Unavailable)
             return refused

@@ -53,7 +53,6 @@ FIXED = (
     "duplicate_window",
     "max_msgs",
     "max_msg_size",
-    "max_consumers",
     "no_ack",
     "deny_delete",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lane_tools import STREAM, SUBJECTS, Bench, Sender
+from lane_tools import SUBJECTS, Bench, Sender
 from real_server import Links
 from support.waiting import eventually
 
@@ -123,9 +123,10 @@ def test_a_node_that_has_just_started_believes_in_the_usual_budget_until_it_has_
 # --- on a real server ---------------------------------------------------------------------
 
 
-async def limits(link: Link) -> tuple[int, int]:
+async def limits(link: Link, stage: int = 1) -> tuple[int, int]:
     """Messages a lane, bytes of the stage's lanes: as the server has them."""
-    config = (await jetstream.call(link, api("STREAM.INFO", STREAM)))["config"]
+    stream = SUBJECTS.stream("m", "1", stage)
+    config = (await jetstream.call(link, api("STREAM.INFO", stream)))["config"]
     return int(config["max_msgs_per_subject"]), int(config["max_bytes"])
 
 
@@ -165,11 +166,26 @@ async def test_a_lane_that_is_full_of_bytes_refuses_as_one_full_of_messages(
 
 
 @pytest.mark.integration
-async def test_where_the_server_has_no_bytes_to_set_aside_lanes_are_bounded_in_messages(
+async def test_where_the_server_has_few_bytes_to_set_aside_lanes_hold_less_and_keep_a_bound(
     server: EmbeddedServer, links: Links
 ) -> None:
     link = await links.connect(server.url)
-    await ensure_lanes(link, SUBJECTS, "m", "1", 1, LaneOptions(100, (1 << 50,)))
-    assert await limits(link) == (100, -1)
-    assert await follow_depth(link, SUBJECTS, "m", "1", Depth(1000, (1 << 50,)))
-    assert await limits(link) == (1000, -1)
+    room = 2 << 30  # of an embedded server's memory
+    wanted = LaneOptions(100, (room, room, 1 << 20))
+    await ensure_lanes(link, SUBJECTS, "m", "1", 3, wanted)
+    made = [await limits(link, stage) for stage in (1, 2, 3)]
+    assert [depth for depth, _ in made] == [100, 100, 100]
+    assert [most for _, most in made] == [room // 4, room // 4, 1 << 18], "all alike"
+    assert await follow_depth(link, SUBJECTS, "m", "1", Depth(1000, (room, room, 1 << 20)))
+    grown = [await limits(link, stage) for stage in (1, 2, 3)]
+    assert all(depth == 1000 and most > 0 for depth, most in grown)
+    assert sum(most for _, most in grown) <= room
+
+
+@pytest.mark.integration
+async def test_a_version_without_room_for_a_few_messages_is_refused_with_what_to_do(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    with pytest.raises(ResourceExhausted, match="swarm model gc"):
+        await ensure_lanes(link, SUBJECTS, "m", "1", 1, LaneOptions(4, (1 << 50,)))
