@@ -223,12 +223,10 @@ class Outage:
 
     def __init__(self) -> None:
         self.since: float | None = None
-        self.why = ""  # no lane took the last request
         self._probed = 0.0
 
-    def begin(self, sent: float, why: str = "") -> None:
+    def begin(self, sent: float) -> None:
         """A request that was sent at that moment found no lane."""
-        self.why = why
         if self.since is None or sent < self.since:
             self.since = sent
             self._probed = sent
@@ -334,8 +332,8 @@ class ModelAdmission:
             self.refused += 1
             self._queue.lost()
             raise Unavailable(
-                f"no lane has taken a request for {now - since:.1f} s, longer than the budget: "
-                + (self._outage.why or "the server, or the link to it, is away")
+                f"no lane has taken a request for {now - since:.1f} s, longer than the "
+                "budget: the server, or the link to it, is away"
             )
         return sends is Sends.ONCE
 
@@ -381,7 +379,7 @@ class ModelAdmission:
             self._queue.lost()
             return
         if no_lane_at is not None:
-            self._outage.begin(no_lane_at, result.message)
+            self._outage.begin(no_lane_at)
         elif self._outage.since is not None:
             self._outage.end()
         seconds = now - admitted.started
