@@ -194,7 +194,10 @@ class NodeConfig:
     )
 
     budget: float = request(
-        5000.0, "Milliseconds for requests that name no budget; edge: for each capture.", unit="ms"
+        5000.0,
+        "For requests that name no budget; edge: for each capture. 5s, 250ms; a number alone is "
+        "milliseconds.",
+        unit="ms",
     )
     quota: float = request(
         0.0, "Requests a second that one client may send to this node; 0: any number.", least=0

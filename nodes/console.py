@@ -94,8 +94,9 @@ LONG_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(text: str) -> float:
-    """Seconds of `50ms`, `2s`, `0.5` (seconds). Raises `InvalidArgument`."""
-    return _seconds(text, {"": 1.0, **UNITS}, "50ms, 2s or 1m")
+    """Seconds of `50ms`, `2s`, `1m`, `0`. A number alone is refused: settings of nodes are in
+    milliseconds, Python's budgets in seconds. Raises `InvalidArgument`."""
+    return 0.0 if text.strip() == "0" else _seconds(text, UNITS, "50ms, 2s or 1m")
 
 
 def long_duration(text: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodes.config import MOVED, NodeConfig
-from swarm.errors import ResourceExhausted
+from swarm.errors import MessageTooLarge
 from swarm.flow.ack_wait import ack_wait_for
 from swarm.link import Link
 from swarm.model import ModelInfo
@@ -46,7 +46,9 @@ class Credit:
 
 
 CREDIT = Credit()
-HEADER_ROOM = 64 * 1024  # bytes for a message's header beside its tensors
+# Bytes for a message's header beside its tensors: ids and names, and a hop of each stage before,
+# of 0.4 KB where the request is traced.
+HEADER_ROOM = 16 * 1024
 
 
 def credit_of(fixed: int, compute: float) -> tuple[int, int]:
@@ -65,12 +67,13 @@ def credit_of(fixed: int, compute: float) -> tuple[int, int]:
 
 
 def check_payload(info: ModelInfo, link: Link) -> None:
-    """Raises `ResourceExhausted` when a cut does not fit into the server's messages."""
+    """Raises `MessageTooLarge` when a cut does not fit into the server's messages."""
     for stage in info.stages:
         needed = stage.message_bytes + HEADER_ROOM
         if needed > link.max_payload:
-            raise ResourceExhausted(
-                f"stage {stage.stage} of {info.model} exchanges {stage.message_bytes} bytes, and "
-                f"this server's max_payload is {link.max_payload}: set `max_payload: {needed}` "
-                "in its configuration, or choose a smaller cut (`swarm model inspect`)"
+            raise MessageTooLarge(
+                f"stage {stage.stage} of {info.model} exchanges {stage.message_bytes} bytes and a "
+                f"header of {HEADER_ROOM} at most, and this server's max_payload is "
+                f"{link.max_payload}: set `max_payload: {needed}` in its configuration, or choose a"
+                " smaller cut (`swarm model inspect`)"
             )

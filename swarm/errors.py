@@ -3,6 +3,7 @@
     SwarmError                      anything this package raises on purpose; has a `status`
     ├── InvalidArgument             the request is wrong: name, shape, datatype, size
     │   ├── DecodeError             bytes that are no message of ours
+    │   ├── MessageTooLarge         more bytes than the server takes in one message
     │   ├── BadAddress              the address of a server, which cannot be one
     │   └── SubjectError            a token that may not stand in a subject
     ├── NotFound                    unknown model, version, artifact
@@ -56,6 +57,10 @@ class SwarmError(Exception):
 
 class InvalidArgument(SwarmError):
     status = Status.INVALID_ARGUMENT
+
+
+class MessageTooLarge(InvalidArgument):
+    """A message has more bytes than the server's max_payload: later it would not fit either."""
 
 
 class DecodeError(InvalidArgument):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 
-from swarm.errors import NotConnected, ResourceExhausted, SwarmError
+from swarm.errors import MessageTooLarge, NotConnected, ResourceExhausted, SwarmError
 from swarm.link import Link
 
 log = logging.getLogger("swarm.node")
@@ -58,9 +57,9 @@ class KeptResults:
         while (at := self._next - self._first) < len(self._kept):
             try:
                 self._link.publish(self._subject, self._kept[at])
-            except ResourceExhausted as error:
-                if error.retry_after != math.inf:
-                    break
+            except ResourceExhausted:
+                break
+            except MessageTooLarge as error:
                 log.warning("a result is not published: %s", error)
                 self.dropped += 1
                 del self._kept[at]

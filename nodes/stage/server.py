@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -371,7 +370,7 @@ class StageServer:
             self._lender.collect()
 
     def _not_sent(self, job: Job, parcel: Parcel, error: SwarmError) -> None:
-        full = isinstance(error, ResourceExhausted) and error.retry_after < inf
+        full = isinstance(error, ResourceExhausted)
         if full:
             # Hold it: this stage's lane fills up in turn, up to the requester, who is refused at
             # once.

@@ -26,6 +26,7 @@ from urllib.parse import SplitResult
 from swarm.addresses import endpoint, split_url, without_credentials
 from swarm.errors import (
     LinkEnded,
+    MessageTooLarge,
     NoResponders,
     NotAdmitted,
     NotConnected,
@@ -377,8 +378,8 @@ class Link(asyncio.BufferedProtocol):
     ) -> None:
         """Write one message; `headers` is a whole `NATS/1.0` block.
 
-        Raises `NotConnected`, or `ResourceExhausted` for a message above the server's
-        limit or when `max_pending` bytes are unsent.
+        Raises `NotConnected`, `MessageTooLarge` above the server's `max_payload`, or
+        `ResourceExhausted` when `max_pending` bytes are unsent.
         """
         transport = self.gather.transport
         if transport is None or not self.connected:
@@ -387,10 +388,10 @@ class Link(asyncio.BufferedProtocol):
         total = size + len(headers)
         if total > self.max_payload:
             # The server would end the connection.
-            raise ResourceExhausted(
-                f"message of {total} bytes; the server accepts {self.max_payload}: raise "
-                "max_payload in its configuration, or choose a smaller cut",
-                retry_after=inf,
+            raise MessageTooLarge(
+                f"a message of {total} bytes, and this server's max_payload is {self.max_payload}: "
+                f"set `max_payload: {total}` or more in its configuration, send fewer rows at once,"
+                " or choose a smaller cut"
             )
         if self._backed_up and transport.get_write_buffer_size() > self.options.max_pending:
             raise ResourceExhausted(

@@ -115,7 +115,7 @@ class InferService:
             task.cancel()
 
     def _respond(self, message: LinkMessage, result: Result) -> None:
-        """Raises `NotConnected`, and `ResourceExhausted` for an answer that is too large."""
+        """Raises `NotConnected`, and `MessageTooLarge`."""
         if not message.reply:
             return
         parts: list[Part]

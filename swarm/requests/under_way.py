@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from swarm.addresses import endpoint
 from swarm.errors import (
     DeadlineExceeded,
     DecodeError,
@@ -22,7 +23,6 @@ from swarm.errors import (
 )
 from swarm.flow.backoff import Backoff
 from swarm.link import Link, LinkMessage
-from swarm.link.session import endpoint
 from swarm.requests.attempts import (
     DEFAULTS,
     AttemptConfig,

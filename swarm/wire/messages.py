@@ -178,7 +178,7 @@ class Result:
     by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
     latency: seconds from sending to this answer, measured by the requester. retry_after: seconds
     after which a request that the requester itself or the first lane refused may be sent again,
-    `math.inf` for what is too large, else 0.0. codec: how the outputs came, "" as the plain bytes.
+    else 0.0. codec: how the outputs came, "" as the plain bytes.
     way, why: where an edge that places its requests had it computed, and for which reason.
     reached: whether a node of the version may have had the request, as its requester knows; a
     failure without that tells nothing of the version.

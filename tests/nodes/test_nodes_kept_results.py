@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +12,7 @@ from support.waiting import eventually
 
 from nodes.edge.kept_results import MOST_KEPT, KeptResults
 from nodes.up.embedded_server import EmbeddedServer
-from swarm.errors import NotConnected, ResourceExhausted
+from swarm.errors import MessageTooLarge, NotConnected
 from swarm.link import Link, LinkOptions
 
 
@@ -32,7 +31,7 @@ class Wire:
         if not self.up:
             raise NotConnected("down")
         if len(data) > self.largest:
-            raise ResourceExhausted("too large", math.inf)
+            raise MessageTooLarge("too large")
         self.written.append(data)
 
     def sync(self) -> asyncio.Future[None]:

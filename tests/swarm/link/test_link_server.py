@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 import pytest
 from real_server import Inbox, Links, hang, resume
 from support.waiting import GENEROUS, eventually
 
 from nodes.up.embedded_server import EmbeddedServer
-from swarm.errors import NoResponders, NotConnected, ResourceExhausted
+from swarm.errors import MessageTooLarge, NoResponders, NotConnected, ResourceExhausted, Status
 from swarm.link import Link, LinkMessage, LinkOptions
 
 pytestmark = pytest.mark.integration
@@ -120,9 +119,9 @@ async def test_a_message_above_the_servers_limit_is_refused_here_and_the_link_su
     inbox = Inbox()
     link.subscribe("a", inbox)
     fits = 100_000 - len(headers)
-    with pytest.raises(ResourceExhausted, match="accepts 100000") as refused:
+    with pytest.raises(MessageTooLarge, match="max_payload: 100001") as refused:
         link.publish("a", b"x" * (fits + 1), headers=headers)
-    assert refused.value.retry_after == math.inf, "it is of no use"
+    assert refused.value.status is Status.INVALID_ARGUMENT, "to send it again is of no use"
     link.publish("a", b"x" * fits, headers=headers)
     await eventually(lambda: len(inbox) == 1)
     assert link.reconnects == 0

@@ -31,7 +31,7 @@ async def faulty(model: str, request: Request) -> Result:
 @pytest.mark.parametrize("body", [IN_JSON, IN_MESSAGEPACK])
 @pytest.mark.parametrize(
     ("answer", "status"),
-    [(too_large, Status.RESOURCE_EXHAUSTED), (faulty, Status.INTERNAL)],
+    [(too_large, Status.INVALID_ARGUMENT), (faulty, Status.INTERNAL)],
 )
 async def test_an_answer_that_cannot_be_sent_or_made_is_a_failure_at_once(
     server: EmbeddedServer, links: Links, answer: Answer, status: Status, body: bytes
