@@ -43,6 +43,10 @@ INLINE_ALONE_BELOW = 0.010
 # Behind that its requester decides, and there is still time to ask again.
 BEHIND_FOR, BEHIND_SHARE = 2.0, 0.5
 MOST_BEHIND = 32  # requests that wait so; one more is told at once
+# Of its budget, from which on the time that a request seems to have lain in the lane is measured
+# again before it counts.
+MATERIAL = 0.05
+MOST_DOUBTED = 64  # requests that take no credit while their age is measured again
 IDLE_RUNS = 1.2  # measured: with 1.0, a busy pipeline's throughput falls by 3 %
 
 
@@ -133,6 +137,7 @@ class Compute:
         self._outcomes = outcomes
         self._loop = asyncio.get_running_loop()
         self._behind: dict[Job, asyncio.TimerHandle] = {}  # they wait for newer weights
+        self._doubted: set[Job] = set()  # they seem too old, and are measured again
         self._waiting = Waiting(
             options.max_batch, options.max_wait, model.batchable, self._dispatch, clock
         )
@@ -148,8 +153,9 @@ class Compute:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a run, for newer weights, or for their picture."""
-        return len(self._waiting.queue) + len(self._behind) + len(self._decoding)
+        """Requests that wait for a run, for newer weights, for their picture, or for their age."""
+        apart = (self._behind, self._decoding, self._doubted)
+        return len(self._waiting.queue) + sum(map(len, apart))
 
     @property
     def running_since(self) -> float:
@@ -161,9 +167,12 @@ class Compute:
     def take(self, delivery: Delivery) -> None:
         """Check the tensors; then run at once, or queue for the thread."""
         features, arrived, age = delivery.features, delivery.received / 1e9, delivery.age
+        budget, least = features.budget_us / 1e6, delivery.least_age
         # The budget began to run when the message was put into the lane.
-        expires = arrived + features.budget_us / 1e6 - age
-        job = Job(delivery, features, expires, arrived, age)
+        ends = arrived + budget - (least or 0.0)
+        job = Job(delivery, features, ends, arrived, age, least is not None)
+        if least is None and age > MATERIAL * budget:
+            delivery.measure_age()
         if self._cancelled.until and job.features.id in self._cancelled:
             self._outcomes.cancelled(job)
             return
@@ -232,7 +241,10 @@ class Compute:
         usual = self._stats.compute.ewma if self._options.start_check else 0.0
         left = job.expires - now
         if left > 0 and left >= usual:
-            return True
+            if job.is_sure or left - job.age > usual:
+                return True
+            self._doubt(job)
+            return False
         self._stats.counters.expired += 1
         spent = job.most_spent(self._stage)
         text = f"the budget ended before stage {self._stage}: most of it, {spent}"
@@ -250,6 +262,26 @@ class Compute:
             return False
         self._begin(job, now)
         return True
+
+    def _doubt(self, job: Job) -> None:
+        """Its budget has ended, if the server's clock was not set since it was read last."""
+        apart = len(self._doubted) < MOST_DOUBTED
+        self._doubted.add(job)
+        if apart:
+            job.delivery.release_credit()
+
+        def measured() -> None:
+            if job not in self._doubted:  # cancelled, or given back
+                return
+            self._doubted.discard(job)
+            job.take_as_new()
+            try:
+                job.delivery.take_credit()
+                self._admit(job)
+            except Exception:
+                self._hand_back(job)
+
+        job.delivery.measure_age(measured)
 
     def _begin(self, job: Job, now: float) -> None:
         job.started, job.idle_since = now, self._ended
@@ -420,7 +452,9 @@ class Compute:
             self._behind.pop(job).cancel()
         decoding = [job for job in self._decoding if job.features.id == request_id]
         self._decoding.difference_update(decoding)
-        for job in (*self._waiting.take_out(request_id), *behind, *decoding):
+        doubted = [job for job in self._doubted if job.features.id == request_id]
+        self._doubted.difference_update(doubted)
+        for job in (*self._waiting.take_out(request_id), *behind, *decoding, *doubted):
             self._outcomes.cancelled(job)
         for token, batch in self._running.items():
             if all(job.features.id in self._cancelled for job in batch):
@@ -428,9 +462,10 @@ class Compute:
 
     def take_all_waiting(self) -> list[Job]:
         """The jobs that wait; they are not run."""
-        decoding = list(self._decoding)
+        apart = [*self._decoding, *self._doubted]
         self._decoding.clear()
-        return [*self._waiting.take_all(), *self._take_behind(), *decoding]
+        self._doubted.clear()
+        return [*self._waiting.take_all(), *self._take_behind(), *apart]
 
     def _take_behind(self) -> list[Job]:
         for timer in self._behind.values():

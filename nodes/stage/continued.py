@@ -25,6 +25,7 @@ class Continued:
     __slots__ = ("_before", "_on_end", "fast", "features", "received")
 
     age = 0.0
+    least_age = 0.0
     times_delivered = 1
 
     def __init__(
@@ -40,6 +41,11 @@ class Continued:
     @property
     def ended(self) -> bool:
         return self._before.ended
+
+    def measure_age(self, then: Callable[[], None] | None = None) -> None:
+        """See `Delivery.measure_age`: it is known."""
+        if then is not None:
+            then()
 
     def go_on(self) -> Delivery:
         """Another stage of this node continues: the message of the first one, for it to take."""

@@ -15,19 +15,21 @@ from swarm.wire.messages import Features
 class Job:
     """One request in hand.
 
-    expires, arrived: `time.monotonic()`. age: seconds in the lane before it arrived. queue_us:
-    microseconds from the lane to the run, without decode_us: those in which its picture was
-    decoded. inputs: of its run; `features` keeps what came. shape: shapes of its tensors but for
-    axis 0; requests of equal shape run together. started: `time.monotonic()`, when its run began.
-    idle_since: when the run before that ended. sending: its result under way to the next stage.
-    ended: its work here is over.
+    arrived, ends: `time.monotonic()`; when its budget ends, without the time in the lane until that
+    is proven. age: seconds in the lane before it arrived, as far as is known. is_sure: whether they
+    are proven, and count against the budget. queue_us: microseconds from the lane to the run,
+    without decode_us: those in which its picture was decoded. inputs: of its run; `features` keeps
+    what came. shape: shapes of its tensors but for axis 0; requests of equal shape run together.
+    started: `time.monotonic()`, when its run began. idle_since: when the run before that ended.
+    sending: its result under way to the next stage. ended: its work here is over.
     """
 
     delivery: Delivery
     features: Features
-    expires: float
+    ends: float
     arrived: float
     age: float
+    is_sure: bool = True
     queue_us: int = 0
     decode_us: int = 0
     started: float = 0.0
@@ -39,6 +41,23 @@ class Job:
 
     def __post_init__(self) -> None:
         self.inputs = self.features.tensors
+
+    @property
+    def expires(self) -> float:
+        """`time.monotonic()` when its budget ends."""
+        if not self.is_sure and (least := self.delivery.least_age) is not None:
+            self._count(least)
+        return self.ends
+
+    def take_as_new(self) -> None:
+        """Nobody can tell how long it lay in the lane: none of it counts."""
+        if not self.is_sure:
+            self._count(self.delivery.least_age or 0.0)
+
+    def _count(self, least: float) -> None:
+        self.is_sure = True
+        self.ends -= least
+        self.age = max(least, self.delivery.age)
 
     @property
     def batch_wait_us(self) -> int:

@@ -17,10 +17,11 @@ from nodes.stage.selftest import Known
 from nodes.stage.server import StageAudit, StageServer
 from nodes.versions.loaded import Loaded
 from shards.runtimes.load import StageRuntime
-from swarm.clock import ServerClock
+from swarm.clock import ServerClock, Step
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import Where
 from swarm.link import LinkMessage
+from swarm.model import ModelInfo
 from swarm.transport.source import SourceOptions
 
 log = logging.getLogger("swarm.node")
@@ -55,10 +56,11 @@ def link_rate(servers: Iterable[StageServer]) -> float:
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What the stages of a node share. on_behind(model, version, n): a request asks for weight
-    version n, which is not here yet. is_crowded: as for `StageServer`."""
+    version n, which is not here yet. is_crowded: as for `StageServer`. on_step(info, stage, step):
+    the clock of the server that leads the stage's stream was set."""
 
     connection: Connection
-    clock: ServerClock
+    on_step: Callable[[ModelInfo, int, Step], None]
     on_behind: Callable[[str, str, int], None]
     audit: StageAudit | None
     is_crowded: Callable[[], bool]
@@ -193,7 +195,7 @@ def _server(
         credit=credit,
         most_credit=most_credit,
         lanes=lane_options(info, config),
-        clock=shared.clock,
+        clock=ServerClock(partial(shared.on_step, info, stage)),
     )
     # Several stages on one loop would wait for each other.
     alone = len(loaded.stages) == 1

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from nodes.connection.connection import Connection
 from nodes.stage.server import StageAudit, StageServer
 from nodes.versions.asked_models import AskedModels
+from nodes.versions.clock_news import ClockNews
 from nodes.versions.generating import serving_of
 from nodes.versions.kept_times import KeptTimes
 from nodes.versions.loaded import Loaded
@@ -18,7 +19,6 @@ from nodes.versions.loader import Loader
 from nodes.versions.refused_versions import RefusedVersions
 from nodes.versions.serving import Serving, Shared
 from shards.errors import ShardsError
-from swarm.clock import ServerClock
 from swarm.errors import ApiError, InvalidArgument, NotFound, SwarmError, Unavailable
 from swarm.fleet.placement import Served
 from swarm.fleet.warm_pool import ROLE as WARM
@@ -81,8 +81,9 @@ class Versions:
         self._node = connection.id
         self._on_desired = on_desired
         self._times = times
+        news = ClockNews(connection.id, connection.peers.serving, connection.events.tell)
         self._shared = Shared(
-            connection, ServerClock(), self.loader.follower.behind, audit, self._is_crowded
+            connection, news.stepped, self.loader.follower.behind, audit, self._is_crowded
         )
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._waiting: set[str] = set()  # versions of which some lane has not pulled yet

@@ -27,7 +27,8 @@ class Greeting:
     server: its id. cluster: the name of its cluster, "" for a server alone. peers: addresses of the
     servers that it sees, its own among them; none where it does not tell. leaves: whether it is in
     lame-duck mode: it ends soon, and its JetStream has ended already. stores: whether it has a
-    JetStream; domain: of that, "" for none. version: of the server.
+    JetStream; domain: of that, "" for none. version: of the server. name: which its operator gave
+    it, or it made up.
     """
 
     server: str = ""
@@ -37,6 +38,7 @@ class Greeting:
     stores: bool = False
     domain: str = ""
     version: str = ""
+    name: str = ""
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Greeting:
@@ -50,6 +52,7 @@ class Greeting:
             bool(info.get("jetstream", False)),
             str(info.get("domain", "")),
             str(info.get("version", "")),
+            str(info.get("server_name", "")),
         )
 
 

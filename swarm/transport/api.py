@@ -130,7 +130,17 @@ class Delivery(Protocol):
 
     @property
     def age(self) -> float:
-        """Seconds on the way, and in the lane."""
+        """Seconds on the way, and in the lane, as far as is known."""
+        ...
+
+    @property
+    def least_age(self) -> float | None:
+        """Seconds that it surely was on the way: a budget is ended by these alone. None while that
+        is not known."""
+        ...
+
+    def measure_age(self, then: Callable[[], None] | None = None) -> None:
+        """Make `least_age` known; then() is called when it is, or cannot be known."""
         ...
 
     @property

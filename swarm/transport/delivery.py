@@ -169,6 +169,16 @@ class BaseDelivery(ABC):
         self.features = features
         self.opened: Opened = []
 
+    @property
+    @abstractmethod
+    def least_age(self) -> float | None:
+        """See `Delivery.least_age`."""
+
+    def measure_age(self, then: Callable[[], None] | None = None) -> None:
+        """See `Delivery.measure_age`."""
+        if then is not None:
+            then()
+
     def intact(self) -> bool:
         """Whether the shared memory of the tensors is still what was lent."""
         return not self.opened or self._desk.lender.intact(self.opened)
@@ -224,6 +234,15 @@ class LaneDelivery(BaseDelivery):
         return self._message.age
 
     @property
+    def least_age(self) -> float | None:
+        """See `Delivery.least_age`."""
+        return self._message.least_age
+
+    def measure_age(self, then: Callable[[], None] | None = None) -> None:
+        """See `Delivery.measure_age`."""
+        self._message.measure_age(then)
+
+    @property
     def ended(self) -> bool:
         return self._message.ended
 
@@ -268,6 +287,11 @@ class FastDelivery(BaseDelivery):
         self.age = message.age
         self.received = message.received
         self.direct = message.direct
+
+    @property
+    def least_age(self) -> float:
+        """See `Delivery.least_age`: its way was timed by this host's clock, or not at all."""
+        return self.age
 
     def release_credit(self) -> None:
         """There is no credit in fast mode."""

@@ -13,11 +13,19 @@ from nodes.watch.fields import one_line
 from swarm.subjects import TOKEN
 
 MOST_EVENTS = 1000
-ECHO = 5000  # ms in which a node and its peers tell of the same
+ECHO = 5000  # ms in which several nodes tell of the same
 LONGEST_DETAIL = 400  # characters
 BAD = frozenset({"died", "duplicate", "store-full", "store-gone", "server-start-failed"})
 WARN = frozenset(
-    {"suspected", "took-over", "rejected", "watchdog", "server-restarted", "rolled-back"}
+    {
+        "suspected",
+        "took-over",
+        "rejected",
+        "watchdog",
+        "server-restarted",
+        "rolled-back",
+        "clock-stepped",
+    }
 )
 GOOD = frozenset({"gave-back", "refuted", "returned", "put-back", "rolled-out"})
 ABOUT_OTHERS = frozenset(

@@ -31,7 +31,7 @@ GOSSIP_EVENTS = ("joined", "left", "suspected", "refuted", "died", "returned", "
 TOLD_EVENTS = (
     *GOSSIP_EVENTS,
     "took-over", "gave-back", "rejected", "routing", "watchdog", "learning", "audit", "slo",
-    "rolled-out", "rolled-back", "planned", "proposed",
+    "rolled-out", "rolled-back", "planned", "proposed", "clock-stepped",
 )  # fmt: skip
 OUTCOMES = ("served", "failed", "expired", "refused", "cancelled", "dead_lettered", "redelivered")
 PLACED, MOST_PLACED = ("edge", "split", "core"), 8

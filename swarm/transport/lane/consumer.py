@@ -32,6 +32,7 @@ from swarm.errors import (
 from swarm.fleet.priorities import PRIMARY
 from swarm.flow.latency import LatencyWindow
 from swarm.link import Link, LinkMessage
+from swarm.transport.lane.ages import Ages
 from swarm.transport.lane.credit import Credit
 from swarm.transport.lane.link_speed import LinkSpeed
 from swarm.transport.lane.message import ACK, ACK_AND_NEXT, IN_PROGRESS, LaneMessage
@@ -63,10 +64,10 @@ class Lane:
     config: the consumer's configuration (`swarm.transport.lane.streams.consumer_config`).
     provision: makes sure that the stream exists (`ensure_lanes`). credit: messages asked for plus
     at work; it follows the rate of messages up to max_credit, and is less behind a slow link.
-    clock: the server's, if it is shared. message_bytes: of a message, as far as it is known before
-    the first. is_kept(): whether any server of a cluster has the lane. now(): seconds, monotonic.
-    lost_at: since when no server has it, by `now`; 0.0 while one has. waits_for: why it does not
-    pull at present, "" while it does.
+    clock: of the server that leads the stream, where lanes of the stream share it. message_bytes:
+    of a message, as far as it is known before the first. is_kept(): whether any server of a cluster
+    has the lane. now(): seconds, monotonic. lost_at: since when no server has it, by `now`; 0.0
+    while one has. waits_for: why it does not pull at present, "" while it does.
 
     Its arguments are many because four of them describe the consumer at the server, which all nodes
     of the lane share, and four this node's part in it. Its attributes are eighteen: six that
@@ -99,9 +100,9 @@ class Lane:
         self.holding = LatencyWindow()  # seconds from arrival to the end of the work
         self._now = now
         self._now_ns = nanoseconds(now)
-        self._consumer = ServerConsumer(
-            link, stream, config, provision, clock or ServerClock(), self._now_ns
-        )
+        clock = clock or ServerClock()
+        self._consumer = ServerConsumer(link, stream, config, provision, clock, self._now_ns)
+        self._ages = Ages(clock, self._consumer.read_clock)
         self._credit = Credit(credit, max_credit)
         self._pulls = Pulls(
             self._consumer.pulled_at,
@@ -168,6 +169,15 @@ class Lane:
 
     async def run(self) -> None:
         """Provision, pull, keep alive; again after each reconnect. Ends by `drain()`."""
+        measuring = asyncio.create_task(self._ages.run(), name=f"ages of {self._consumer.name}")
+        measuring.add_done_callback(lambda task: self._renew.set())
+        try:
+            await self._run(measuring)
+        finally:
+            measuring.cancel()
+            await asyncio.wait([measuring])
+
+    async def _run(self, measuring: asyncio.Task[None]) -> None:
         self._sid = self.link.subscribe(self._pulls.inbox, self._receive)
         self.link.on_down.append(self._down)
         self.link.on_up.append(self._renew.set)
@@ -176,6 +186,8 @@ class Lane:
         try:
             while not self._stopping:
                 self._renew.clear()
+                if measuring.done():
+                    measuring.result()  # a defect, which ends the lane
                 try:
                     if self.overdue > overdue and not self.lost_at:
                         # The loop is so busy that even keeping alive comes too late.
@@ -255,11 +267,12 @@ class Lane:
         self._pulls.set_priority(priority)
 
     async def refresh(self) -> None:
-        """Sample the server's clock again, and take over changed settings.
+        """Read the clock of the stream's leader again, and take over changed settings.
 
-        Raises `ApiError`, `Unavailable`, `NotConnected`.
+        Raises `ApiError`, `Unavailable`, `NotConnected`, `DecodeError`.
         """
         self.pending = await self._consumer.refresh()
+        self._ages.measure()
         await self._follow_link()
 
     def suit(self, nodes: int) -> None:
@@ -285,11 +298,11 @@ class Lane:
     async def _follow_link(self) -> None:
         """Let the credit and `ack_wait` follow the link. Raises as `refresh`."""
         speed, trips = self._link_speed, 0
-        speed.saw_round_trip(self._consumer.clock.round_trip)
+        speed.saw_round_trip(self._consumer.round_trip)
         while speed.needs_trips and trips < MOST_TRIPS:
             trips += 1
             self.pending = await self._consumer.refresh()
-            speed.saw_round_trip(self._consumer.clock.round_trip)
+            speed.saw_round_trip(self._consumer.round_trip)
         self._credit.bound(speed.credit(self.holding.ewma))
         if (wanted := self.link_wait) > self.ack_wait:
             speed.asks_for(wanted)
@@ -459,7 +472,15 @@ class Lane:
 
     def age(self, message: LaneMessage) -> float:
         """See `LaneMessage.age`."""
-        return self._consumer.clock.age(message.stored, message.received) / 1e9
+        return self._ages.age(message)
+
+    def least_age(self, message: LaneMessage) -> float | None:
+        """See `LaneMessage.least_age`."""
+        return self._ages.least(message)
+
+    def measure_ages(self, then: Callable[[], None] | None) -> None:
+        """See `LaneMessage.measure_age`."""
+        self._ages.measure(then)
 
     def has(self, message: LaneMessage) -> bool:
         """See `LaneMessage.ended`."""

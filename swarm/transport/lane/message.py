@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from swarm.errors import DecodeError
@@ -14,6 +15,8 @@ class Keeper(Protocol):
     """The lane that a message came from, as far as the message needs it."""
 
     def age(self, message: LaneMessage) -> float: ...
+    def least_age(self, message: LaneMessage) -> float | None: ...
+    def measure_ages(self, then: Callable[[], None] | None) -> None: ...
     def has(self, message: LaneMessage) -> bool: ...
     def release_credit(self, message: LaneMessage, at_ns: int) -> None: ...
     def take_credit(self, message: LaneMessage) -> None: ...
@@ -59,8 +62,17 @@ class LaneMessage:
 
     @property
     def age(self) -> float:
-        """Seconds between its storage in the lane and its arrival here."""
+        """Seconds between its storage in the lane and its arrival here, as far as is known."""
         return self._keeper.age(self)
+
+    @property
+    def least_age(self) -> float | None:
+        """Seconds that it surely lay in the lane; None while that is not known."""
+        return self._keeper.least_age(self)
+
+    def measure_age(self, then: Callable[[], None] | None = None) -> None:
+        """Make `least_age` known; then() is called when it is, or cannot be known."""
+        self._keeper.measure_ages(then)
 
     @property
     def ended(self) -> bool:

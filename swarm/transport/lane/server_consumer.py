@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from swarm.clock import ServerClock
-from swarm.errors import ApiError, PermissionDenied
+from swarm.clock import RESAMPLE_AFTER, ServerClock, asleep
+from swarm.errors import ApiError, DecodeError, PermissionDenied
 from swarm.link import Link, jetstream
 from swarm.link.server_version import check_consumer
 from swarm.subjects import api
@@ -26,7 +26,8 @@ class ServerConsumer:
 
     config: its configuration (`swarm.transport.lane.streams.consumer_config`). provision: makes
     its stream; what it returns is the stream that has the lane instead, "" for none.
-    clock: the server's clock, which every answer about the consumer is a sample of.
+    clock: of the server that leads the stream. round_trip: seconds of the shortest answer of late;
+    0.0 before the first.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class ServerConsumer:
         self.copies = 0  # servers that keep it, 0 before it was seen
         self.made_again = 0  # times that it was found to be another one, on one connection
         self._created = ""  # when it was, by its server; "" where it may have been lost since
+        self.round_trip = 0.0
+        self._trip_at = 0  # ns
         self._link = link
         self._now_ns = now_ns
         self._provision = provision
@@ -129,6 +132,21 @@ class ServerConsumer:
         info = await self._learn(jetstream.call(self._link, subject))
         return int(info.get("num_pending", 0))
 
+    async def read_clock(self) -> None:
+        """Sample the clock of the stream's leader, where this user may.
+
+        Raises `ApiError`, `Unavailable`, `NotConnected`, `DecodeError`.
+        """
+        if self.copies <= 1:
+            await self.refresh()
+            return
+        # Of several copies, one server leads the stream, and perhaps another one the consumer.
+        subject = api("STREAM.INFO", self.stream)
+        if self._link.may_call(subject):
+            sent = self._now_ns()
+            info = await jetstream.call(self._link, subject)
+            self._sample(sent, self._now_ns(), info)
+
     async def set_ack_wait(self, seconds: float) -> None:
         """Change `ack_wait` for all nodes, where this user may.
 
@@ -151,13 +169,30 @@ class ServerConsumer:
     async def _learn(self, answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         sent = self._now_ns()
         info = await answer
+        received = self._now_ns()
         check_consumer(self.config, self.stream, info)
-        if stamp := info.get("ts"):
-            self.clock.sample(sent, self._now_ns(), stamp)
+        self._saw_trip(received - sent, received)
         # Another node may have made or changed the consumer: its settings are the lane's.
         self.config["ack_wait"] = info["config"]["ack_wait"]
         created = str(info.get("created", ""))
         self.made_again += self._created not in ("", created)
         self._created = created
         self.copies = 1 + len((info.get("cluster") or {}).get("replicas") or ())
+        if self.copies == 1:  # the server that keeps the consumer keeps the stream
+            self._sample(sent, received, info)
         return info
+
+    def _saw_trip(self, trip: int, now: int) -> None:
+        old = now - self._trip_at > RESAMPLE_AFTER * 1e9
+        if not self.round_trip or old or trip / 1e9 <= self.round_trip:
+            self.round_trip, self._trip_at = trip / 1e9, now
+
+    def _sample(self, sent: int, received: int, info: dict[str, Any]) -> None:
+        """info: what the stream's leader answered."""
+        if not (stamp := info.get("ts")):
+            return
+        leader = (info.get("cluster") or {}).get("leader")
+        try:
+            self.clock.sample(sent, received, stamp, leader or self._link.home.name, asleep())
+        except ValueError:
+            raise DecodeError(f"{self.stream}: the server says {stamp!r:.80} for a time") from None

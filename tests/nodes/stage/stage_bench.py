@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,11 @@ class StageLink(FakeLink):
     bursting = False
 
     def __init__(self) -> None:
+        self.began = time.monotonic_ns()  # 1970 by its clock
+        self.is_deaf = False  # it says no more of a consumer that was made
+        self.ahead = 0.0  # seconds by which its clock was set since, and what it stamps
+        self.asked = 0  # questions about a consumer that was made
+        self._made: dict[str, Any] = {}  # configurations of consumers, by name
         self.pulls: dict[str, list[int]] = {}  # messages asked for, by consumer
         self.inboxes: dict[str, str] = {}  # where they are awaited
         self.callbacks: dict[str, Any] = {}
@@ -128,12 +134,30 @@ class StageLink(FakeLink):
         from_server: bool = False,
     ) -> LinkMessage:
         """As the server answers who makes a stream or a consumer; there is none before."""
+        if not data and (made := self._made.get(subject.rpartition(".")[2])) is not None:
+            self.asked += 1
+            await asyncio.sleep(timeout if self.is_deaf else 0)
+            if self.is_deaf:
+                raise TimeoutError
+            answer = {"config": made, "ts": self.stamp()}
+            return LinkMessage(subject, "", None, json.dumps(answer).encode())
         if not data:
             error = {"code": 404, "err_code": 10014, "description": "consumer not found"}
             return LinkMessage(subject, "", None, json.dumps({"error": error}).encode())
         asked = json.loads(data if isinstance(data, bytes) else b"".join(data))
         answer = {"config": asked.get("config", asked)}
+        if "durable_name" in answer["config"]:
+            self._made[answer["config"]["durable_name"]] = answer["config"]
         return LinkMessage(subject, "", None, json.dumps(answer).encode())
+
+    def now(self) -> int:
+        """Nanoseconds since 1970 by its clock."""
+        return time.monotonic_ns() - self.began + int(self.ahead * 1e9)
+
+    def stamp(self) -> str:
+        """The same as RFC 3339 has it."""
+        whole, rest = divmod(self.now(), 10**9)
+        return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
     def sync(self) -> asyncio.Future[None]:
         """All was read at once."""
@@ -278,9 +302,9 @@ class Bench:
         # A host of "" would mean that this machine shares no memory at all.
         self.host = self.lender.host
         self.placement = Placement(self.host, lambda info, stage: self.peers)
-        self._began = time.monotonic_ns()
         clock = ServerClock()
-        clock.sample(self._began, self._began, "1970-01-01T00:00:00Z")
+        hour_ago = self.link.began - 3600 * 10**9
+        clock.sample(hour_ago, hour_ago, "1969-12-31T23:00:00Z")
         routes = Routes(
             self.link,
             Subjects("t"),
@@ -358,7 +382,7 @@ class Bench:
     ) -> FromLane:
         """Hand a message out, as a lane does; `pending` more wait there."""
         self.sequence += 1
-        stored = time.monotonic_ns() - self._began - int(age * 1e9)
+        stored = self.link.now() - int(age * 1e9)
         number = self.sequence
         reply = f"$JS.ACK.S.{lane}.{delivered}.{number}.{number}.{stored}.{pending}"
         inbox = self.link.inboxes[f"stage{self.server.stage}={lane}"]

@@ -79,7 +79,9 @@ class Stage:
         tensors = {"x": np.full(9, value, np.uint8)}
         features = Features(name, "m", "1", 1, "_INBOX.r", 10**7, tensors)
         now = asyncio.get_running_loop().time() * 1e9
-        delivery = SimpleNamespace(features=features, received=now, age=0.0, intact=lambda: intact)
+        delivery = SimpleNamespace(
+            features=features, received=now, age=0.0, least_age=0.0, intact=lambda: intact
+        )
         self.compute.take(cast(Delivery, delivery))
 
 

@@ -279,7 +279,9 @@ async def test_a_lone_short_run_needs_no_thread() -> None:
     stage = Compute(2, model, options, stats, cast(Outcomes, outcomes), loop.time)
     for number in range(3):
         features = Features(f"r{number}", "m", "1", 2, "_INBOX.r", 10**6, {"x": np.zeros((1, 4))})
-        received = SimpleNamespace(features=features, received=loop.time() * 1e9, age=0.0)
+        received = SimpleNamespace(
+            features=features, received=loop.time() * 1e9, age=0.0, least_age=0.0
+        )
         stage.take(cast(Delivery, received))
         assert list(outcomes.batches) == [f"r{n}" for n in range(number + 1)], "at once"
         await asyncio.sleep(0.02)  # little comes

@@ -1,0 +1,53 @@
+"""News of servers whose clocks were set, for people: a step hurts whatever compares times there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from swarm.clock import Step
+from swarm.fleet.advertised import StagePeer
+from swarm.model import ModelInfo
+
+log = logging.getLogger("swarm.node")
+
+KIND = "clock-stepped"
+QUIET = 5.0  # seconds after an event about a server, in which its other streams tell of the same
+
+
+class ClockNews:
+    """A node sees a step at each of its lanes' streams, and so do others: of the nodes of a stage,
+    the first one tells.
+
+    peers(info, stage): those that serve the stage. tell: publishes an event.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        peers: Callable[[ModelInfo, int], Iterable[StagePeer]],
+        tell: Callable[[str, dict[str, object]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node = node
+        self._peers = peers
+        self._tell = tell
+        self._clock = clock
+        self._told: dict[str, float] = {}  # when, by server
+
+    def stepped(self, info: ModelInfo, stage: int, step: Step) -> None:
+        """The clock of the server that leads the stage's stream was set."""
+        now = self._clock()
+        if now - self._told.get(step.server, -QUIET) < QUIET:
+            return
+        self._told[step.server] = now
+        log.warning("%s: ages of messages there are measured anew", step.text)
+        first = min(self._peers(info, stage), key=_rank, default=None)
+        if first is None or first.node == self._node:
+            detail = {"server": step.server, "seconds": round(step.seconds, 3), "detail": step.text}
+            self._tell(KIND, detail)
+
+
+def _rank(peer: StagePeer) -> tuple[int, str]:
+    return peer.priority, peer.node
