@@ -90,6 +90,8 @@ class ServerClock:
         self._latest: _Sample | None = None
         self._since = 0  # from when on the present estimate has explained all samples
         self._replaced = False  # another estimate was there before
+        # The lowest offset that samples allow: those since `_counted`, and those of before.
+        self._low, self._low_before, self._counted = 0, 0, 0
 
     def sample(
         self, sent: int, received: int, stamp: str, server: str = "", slept: int = 0
@@ -101,11 +103,17 @@ class ServerClock:
         new = _Sample(sent, received, at - received, at - sent, server, slept)
         best, self._latest = self._best, new
         if best is None or not best.explains(new):
-            self._best, self._since = new, sent
+            self._best, self._since, self._counted = new, sent, received
+            self._low = self._low_before = new.low
             if best is not None:
                 self._replaced = True
                 self._tell(best, new)
-        elif new.trip <= best.trip or received - best.received > RESAMPLE_AFTER * 1e9:
+            return
+        if received - self._counted > RESAMPLE_AFTER * 1e9:
+            self._low_before, self._counted = self._low, received
+            self._low = new.low
+        self._low = min(self._low, new.low)
+        if new.trip <= best.trip or received - best.received > RESAMPLE_AFTER * 1e9:
             self._best = new
 
     def _tell(self, before: _Sample, new: _Sample) -> None:
@@ -141,10 +149,12 @@ class ServerClock:
 
         A sample from behind its arrival shows that the clock that stamped it is the one that is
         compared, if it was stored since the estimate holds. One that was stored before is as old as
-        that, or older."""
+        that, or older. A step too small for the samples' round trips to show does not count either:
+        of all samples of the last minute, the one that makes the message youngest is taken."""
         if self._latest is None or self._latest.sent < received:
             return None
-        return max(0, min(received + self._latest.low - stored, received - self._since))
+        low = min(self._low, self._low_before)
+        return max(0, min(received + low - stored, received - self._since))
 
     def unix_us(self, moment: int) -> int:
         """A moment of this process's monotonic clock (ns) by the server's clock: microseconds since
