@@ -47,8 +47,9 @@ class Step:
     @property
     def text(self) -> str:
         """In words."""
-        way = "forward" if self.seconds > 0 else "back"
-        return f"the clock of server {self.server or '?'} went {way} by {abs(self.seconds):.3g} s"
+        way, by = "forward" if self.seconds > 0 else "back", abs(self.seconds)
+        size = f"{by:.0f} s" if by >= 10 else f"{by:.1f} s" if by >= 1 else f"{by * 1e3:.0f} ms"
+        return f"the clock of server {self.server or '?'} went {way} by {size}"
 
 
 @dataclass(frozen=True, slots=True)

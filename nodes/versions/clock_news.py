@@ -13,7 +13,9 @@ from swarm.model import ModelInfo
 log = logging.getLogger("swarm.node")
 
 KIND = "clock-stepped"
-QUIET = 5.0  # seconds after an event about a server, in which its other streams tell of the same
+# Seconds after an event about a server in which its other streams tell of the same, and by which
+# they may have measured it otherwise.
+QUIET, ALIKE = 5.0, 0.1
 
 
 class ClockNews:
@@ -34,14 +36,15 @@ class ClockNews:
         self._peers = peers
         self._tell = tell
         self._clock = clock
-        self._told: dict[str, float] = {}  # when, by server
+        self._told: dict[str, tuple[float, float]] = {}  # when, and of how many seconds, by server
 
     def stepped(self, info: ModelInfo, stage: int, step: Step) -> None:
         """The clock of the server that leads the stage's stream was set."""
         now = self._clock()
-        if now - self._told.get(step.server, -QUIET) < QUIET:
+        told_at, of = self._told.get(step.server, (-QUIET, 0.0))
+        if now - told_at < QUIET and abs(step.seconds - of) < ALIKE:
             return
-        self._told[step.server] = now
+        self._told[step.server] = now, step.seconds
         log.warning("%s: ages of messages there are measured anew", step.text)
         first = min(self._peers(info, stage), key=_rank, default=None)
         if first is None or first.node == self._node:

@@ -233,6 +233,20 @@ def test_a_node_that_joins_is_told_of_once_although_its_peers_tell_too(fleet: Si
     assert [(e["kind"], e["node"]) for e in fleet.whole()["events"]] == [("joined", "s7")]
 
 
+def test_a_server_whose_clock_was_set_is_news_once_however_many_nodes_tell(
+    fleet: Simulation,
+) -> None:
+    words = "the clock of server n1 went back by 5.0 s"
+    for node in ("a", "b", "c"):
+        fleet.tell("clock-stepped", node=node, server="n1", seconds=-5.0, detail=words)
+        fleet.second()
+    [event] = fleet.whole()["events"]
+    assert (event["kind"], event["level"], event["text"]) == ("clock-stepped", "warn", words)
+    fleet.now += 10.0
+    fleet.tell("clock-stepped", node="a", server="n1", seconds=-5.0, detail=words)
+    assert len(fleet.whole()["events"]) == 2, "it was set again"
+
+
 # --- hostile messages -----------------------------------------------------------------------------
 
 

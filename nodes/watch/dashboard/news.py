@@ -28,6 +28,7 @@ WARN = frozenset(
     }
 )
 GOOD = frozenset({"gave-back", "refuted", "returned", "put-back", "rolled-out"})
+TOLD_BY_SEVERAL = frozenset({"clock-stepped"})  # in the same words
 ABOUT_OTHERS = frozenset(
     {"died", "suspected", "refuted", "returned", "duplicate", "left", "joined"}
 )
@@ -66,7 +67,16 @@ class Newspaper:
         identity = (kind, document.get("node"), document.get("at"), str(document.get("subject")))
         moment = told_at(document) if at is None else at
         about = document.get("subject") or document.get("node")
-        last = next((n for n in reversed(self.events) if n.kind == kind and n.node == about), None)
+        words = sentence(kind, document)
+        last = next(
+            (
+                n
+                for n in reversed(self.events)
+                if n.kind == kind
+                and (n.text == words if kind in TOLD_BY_SEVERAL else n.node == about)
+            ),
+            None,
+        )
         if identity in self._seen or (last is not None and _is_echo(last, moment)):
             return None
         self._seen[identity] = None
@@ -83,7 +93,7 @@ class Newspaper:
             node=node,
             teller=teller,
             model=_token(document.get("model")),
-            text=sentence(kind, document),
+            text=words,
         )
         self.events.append(news)
         return news
@@ -94,8 +104,9 @@ class Newspaper:
 
 
 def _is_echo(last: News, at: int | None) -> bool:
-    """Whether a node that joins or leaves was told of already, by itself or by a peer."""
-    return last.kind in ("joined", "left") and abs((at or 0) - last.at) < ECHO
+    """Whether it was told of already: of a node that joins or leaves by itself or by a peer, of a
+    server by nodes of its other lanes."""
+    return last.kind in ("joined", "left", *TOLD_BY_SEVERAL) and abs((at or 0) - last.at) < ECHO
 
 
 def level_of(kind: str, document: Mapping[str, Any]) -> str:
