@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
-from conftest import MakeBench
-from stage_bench import FakeModel
+from stage_bench import Bench, FakeModel
 from support.waiting import eventually
 
 from swarm.errors import Status
 
+MakeBench = Callable[..., Awaitable[Bench]]
 STEPS = [-600.0, -5.0, -0.05, 0.05, 5.0, 600.0]
 RUNS = [5.0, 0.01]
 RUN_IDS = ["by the worker", "inline"]
