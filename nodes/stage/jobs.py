@@ -67,7 +67,7 @@ class Job:
 
     def most_spent(self, stage: int) -> str:
         """Where most of its time went, as text, when it is about to begin `stage`."""
-        lane_ms = self.age * 1e3
+        lane_ms = self.age * 1e3 if self.is_sure else 0.0
         slowest = max(self.features.all_hops, key=_hop_us, default={})
         if (hop_ms := _hop_us(slowest) / 1e3) > lane_ms:
             return f"{hop_ms:.1f} ms in stage {slowest.get('stage')}"
