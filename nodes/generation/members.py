@@ -13,6 +13,7 @@ import numpy as np
 
 from nodes.stage.batching import split_on_failure
 from shards.decoder.stage import DecoderStage
+from shards.errors import RunError
 from swarm.generation.turns import Run
 
 # A part of a run, and what came of it.
@@ -46,4 +47,8 @@ def _run(decoder: DecoderStage, run: Run, lacks: Mapping[int, Exception]) -> np.
         given = [step.rows for step in steps if step.rows is not None]
         rows = given[0][None] if len(given) == 1 else np.stack(given)
     wanted = 1 + len(steps[0].drafts) if decoder.last else 1
-    return decoder.run(rows, run.slot, positions, logits=wanted)
+    made = decoder.run(rows, run.slot, positions, logits=wanted)
+    # The last stage chooses by its logits, of which some may be infinite.
+    if not decoder.last and not np.isfinite(made).all():
+        raise RunError("hidden states that are not finite came of a run")
+    return made

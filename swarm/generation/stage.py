@@ -256,15 +256,13 @@ class StageCore:
                 continue  # the client asked again, and has fewer
             try:
                 self._made(session, step, rows[at].copy() if len(run.steps) > 1 else rows[at], now)
-            except Exception as error:  # no other session pays for it
+            except Exception as error:
                 log.error("stage %d: a session failed", self.stage, exc_info=error)
                 self._end_defect(session, error)
         self.counts["runs"] += 1
 
     def _made(self, session: Session, step: Step, rows: np.ndarray, now: float) -> None:
-        """What a run gave for one session. Raises `Internal` for what is no number."""
-        if self._tail is None and not np.isfinite(rows).all():
-            raise Internal("hidden states that are not finite came of a run")
+        """What a run gave for one session."""
         # At position 0 a slot begins anew: what lies behind is computed again, in order. Drafts
         # replace what lay behind.
         anew = step.position == 0 or bool(step.drafts)

@@ -224,23 +224,25 @@ def _read_steps(
 ) -> tuple[list[Step], list[tuple[str, str]]]:
     """The steps with their hidden states, and the sessions of those that cannot be read, with the
     reason. Raises `DecodeError` where it is not known whose hidden states are whose."""
-    sizes = [_ids_in(one, "t") + _ids_in(one, "d") for one in docs]
-    if width and len(rows) != 4 * width * sum(sizes):
-        raise DecodeError(f"{len(rows)} bytes of hidden states do not fit their steps")
-    table = np.frombuffer(rows, "<f4").reshape(-1, width) if width else None
-    steps: list[Step] = []
+    read: list[tuple[Step | None, int]] = []
     unread: list[tuple[str, str]] = []
-    at = 0
-    for one, size in zip(docs, sizes, strict=True):
+    for one in docs:
         try:
             step = _read_step(one)
         except (InvalidArgument, KeyError, TypeError, ValueError, AttributeError) as error:
             unread.append((_name(one["s"]), f"a step cannot be read: {error!s:.300}"))
+            read.append((None, _ids_in(one, "t") + _ids_in(one, "d")))
         else:
-            step.rows = None if table is None else table[at : at + size]
-            steps.append(step)
-        at += size
-    return steps, unread
+            read.append((step, len(step.fed)))
+    if width:
+        if len(rows) != 4 * width * sum(size for _, size in read):
+            raise DecodeError(f"{len(rows)} bytes of hidden states do not fit their steps")
+        table, at = np.frombuffer(rows, "<f4").reshape(-1, width), 0
+        for step_or_none, size in read:
+            if step_or_none is not None:
+                step_or_none.rows = table[at : at + size]
+            at += size
+    return [step for step, _ in read if step is not None], unread
 
 
 def _ids_in(doc: Any, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,6 @@ class Tail:
         """The id at `index`, to stage 1 and to the client; whether it is the last one. Raises
         `InvalidArgument` where the session's schema lets no token follow, or asks for too much, and
         `Internal` where the logits say nothing."""
-        if not np.isfinite(logits.max()):  # also where a single one is not a number
-            raise Internal(
-                "the model gives no finite logits for the next token: its weights, or the hidden "
-                "states of an earlier stage, are not finite"
-            )
         told = self._told.get(session.key)
         opening = session.opening
         done = index - opening.answer  # of the answer, before this one
@@ -61,7 +57,14 @@ class Tail:
             allowed = allowed[allowed < len(logits)]
             if not len(allowed):
                 raise InvalidArgument("schema: no token of this model can follow")
-        chosen = choose(logits, opening.sampling, before, allowed)
+        sampling = opening.sampling
+        # Of logits that are not all numbers the largest is none, nor is a greedy choice.
+        are_all_told = sampling.temperature or sampling.alternatives is not None
+        if are_all_told and not isfinite(logits.max()):
+            raise _no_numbers()
+        chosen = choose(logits, sampling, before, allowed)
+        if not isfinite(logits[chosen.token]):
+            raise _no_numbers()
         # A question of long ago may come late: what was told behind it since stays.
         session.ids[index : index + 1] = [chosen.token]
         text, finish = self._text(session, told, index)
@@ -144,3 +147,10 @@ class Tail:
         out.tells.append(
             Tell(session.key, opening.reply, doc, opening.json, last=bool(token.finish))
         )
+
+
+def _no_numbers() -> Internal:
+    return Internal(
+        "the model gives no finite logits for the next token: its weights, or the hidden states of "
+        "an earlier stage, are not finite"
+    )

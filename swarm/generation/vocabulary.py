@@ -6,8 +6,6 @@ the model: what is not checked where it comes in fails in a run, beside other cl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from swarm.errors import InvalidArgument, Status
 from swarm.generation.limits import Shape
 from swarm.generation.request import GenerateRequest
@@ -51,20 +49,13 @@ def sorted_out(
 
 def _misfit(step: Step, shape: Shape, *, has_rows: bool) -> str:
     """Why a step of another node cannot be computed, "" where it can."""
-    if _beyond(step.ids, shape) or _beyond(step.drafts, shape) or _beyond(step.accepted, shape):
-        return f"a step has ids that are no tokens of this model: those are 0 to {_last(shape)}"
-    if step.end + len(step.drafts) > shape.context:
-        end = step.end + len(step.drafts)
+    if max(step.ids + step.drafts + step.accepted) >= shape.vocabulary:
+        last = shape.vocabulary - 1
+        return f"a step has ids that are no tokens of this model: those are 0 to {last}"
+    end = step.end + len(step.drafts)
+    if end > shape.context:
         return f"a step ends at token {end}, and the context has {shape.context}"
     if has_rows and (step.rows is None or step.rows.shape != (len(step.fed), shape.width)):
         got = "none" if step.rows is None else str(list(step.rows.shape))
         return f"a step has hidden states {got}, and needs {[len(step.fed), shape.width]}"
     return ""
-
-
-def _beyond(ids: Sequence[int], shape: Shape) -> bool:
-    return bool(ids) and max(ids) >= shape.vocabulary
-
-
-def _last(shape: Shape) -> int:
-    return shape.vocabulary - 1

@@ -93,7 +93,7 @@ def others_answer_as_alone(
     wish: GenerateRequest | None,
     status: Status,
     reply: str = "",
-) -> None:
+) -> SwarmError:
     requests = [request(number, length) for number in range(SLOTS)]
     if wish is not None:
         requests[bad] = wish
@@ -106,6 +106,7 @@ def others_answer_as_alone(
         if number != bad:
             assert tuple(line.tokens[f"s{number}"]) == alone(form, length, number), number
     assert not any(core.sessions for core in line.cores.values())
+    return error
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -140,7 +141,9 @@ def test_a_session_that_fails_in_a_run_or_between_stages_fails_alone(
     in_a_run = kind in IN_A_RUN
     line = spoiled_line(form, kind, stage if in_a_run else max(2, stage), f"s{place}")
     status = Status.INTERNAL if in_a_run else Status.INVALID_ARGUMENT
-    others_answer_as_alone(line, form, length, place, None, status)
+    error = others_answer_as_alone(line, form, length, place, None, status)
+    if in_a_run:  # what is no number goes to no other stage, whose slot would hold it
+        assert str(error).startswith(f"stage {stage} on n{stage}: ")
 
 
 def test_an_inbox_that_no_stage_reads_ends_the_session_of_its_client_alone() -> None:
