@@ -22,6 +22,7 @@ from shards.specs import TensorSpec
 FORMAT = 1
 MOST_BYTES = 4 << 20  # of a manifest; one of 50 stages has some 100 KB
 MOST_MILLISECONDS = 1e12
+BATCHING_MODES = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,20 @@ class CodecError:
 
 
 @dataclass(frozen=True, slots=True)
+class Batching:
+    """Whether requests may share a run, and who says so.
+
+    `asked` is the owner's choice when the model was split: "auto", "on" or "off". `by` is
+    "structure" where the graph shows that rows stay apart, "owner" where he says so, each confirmed
+    by runs; "" where requests are run one by one. `why` is the reason for that.
+    """
+
+    asked: str = "auto"
+    by: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """The layers `[start, end)` of the fused graph's sorted nodes, run as one stage.
 
@@ -84,8 +99,8 @@ class Shard:
 class Manifest:
     """One immutable version of a model. `shards` are ordered by stage.
 
-    `batchable` says that axis 0 of every tensor that enters, leaves or crosses a cut is a dynamic
-    batch axis. `lighter` is the model for degraded answers, if there is one. `fusion` is the
+    `batching` says whether axis 0 of every tensor that enters, leaves or crosses a cut is a batch
+    axis, whose rows are independent samples. `lighter` is the model for degraded answers, if there is one. `fusion` is the
     optimisation level at which the model was fused before it was cut. `sealed` names the artifacts
     that are stored encrypted; all other hashes are those of the plaintext. `codecs` are the lossy
     codecs in which its owner lets features travel, each with its error while results are exact;
@@ -105,7 +120,7 @@ class Manifest:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     shards: tuple[Shard, ...]
-    batchable: bool = False
+    batching: Batching = Batching()
     lighter: LighterModel | None = None
     extra: dict[str, Any] = field(default_factory=dict)
     fusion: str = "basic"
@@ -115,6 +130,11 @@ class Manifest:
     result_codecs: Mapping[str, CodecError] = field(default_factory=dict)
     task: Mapping[str, Any] | None = None
     decoder: Decoder | None = None
+
+    @property
+    def batchable(self) -> bool:
+        """Whether requests may be concatenated along axis 0."""
+        return self.batching.by != ""
 
     @property
     def stages(self) -> int:
@@ -149,7 +169,7 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The manifest as UTF-8 JSON. Equal manifests give equal bytes."""
-        raw = _for_json(self)
+        raw = _for_json(self) | {"batchable": self.batchable}  # older nodes read this alone
         for name in ("sealed", "codecs", "result_codecs"):
             if not raw[name]:
                 del raw[name]
@@ -193,7 +213,7 @@ class Manifest:
             inputs=_specs(raw, "inputs"),
             outputs=_specs(raw, "outputs"),
             shards=tuple(_shard_from_dict(item) for item in get(raw, "shards", list)),
-            batchable=get(raw, "batchable", bool),
+            batching=_batching(raw),
             lighter=None if lighter is None else _lighter(lighter),
             extra=get({"extra": {}, **raw}, "extra", dict),
             fusion=get(raw, "fusion", str),
@@ -308,6 +328,24 @@ def _share(raw: Mapping[str, Any], key: str) -> float:
         return float(value)
     except OverflowError:
         raise ManifestError(f"manifest field {key!r} is too large a number") from None
+
+
+def _batching(raw: Mapping[str, Any]) -> Batching:
+    """The field `batching`. A manifest of an older version has none: it claims what two runs
+    showed, which is no proof, and is not believed. Raises ManifestError."""
+    claimed = get(raw, "batchable", bool)
+    item = raw.get("batching")
+    if item is None:
+        old = "an older version split it, whose runs prove nothing: split it again"
+        return Batching("auto", "", old if claimed else "")
+    if not isinstance(item, dict):
+        raise ManifestError("manifest field 'batching' must be an object")
+    asked, by = get(item, "asked", str), get(item, "by", str)
+    if asked not in BATCHING_MODES or by not in ("", "structure", "owner"):
+        raise ManifestError(f"manifest field 'batching' has {asked!r:.40} by {by!r:.40}")
+    if claimed != (by != ""):
+        raise ManifestError("manifest fields 'batchable' and 'batching' contradict each other")
+    return Batching(asked, by, get(item, "why", str))
 
 
 def _lighter(raw: object) -> LighterModel:

@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
@@ -26,13 +27,27 @@ _RANDOM_OPERATORS = frozenset(
 )
 
 
+class Rebuilds(Protocol):
+    """Tensors that a shard makes anew instead of receiving them: shapes, and what depends on shapes
+    alone. They are made from the sizes of tensors that arrive."""
+
+    def reads(self, name: str, alive: Sequence[str]) -> tuple[str, ...] | None:
+        """Of the tensors that are alive, those whose sizes are read; None if that is impossible."""
+        ...
+
+    def nodes(self, name: str, alive: Sequence[str]) -> list[NodeProto]:
+        """The nodes that make the tensor, in order. They may read constants of the graph."""
+        ...
+
+
 @dataclass(frozen=True)
 class Graph:
     """A view of one model.
 
     `nodes` are the nodes that are not constant, in topological order; node indices count these.
     `constant_nodes` maps each constant that a node computes to this node. `initializers` and
-    `sparse` are the stored weights by name. `inputs` and `outputs` are the model's own.
+    `sparse` are the stored weights by name. `inputs` and `outputs` are the model's own. Tensors
+    that `rebuilds` can make anew behind a cut do not cross it, and are not live there.
     """
 
     model: ModelProto
@@ -42,6 +57,7 @@ class Graph:
     sparse: Mapping[str, SparseTensorProto]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    rebuilds: Rebuilds | None = None
 
     @classmethod
     def of(cls, model: ModelProto) -> Graph:
@@ -117,8 +133,14 @@ class Graph:
         for index, node in enumerate(self.nodes):
             here.extend(name for name in node.output if name)
             here = [name for name in here if self.last_use[name] > index]
-            sets.append(tuple(here))
+            sets.append(self._without_rebuilt(here) if index + 1 < len(self) else tuple(here))
         return tuple(sets)
+
+    def _without_rebuilt(self, names: Sequence[str]) -> tuple[str, ...]:
+        rebuilds = self.rebuilds
+        if rebuilds is None:
+            return tuple(names)
+        return tuple(name for name in names if rebuilds.reads(name, names) is None)
 
     def position_after(self, tensor: str) -> int:
         """The first position at which the tensor exists. Raises KeyError for an unknown tensor."""

@@ -19,7 +19,8 @@ class LayerRange:
 
     `receives` is everything that arrives and `sends` everything that leaves, each in graph order.
     The layers read `inputs` and make `outputs`. `carries` are tensors that arrive and leave again
-    unchanged.
+    unchanged. `rebuilt` are tensors of earlier layers that this range makes anew from the sizes of
+    what arrives (see `shards.graph.graph`).
     """
 
     start: int
@@ -29,6 +30,7 @@ class LayerRange:
     carries: tuple[str, ...]
     receives: tuple[str, ...]
     sends: tuple[str, ...]
+    rebuilt: tuple[str, ...] = ()
 
 
 def layer_range(
@@ -44,12 +46,26 @@ def layer_range(
     arriving = set(receives)
     carries = tuple(name for name in sends if name in arriving)
     needed = {name for node in graph.nodes[start:end] for name in names_read(node)}
+    rebuilt = _rebuilt(graph, start, end, sorted(needed.union(sends)), arriving)
+    for name in rebuilt:
+        needed.update((graph.rebuilds and graph.rebuilds.reads(name, receives)) or ())
     inputs = tuple(name for name in receives if name in needed)
     if first:
         idle = arriving - needed - set(carries)
         inputs = tuple(name for name in receives if name in needed or name in idle)
     outputs = tuple(name for name in sends if name not in arriving)
-    return LayerRange(start, end, inputs, outputs, carries, receives, sends)
+    return LayerRange(start, end, inputs, outputs, carries, receives, sends, rebuilt)
+
+
+def _rebuilt(
+    graph: Graph, start: int, end: int, needed: Iterable[str], arriving: Container[str]
+) -> tuple[str, ...]:
+    """Of the needed tensors those that do not arrive, although earlier layers made them."""
+    return tuple(
+        name
+        for name in needed
+        if name not in arriving and 0 <= graph.producer.get(name, end) < start
+    )
 
 
 def extract(
@@ -64,12 +80,23 @@ def extract(
         return None
     nodes = graph.nodes[part.start : part.end]
     read = [name for node in nodes for name in names_read(node)]
+    anew = _anew(graph, part)
+    read += [name for node in anew for name in names_read(node)]
     wanted, copies = _constants(graph, [*read, *part.outputs])
     inputs = [types[name].value_info() for name in part.inputs]
     outputs = [types[name].value_info() for name in part.outputs]
-    model = assemble(graph, wanted, (*copies, *nodes), inputs, outputs)
+    model = assemble(graph, wanted, (*copies, *anew, *nodes), inputs, outputs)
     check_weights(model, f"layers [{part.start}, {part.end})", limit)
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def _anew(graph: Graph, part: LayerRange) -> list[NodeProto]:
+    """The nodes that make what is rebuilt, each once."""
+    made: dict[str, NodeProto] = {}
+    for name in part.rebuilt:
+        for node in graph.rebuilds.nodes(name, part.receives) if graph.rebuilds else ():
+            made.setdefault(node.output[0], node)
+    return list(made.values())
 
 
 def assemble(

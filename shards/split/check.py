@@ -1,4 +1,4 @@
-"""Prove a split on examples before it is served: exactness, shapes, batching."""
+"""Prove a split on examples before it is served: exactness, shapes, times."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from shards.errors import ModelError
 from shards.graph.layer_range import LayerRange
 from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import make_session
-from shards.runtimes.synthetic import deviation, random_feeds, worst_deviation
+from shards.runtimes.synthetic import random_feeds, worst_deviation
 from shards.split.profile import Tensors, run_chain
 
 # Sizes to try for dynamic dimensions other than the batch: those of sequences, then of pictures.
 _DYNAMIC_SIZES = (16, 64, 128, 224, 320, 8, 1)
-# Relative deviation. Matrix kernels round a batch of two in another way than two batches of one.
-_BATCH_TOLERANCE = 1e-4
 
 
 @dataclass
@@ -25,13 +23,11 @@ class CheckReport:
     """The outcome of running the examples.
 
     `times_ms` is the median time of each part, 0 where nothing ran. `shapes` has the shape of every
-    tensor that crosses a cut, at batch 1. `batchable` says that two samples in one batch gave equal
-    results to one sample after the other, at every cut.
+    tensor that crosses a cut, at batch 1.
     """
 
     times_ms: list[float]
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    batchable: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -66,7 +62,6 @@ def find_example(
 def check_split(
     whole: bytes | None,
     parts: Sequence[tuple[LayerRange, bytes | None]],
-    types: Mapping[str, TensorType],
     feeds: Mapping[str, np.ndarray],
     *,
     tolerance: float,
@@ -99,38 +94,4 @@ def check_split(
     times = [0.0] * len(parts)
     if budget_s > 0:
         times = run_chain(parts, [feeds], budget_s=budget_s).times_ms
-    return CheckReport(times, basic.shapes, _batches(parts, types, feeds), notes)
-
-
-def _batches(
-    parts: Sequence[tuple[LayerRange, bytes | None]],
-    types: Mapping[str, TensorType],
-    feeds: Mapping[str, np.ndarray],
-) -> bool:
-    """Whether axis 0 of every crossing tensor is dynamic, and its rows are independent samples."""
-    crossing = {name for part, _ in parts for name in (*part.receives, *part.sends)}
-    for name in crossing:
-        shape = types[name].shape
-        if name in feeds and (not shape or isinstance(shape[0], int)):
-            return False
-        if shape and isinstance(shape[0], int):
-            return False
-    if not feeds or any(array.ndim == 0 or array.shape[0] != 1 for array in feeds.values()):
-        return False
-    specs = [types[name].spec() for name in feeds]
-    other = random_feeds(specs, {name: array.shape for name, array in feeds.items()}, seed=1)
-    both = {name: np.concatenate([feeds[name], other[name]]) for name in feeds}
-    try:
-        chain = run_chain(parts, [feeds, other, both], level="basic")
-    except ModelError:
-        return False
-    return all(
-        _stacks(one[name], two[name], pair[name]) for one, two, pair in chain.sent for name in one
-    )
-
-
-def _stacks(one: np.ndarray, two: np.ndarray, pair: np.ndarray) -> bool:
-    """Whether `pair` is `one` and then `two` along axis 0."""
-    if one.ndim == 0 or one.shape != two.shape or one.shape[0] != 1:
-        return False
-    return deviation(np.concatenate([one, two]), pair) <= _BATCH_TOLERANCE
+    return CheckReport(times, basic.shapes, notes)

@@ -63,10 +63,12 @@ def plan_cuts(
     *,
     sizes: Mapping[str, TensorType] | None = None,
     feeds: Mapping[str, np.ndarray] | None = None,
+    whole_rows: Callable[[str], bool] | None = None,
 ) -> Plan:
     """Choose the positions.
 
-    `sizes` are the types with concrete shapes. `feeds` is an example input, without which nothing
+    `whole_rows` says of a tensor that its rows are those of requests: cuts where all tensors are so
+    are preferred. `sizes` are the types with concrete shapes. `feeds` is an example input, without which nothing
     is timed. Raises SplitError when the graph cannot be split as asked; its message says how
     it can.
     """
@@ -75,7 +77,7 @@ def plan_cuts(
     if options.cuts is not None:
         return _plan_of_named_cuts(graph, types, options)
     stages = options.stages or 1
-    candidates = sensible_cuts(graph, types)
+    candidates = _preferred(graph, sensible_cuts(graph, types), stages, options, whole_rows)
     notes: list[str] = []
     edge = _edge_end(graph, types, options, candidates, stages, notes)
     after = [position for position in candidates if position > (edge or 0)]
@@ -101,6 +103,20 @@ def plan_cuts(
         # A slow core does 1e6 multiply-adds a millisecond. Only the proportion to `sends` matters.
         picked = balance([sum(costs[a:b]) / 1e6 for a, b in pairwise(bounds)], sends, stages)
     return Plan(edge, [chosen[index] for index in picked], notes)
+
+
+def _preferred(
+    graph: Graph,
+    candidates: list[int],
+    stages: int,
+    options: SplitOptions,
+    whole_rows: Callable[[str], bool] | None,
+) -> list[int]:
+    """The candidates where all tensors have the rows of requests, where they are enough."""
+    if whole_rows is None:
+        return candidates
+    good = [p for p in candidates if all(whole_rows(name) for name in graph.live[p])]
+    return good if len(good) >= stages - 1 + bool(options.edge_layers) else candidates
 
 
 def _check(options: SplitOptions) -> None:

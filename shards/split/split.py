@@ -11,6 +11,8 @@ from itertools import pairwise
 import numpy as np
 from onnx import ModelProto
 
+from shards.batch.follow import follow
+from shards.batch.rebuild import rebuilding
 from shards.decoder_fields import LanguageHints
 from shards.errors import ModelError, SplitError
 from shards.graph.decoder import is_decoder
@@ -24,6 +26,8 @@ from shards.runtimes.ort import make_session
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
 from shards.specs import TensorSpec
 from shards.split.balance import LINK_BYTES_PER_MS
+from shards.split.batching import TOLERANCE as BATCH_TOLERANCE
+from shards.split.batching import judge
 from shards.split.check import CheckReport, check_split, find_example
 from shards.split.decoder_split import split_decoder
 from shards.split.plan import Plan, SplitOptions, plan_cuts
@@ -61,6 +65,7 @@ def split(
     language: LanguageHints | None = None,
     task: Wish | None = None,
     time_whole: bool = False,
+    batch: str = "auto",
 ) -> SplitResult:
     """Split a model, given as a path or as bytes, into `stages` shards of equal measured time.
 
@@ -73,7 +78,8 @@ def split(
     bytes per millisecond: the bytes of a cut count as time of the stage that sends them. `created`
     is an RFC 3339 time, now by default. `task` says what the model is for: the manifest tells it,
     and the graph gets its arithmetic (see `shards.task_graph`). `time_whole` times the whole model
-    beside its parts.
+    beside its parts. `batch` says whether requests may share a run: "auto" where the graph's
+    structure shows that rows stay apart, "on" by your word, "off" never; runs confirm both.
 
     A language model with its cache is cut at the ends of layers, and keeps its states in the
     stages; `language` tells about it what its graph does not, and has its tokenizer and chat
@@ -119,27 +125,40 @@ def split(
     del source
     types = infer_types(graph)
     _check_crossing(graph, types)
+    followed = follow(graph, types)
+    graph = rebuilding(graph, followed, types)
     lighter_file = _check_lighter(lighter, graph, types)
     whole = _whole(graph, types)
     feeds, reason = find_example(whole, [types[n] for n in graph.inputs], example)
     sizes = types
     if feeds is not None:
         sizes = infer_types(graph, {key: array.shape for key, array in feeds.items()})
-    found = plan_cuts(graph, types, options, sizes=sizes, feeds=feeds)
+    whole_rows = None if followed.why else lambda name: not followed.crosses(name)
+    found = plan_cuts(
+        graph, types, options, sizes=sizes, feeds=feeds, whole_rows=whole_rows
+    )
     parts = [(part, extract(graph, part, types)) for part in _layer_ranges(graph, found)]
     tolerance = _tolerance(graph, types)
     if feeds is None:
         report = CheckReport([0.0] * len(parts), notes=[f"unproven: no input found ({reason})"])
     else:
         report = check_split(
-            whole, parts, types, feeds, tolerance=tolerance, budget_s=1.0 if profile else 0.0
+            whole, parts, feeds, tolerance=tolerance, budget_s=1.0 if profile else 0.0
         )
+    batching = judge(
+        batch,
+        followed,
+        parts,
+        types,
+        feeds,
+        tolerance=TOLERANCE_HALF if _is_half(types) else BATCH_TOLERANCE,
+    )
     whole_ms = 0.0
     if time_whole and whole is not None and feeds is not None:
         uncut = layer_range(graph, 0, len(graph), first=True, last=True)
         [whole_ms] = run_chain([(uncut, whole)], [feeds], budget_s=1.0).times_ms
     notes = (*task_notes, *found.notes, *report.notes)
-    specs = _specs(types, parts, report)
+    specs = _specs(types, parts, report, batch=batching.by != "")
     staged = list(enumerate(parts, start=0 if found.edge is not None else 1))
     shards = tuple(
         _shard(stage, part, data, specs, took)
@@ -157,7 +176,7 @@ def split(
         inputs=tuple(specs[n] for n in graph.inputs),
         outputs=tuple(specs[n] for n in graph.outputs),
         shards=shards,
-        batchable=report.batchable,
+        batching=batching,
         lighter=lighter_file,
         extra={
             "examples": {key: list(shape) for key, shape in sorted(report.shapes.items())},
@@ -236,6 +255,8 @@ def _specs(
     types: Mapping[str, TensorType],
     parts: Sequence[tuple[LayerRange, bytes | None]],
     report: CheckReport,
+    *,
+    batch: bool,
 ) -> dict[str, TensorSpec]:
     """Specifications of all tensors that cross, by name. Unknown ranks are those that were seen."""
     specs: dict[str, TensorSpec] = {}
@@ -244,7 +265,7 @@ def _specs(
             kind, shape = types[name], report.shapes.get(name)
             if shape is not None and not kind.shape and shape:
                 kind = replace(kind, shape=(None,) * len(shape))
-            specs[name] = kind.spec(batch=report.batchable)
+            specs[name] = kind.spec(batch=batch)
     return specs
 
 
@@ -283,9 +304,12 @@ def _tolerance(graph: Graph, types: Mapping[str, TensorType]) -> float:
     """The deviation that this model's self-test allows (see `shards.runtimes.synthetic`)."""
     if any("Quantize" in node.op_type or "QLinear" in node.op_type for node in graph.nodes):
         return TOLERANCE_QUANTIZED
-    if any(kind.datatype in ("FP16", None) for kind in types.values()):
-        return TOLERANCE_HALF
-    return TOLERANCE
+    return TOLERANCE_HALF if _is_half(types) else TOLERANCE
+
+
+def _is_half(types: Mapping[str, TensorType]) -> bool:
+    """Whether the model computes in half precision."""
+    return any(kind.datatype in ("FP16", None) for kind in types.values())
 
 
 def _opset(model: ModelProto) -> int:

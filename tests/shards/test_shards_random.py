@@ -84,7 +84,7 @@ def test_any_graph_cut_anywhere_computes_what_the_whole_computes(data: st.DataOb
     feeds = {name: rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) for name in graph.inputs}
     expected = whole(model.SerializeToString(), feeds)
     same(expected, run_chain(parts, [feeds], level="basic").sent[-1][0])
-    check_split(model.SerializeToString(), parts, types, feeds, tolerance=1e-4, budget_s=0)
+    check_split(model.SerializeToString(), parts, feeds, tolerance=1e-4, budget_s=0)
 
 
 @settings(max_examples=60, deadline=None)

@@ -308,9 +308,9 @@ def test_shards_that_compute_something_else_than_the_whole_are_refused() -> None
     feeds = {"x": floats(1, 16)}
     whole_model = mlp().SerializeToString()
     with pytest.raises(ModelError, match=r"off by .* from the whole model"):
-        check_split(whole_model, parts, types, feeds, tolerance=1e-4, budget_s=0)
+        check_split(whole_model, parts, feeds, tolerance=1e-4, budget_s=0)
     parts[1] = (second, extract(graph, second, types))
-    assert check_split(whole_model, parts, types, feeds, tolerance=1e-4, budget_s=0).notes == []
+    assert check_split(whole_model, parts, feeds, tolerance=1e-4, budget_s=0).notes == []
 
 
 def test_shards_declare_only_the_domains_they_use() -> None:
