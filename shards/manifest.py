@@ -16,7 +16,9 @@ from pathlib import Path
 from shards.errors import ArtifactError
 from shards.json_fields import FILE_NAME, check_token
 from shards.schema import (
+    BATCHING_MODES,
     FORMAT,
+    Batching,
     CodecError,
     LighterModel,
     Manifest,
@@ -26,10 +28,12 @@ from shards.schema import (
 from shards.specs import DATATYPES, DTYPES, TensorSpec, spec_of
 
 __all__ = [
+    "BATCHING_MODES",
     "DATATYPES",
     "DTYPES",
     "FILE_NAME",
     "FORMAT",
+    "Batching",
     "CodecError",
     "LighterModel",
     "Manifest",

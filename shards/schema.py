@@ -100,10 +100,11 @@ class Manifest:
     """One immutable version of a model. `shards` are ordered by stage.
 
     `batching` says whether axis 0 of every tensor that enters, leaves or crosses a cut is a batch
-    axis, whose rows are independent samples. `lighter` is the model for degraded answers, if there is one. `fusion` is the
-    optimisation level at which the model was fused before it was cut. `sealed` names the artifacts
-    that are stored encrypted; all other hashes are those of the plaintext. `codecs` are the lossy
-    codecs in which its owner lets features travel, each with its error while results are exact;
+    axis, whose rows are independent samples. `lighter` is the model for degraded answers, if there
+    is one. `fusion` is the optimisation level at which the model was fused before it was cut.
+    `sealed` names the artifacts that are stored encrypted; all other hashes are those of the
+    plaintext. `codecs` are the lossy codecs in which its owner lets features travel, each with its
+    error while results are exact;
     `result_codecs` those for results, each with its error while features are exact. `task` says
     what the model is for, None where its owner did not: `shards.task.Task.of` reads it, so that a
     node serves a model with a task that only newer versions know. `decoder` is there for a language

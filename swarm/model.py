@@ -60,9 +60,9 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One version of a model. codecs: those with a loss that its owner allows for features on the
-    wire. result_codecs: those for results. generates: it is a language model. tokenizer: SHA-256 of
-    its file, "" where it has none. task: what the model
-    is for, as the manifest has it, unread; None where its owner did not say."""
+    wire. result_codecs: those for results. batchable: requests may share a run, which is proved.
+    generates: it is a language model. tokenizer: SHA-256 of its file, "" where it has none. task:
+    what the model is for, as the manifest has it, unread; None where its owner did not say."""
 
     model: str
     version: str
@@ -128,7 +128,7 @@ class ModelInfo:
                 outputs=_specs(doc["outputs"]),
                 stages=served,
                 edge=edge[0] if edge else None,
-                batchable=bool(doc.get("batchable", False)),
+                batchable=bool((doc.get("batching") or {}).get("by")),
                 codecs=frozenset(doc.get("codecs", {})).intersection(CODECS),
                 result_codecs=frozenset(doc.get("result_codecs", {})).intersection(CODECS),
                 generates=doc.get("decoder") is not None,

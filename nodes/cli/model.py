@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,7 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
             bandwidth=ONE_HOST_BYTES_PER_MS if options.one_host else LINK_BYTES_PER_MS,
             task=wish,
             language=language,
+            batch=options.batch,
         )
     write_dir(options.output, result.manifest, result.files)
     show(result.manifest, as_json)
@@ -150,6 +152,7 @@ def show(manifest: Manifest, as_json: bool) -> None:
                 "model": manifest.model,
                 "version": manifest.version,
                 "batchable": manifest.batchable,
+                "batching": asdict(manifest.batching),
                 "lighter": manifest.lighter is not None,
                 "shards": rows,
             }
@@ -172,8 +175,23 @@ def show(manifest: Manifest, as_json: bool) -> None:
             f"{row['receives_bytes'] / 1024:.1f}",
         )
     out.print(table)
-    for line in (*codecs_lines(manifest), *task_lines(manifest), *decoder_lines(manifest)):
+    lines = (*codecs_lines(manifest), *task_lines(manifest), *decoder_lines(manifest))
+    for line in (*batching_lines(manifest), *lines):
         out.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def batching_lines(manifest: Manifest) -> list[str]:
+    """Whether requests share runs, and why not; none for a language model, which has sessions."""
+    batching = manifest.batching
+    if manifest.decoder is not None:
+        return []
+    if batching.by == "structure":
+        return ["requests share runs: the graph keeps their rows apart, and runs confirm it"]
+    if batching.by == "owner":
+        return ["requests share runs: its owner says that their rows stay apart (--batch on)"]
+    return [
+        f"requests run one by one: {batching.why or 'nothing shows that their rows stay apart'}"
+    ]
 
 
 # Sizes of memory that small computers have, and tokens of a session, to show the sessions that fit.

@@ -144,6 +144,11 @@ class Splitting:
     )
     name: str = option("", "Name of the model in the mesh; the file's name when empty.")
     version: str = option("1", "Version of the model; in the mesh it never changes.")
+    batch: str = seldom(
+        "auto",
+        "Whether requests share runs: auto where the graph shows that their rows stay apart, on by "
+        "your word, off. Runs confirm auto and on.",
+    )
     task: str = option(
         "",
         "What the model makes of a picture: detect, classify, segment or embed. Then it takes "

@@ -132,6 +132,7 @@ async def _split(options: UpOptions, folder: Path) -> None:
     """Split the model into a new folder. Raises `SwarmError`."""
     arguments = ["--name", options.name or model_name(options.model), "--version", options.version]
     arguments += ["--stages", str(options.stages), "--edge-layers", str(options.edge_layers)]
+    arguments += ["--batch", options.batch]
     arguments.append("--one-host")  # whichever server is used, all nodes are processes of this host
     if options.cuts:
         arguments += ["--cuts", options.cuts]

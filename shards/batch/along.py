@@ -26,7 +26,8 @@ def reduced(step: Step) -> list[Value]:
 def product_of_sizes(step: Step) -> list[Value]:
     """ReduceProd and ReduceSum, also of a tensor's sizes."""
     value = step.value(0)
-    if value.elements is None or value.rank != 1:
+    unclear = step.attribute("noop_with_empty_axes", 0)
+    if value.elements is None or value.rank != 1 or unclear:
         return reduced(step)  # of anything else
     total = value.elements[0] if value.elements else ONE
     for each in value.elements[1:]:
@@ -170,8 +171,8 @@ def resized(step: Step) -> list[Value]:
             number = value.known[axis].number
             if scale == 1.0:
                 dims[axis] = value.known[axis]
-            elif number is not None:
-                dims[axis] = Size.of(int(number * scale))
+            elif number is not None and scale.is_integer():
+                dims[axis] = Size.of(number * int(scale))
     if not kept:
         raise Doubt("it scales the axis along which the rows of a batch lie")
     return [made(dims, rows)]
@@ -235,7 +236,9 @@ def _reduced(value: Value, gone: set[int], rows: Rows | None, *, keep: bool) -> 
     return made(dims, rows.at(rows.axis - sum(axis < rows.axis for axis in gone)))
 
 
-_KEEP_SIZES = frozenset({"BatchNormalization", "InstanceNormalization", "LRN", "GroupNormalization"})
+_KEEP_SIZES = frozenset(
+    {"BatchNormalization", "InstanceNormalization", "LRN", "GroupNormalization"}
+)
 _POOL_ALL = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"})
 
 

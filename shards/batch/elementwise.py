@@ -10,13 +10,10 @@ from onnx import TensorProto
 
 from shards.batch.sizes import ONE, Size, Symbol
 from shards.batch.step import Step, no_counts, only_values, spread
-from shards.batch.values import Doubt, Value, made, numbers, without_rows
+from shards.batch.values import Doubt, Value, made, numbers
 
-_INTEGERS = frozenset(
-    {TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8}
-    | {TensorProto.UINT64, TensorProto.UINT32, TensorProto.UINT16, TensorProto.UINT8}
-    | {TensorProto.BOOL}
-)
+# Types that hold each size and each index.
+_WIDE = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.UINT64, TensorProto.UINT32})
 
 
 def elementwise(step: Step) -> list[Value]:
@@ -30,10 +27,18 @@ def unchanged(step: Step) -> list[Value]:
     """The first input again, as another type perhaps; the others are settings."""
     value = step.value(0)
     no_counts(step.given()[1:])
-    if step.op == "Cast" and step.attribute("to") not in _INTEGERS and value.elements is not None:
-        no_counts([value])
-        return [without_rows(value.known)]
-    return [value]
+    if step.op != "Cast" or step.attribute("to") in _WIDE:
+        return [value]
+    known = [size.number for size in value.elements or () if size.number is not None]
+    if (
+        step.attribute("to") == TensorProto.BOOL
+        and known
+        and len(known) == len(value.elements or ())
+    ):
+        truth = tuple(Size.of(int(number != 0)) for number in known)
+        return [replace(value, elements=truth, array=None, below=Size.of(2))]
+    no_counts([value])
+    return [made(value.known, only_values(value))]
 
 
 def dropout(step: Step) -> list[Value]:
@@ -87,7 +92,8 @@ def _arithmetic(step: Step, values: Sequence[Value]) -> Value | None:
         return None
     made = np.empty(spread_out[0].shape, object)
     for place in np.ndindex(made.shape):
-        made[place] = compute([grid[place] for grid in spread_out])
+        column: list[Size] = [grid[place] for grid in spread_out]  # type: ignore[misc]
+        made[place] = compute(column)
         if made[place] is None:
             return None
     return numbers(made)

@@ -8,7 +8,7 @@ may be batched where each output is rows along axis 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,9 @@ class Followed:
         if value.rows is None:
             return f"{name!r} has no rows: it is the same for each request"
         if value.rows != Rows(0):
-            return f"{name!r} has the rows of a batch along axis {value.rows.axis}, not along axis 0"
+            return (
+                f"{name!r} has the rows of a batch along axis {value.rows.axis}, not along axis 0"
+            )
         return ""
 
 
@@ -56,14 +58,14 @@ def follow(graph: Graph, types: Mapping[str, TensorType]) -> Followed:
         for name, tensor in graph.sparse.items()
     }
     why = ""
+    counts = {types[name].shape[0] for name in graph.inputs if types[name].shape}
     for name in graph.inputs:
         shape = types[name].shape
-        if not shape or isinstance(shape[0], int):
-            size = f"the size {shape[0]}" if shape else "no"
-            why = why or f"input {name!r} has {size} axis 0, where a batch needs one of any size"
-            values[name] = Value(None, mixed=why)
-        else:
-            values[name] = Value(_of_input(name, shape), Rows(0))
+        no = _no_rows(name, shape, counts)
+        why = why or no
+        values[name] = (
+            Value(None, mixed=no) if no else Value((ROWS, *_sizes(name, shape)[1:]), Rows(0))
+        )
     versions = {opset.domain: int(opset.version) for opset in graph.model.opset_import}
     follower = _Follower(versions, types)
     follower.run(values, list({id(node): node for node in graph.constant_nodes.values()}.values()))
@@ -100,7 +102,17 @@ class _Follower:
             if all(value.same for value in read) and not _draws(node):
                 return [Value(self._dims(name)) for name in node.output]
             return [Value(None, mixed=step.doubt(str(doubt)))] * count
-        return [*made, *[Value(None, mixed=f"{node.op_type} has more outputs")] * count][:count]
+        made += [Value(None, mixed=step.doubt("it has more outputs"))] * (count - len(made))
+        return [self._checked(step, *each) for each in zip(node.output, made, strict=False)]
+
+    def _checked(self, step: Step, name: str, value: Value) -> Value:
+        """The value, unless ONNX Runtime infers another size of an axis."""
+        kind = self._types.get(name)
+        for mine, theirs in zip(value.dims or (), kind.shape if kind else (), strict=False):
+            if isinstance(theirs, int) and mine.number not in (None, theirs):
+                doubt = f"its output has the size {mine}, or {theirs}"
+                return Value(None, mixed=step.doubt(doubt))
+        return value
 
     def _step(self, node: NodeProto, values: Mapping[str, Value]) -> Step:
         version = self._versions.get(node.domain)
@@ -167,8 +179,20 @@ def _sizes(name: str, shape: tuple[int | str | None, ...]) -> Dims:
     )
 
 
-def _of_input(name: str, shape: tuple[int | str | None, ...]) -> Dims:
-    return (ROWS, *_sizes(name, shape)[1:])
+def _no_rows(
+    name: str, shape: tuple[int | str | None, ...], counts: Container[int | str | None]
+) -> str:
+    """Why an input has no rows along axis 0, "" where it has. `counts` are all inputs' sizes of
+    axis 0."""
+    if not shape:
+        return f"input {name!r} has no axes, and a batch needs an axis 0"
+    if isinstance(shape[0], int):
+        return (
+            f"axis 0 of input {name!r} has the size {shape[0]}, and a batch needs one of any size"
+        )
+    if any(isinstance(dim, str) and dim in counts for dim in shape[1:]):
+        return f"input {name!r} has the number of rows along another axis too"
+    return ""
 
 
 def _stored(tensor: TensorProto) -> Value:

@@ -62,7 +62,9 @@ def reshape(step: Step) -> list[Value]:
     if hole is not None:
         left = product(value.known).over(product(target))
         if left is None:
-            raise Doubt(f"it makes rows of {product(target)} elements out of {product(value.known)}")
+            raise Doubt(
+                f"it makes rows of {product(target)} elements out of {product(value.known)}"
+            )
         target[hole] = left
     return [_kept(value, target) or reshaped(value, target)]
 
@@ -170,6 +172,8 @@ def slices(step: Step) -> list[Value]:
         at = counted(axis, value.rank)
         if stride == 1 and start == _ZERO and _is_end(end, dims[at]):
             continue
+        if start.counts_rows or end.counts_rows:
+            raise Doubt("its bounds depend on the number of rows")
         if value.rows is not None and value.rows.axis == at:
             raise Doubt(f"it takes a part of axis {at}, along which the rows of a batch lie")
         whole = dims[at].number
@@ -260,6 +264,8 @@ def pad(step: Step) -> list[Value]:
     value = step.value(0)
     no_counts([value])
     pads = step.numbers(1, "pads", "pads") or ()
+    if step.has(2):
+        step.fixed(2, "padding")
     axes = step.numbers(3, "axes") or tuple(range(value.rank))
     dims = list(value.known)
     rows = only_values(value)
@@ -292,8 +298,6 @@ def _sliced(step: Step, axis: int, start: Size, end: Size, size: Size) -> Size:
             return ONE
         start = size + start
     most = end - start
-    if start.counts_rows or end.counts_rows:
-        raise Doubt("its bounds depend on the number of rows")
     if end == size and start.number is not None and size.positive and most.positive:
         return most
     known = (most, size) if start == _ZERO else (most,)
@@ -348,7 +352,7 @@ def _rows_within(dims: Dims) -> Rows | None:
 
 def _either(one: Size, other: Size) -> Size:
     """Of two formulas that are equal in each run that does not fail, the one that says more."""
-    if one.number is not None or other.number is None and one.positive:
+    if one.number is not None or (other.number is None and one.positive):
         return one
     return other
 

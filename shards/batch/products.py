@@ -14,11 +14,11 @@ def matmul(step: Step) -> list[Value]:
 
 def integer_matmul(step: Step) -> list[Value]:
     """A product of integers, with zero points that all rows share."""
-    second = 3 if step.op == "QLinearMatMul" else 1
+    second, of_rows = (3, (1, 2)) if step.op == "QLinearMatMul" else (1, (2,))
     for index in range(1, len(step.inputs)):
         if step.has(index) and index != second:
             point = step.fixed(index, "scale or zero point")
-            if index < second and point.rank and point.known[0].number != 1:
+            if index in of_rows and point.rank and point.known[0].number != 1:
                 raise Doubt("it has another scale or zero point for each row")
     return [_product(step, step.value(0), step.value(second))]
 

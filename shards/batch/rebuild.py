@@ -37,9 +37,7 @@ def rebuilding(graph: Graph, followed: Followed, types: Mapping[str, TensorType]
 class _Shapes:
     """`shards.graph.graph.Rebuilds`, by the formulas of sizes."""
 
-    def __init__(
-        self, graph: Graph, followed: Followed, types: Mapping[str, TensorType]
-    ) -> None:
+    def __init__(self, graph: Graph, followed: Followed, types: Mapping[str, TensorType]) -> None:
         self._graph = graph
         self._values = followed.values
         self._types = types
@@ -148,8 +146,8 @@ class _Writer:
         """A tensor of formulas."""
         if all(size.number is not None for size in elements):
             kind = {"INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_}[datatype]
-            array = np.array([size.number for size in elements], kind).reshape(shape)
-            self._constant(name, array)
+            stored: np.ndarray = np.array([size.number for size in elements], kind)
+            self._constant(name, stored.reshape(shape))
             return
         parts = [self._formula(size) for size in elements]
         flat = self._node("Concat", parts, f"{name}/flat", axis=0)
@@ -158,7 +156,9 @@ class _Writer:
             self._node("Reshape", [flat, target], name)
             return
         wide = self._node("Reshape", [flat, target], f"{name}/wide")
-        to = helper.np_dtype_to_tensor_dtype(np.dtype(np.int32 if datatype == "INT32" else np.bool_))
+        to = helper.np_dtype_to_tensor_dtype(
+            np.dtype(np.int32 if datatype == "INT32" else np.bool_)
+        )
         self._node("Cast", [wide], name, to=to)
 
     def _formula(self, size: Size) -> str:

@@ -85,7 +85,9 @@ RULES: Mapping[tuple[str, str], Rule] = dict(
         *_all(products.einsum, "Einsum"),
         *_all(products.attention, "Attention"),
         *_all(elementwise.elementwise, "BiasGelu FastGelu Gelu QuickGelu", "com.microsoft"),
-        *_all(elementwise.scales_whole, "DynamicQuantizeMatMul DynamicQuantizeLSTM", "com.microsoft"),
+        *_all(
+            elementwise.scales_whole, "DynamicQuantizeMatMul DynamicQuantizeLSTM", "com.microsoft"
+        ),
         *_all(along.skip_norm, "SkipLayerNormalization", "com.microsoft"),
         *_all(along.skip_norm, "SkipSimplifiedLayerNormalization", "com.microsoft"),
         *_all(along.layer_norm, "SimplifiedLayerNormalization", "com.microsoft"),

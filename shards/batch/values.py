@@ -1,4 +1,4 @@
-"""What is known about a tensor: its sizes, where the rows of a batch lie, which numbers it holds."""
+"""What is known about a tensor: its sizes, where the rows of a batch lie, what it holds."""
 
 from __future__ import annotations
 
@@ -111,6 +111,8 @@ class Value:
 
 def with_rows(dims: Sequence[Size], rows: Rows, below: Size | None = None) -> Value:
     """A tensor with rows. Raises Doubt unless the sizes are those of rows along one axis."""
+    if rows.outer.counts_rows or rows.inner.counts_rows:
+        raise Doubt(f"axis {rows.axis} of its output has the size {rows.size}")
     for axis, size in enumerate(dims):
         if size != rows.size if axis == rows.axis else size.counts_rows:
             raise Doubt(f"axis {axis} of its output has the size {size}")

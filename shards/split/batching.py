@@ -1,7 +1,7 @@
 """Whether requests may share a run: shown by the graph's structure, then confirmed by runs.
 
-Runs alone show nothing: rows that meet only at some scales, or behind a condition, agree in all runs
-that happen not to meet it. So a structure that leaves doubt is no batch. Runs can still refute it.
+Runs alone show nothing: rows that meet only at some scales, or behind a condition, agree in all
+runs that happen not to meet it. So a structure that leaves doubt is no batch. Runs can refute it.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ def plan_cuts(
     """Choose the positions.
 
     `whole_rows` says of a tensor that its rows are those of requests: cuts where all tensors are so
-    are preferred. `sizes` are the types with concrete shapes. `feeds` is an example input, without which nothing
-    is timed. Raises SplitError when the graph cannot be split as asked; its message says how
-    it can.
+    are preferred. `sizes` are the types with concrete shapes. `feeds` is an example input, without
+    which nothing is timed. Raises SplitError when the graph cannot be split as asked; its message
+    says how it can.
     """
     _check(options)
     sizes = sizes or types

@@ -134,9 +134,7 @@ def split(
     if feeds is not None:
         sizes = infer_types(graph, {key: array.shape for key, array in feeds.items()})
     whole_rows = None if followed.why else lambda name: not followed.crosses(name)
-    found = plan_cuts(
-        graph, types, options, sizes=sizes, feeds=feeds, whole_rows=whole_rows
-    )
+    found = plan_cuts(graph, types, options, sizes=sizes, feeds=feeds, whole_rows=whole_rows)
     parts = [(part, extract(graph, part, types)) for part in _layer_ranges(graph, found)]
     tolerance = _tolerance(graph, types)
     if feeds is None:

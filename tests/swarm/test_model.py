@@ -39,7 +39,7 @@ def info(**changes: Any) -> ModelInfo:
 
 def test_a_manifest_gives_the_stages_and_what_they_carry() -> None:
     edge = {"stage": 0, "receives": [tensor()], "sends": [tensor("y", (4, 8))]}
-    got = info(shards=[edge, *manifest()["shards"]], batchable=True)
+    got = info(shards=[edge, *manifest()["shards"]], batchable=True, batching={"by": "structure"})
     assert (got.model, got.version, got.last, got.batchable) == ("m", "1", 2, True)
     assert got.edge is not None
     assert got.edge.message_bytes == 4 * 8 * 4

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from bench.hostile.target import Case, Target, json_objects
-from shards.manifest import CodecError, LighterModel, Manifest, SealedFile, Shard, TensorSpec
+from shards.manifest import (
+    Batching,
+    CodecError,
+    LighterModel,
+    Manifest,
+    SealedFile,
+    Shard,
+    TensorSpec,
+)
 from shards.weights.onnx_file import OnnxFile
 from shards.weights.protobuf import bytes_field, number_field, text_field
 from shards.zoo import digits_lite_model
@@ -30,7 +38,7 @@ def _manifest(sealed: bool = False) -> bytes:
     lighter = LighterModel("lighter.onnx", digest, 50)
     made = Manifest(
         *("digits", "1", "2026-01-01T00:00:00Z", digest, 17, (x,), (y,), (first, second)),
-        batchable=True,
+        batching=Batching(by="structure"),
         lighter=lighter,
         codecs={"i8": CodecError(0.02, 0.001, 4), "i4": CodecError(0.3, 0.01, 4)},
         result_codecs={"i8": CodecError(0.002, 0.0001, 4)},
