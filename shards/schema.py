@@ -336,7 +336,7 @@ def _batching(raw: Mapping[str, Any]) -> Batching:
     showed, which is no proof, and is not believed. Raises ManifestError."""
     claimed = get(raw, "batchable", bool)
     item = raw.get("batching")
-    if item is None:
+    if "batching" not in raw:
         old = "an older version split it, whose runs prove nothing: split it again"
         return Batching("auto", "", old if claimed else "")
     if not isinstance(item, dict):

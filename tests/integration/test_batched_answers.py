@@ -89,7 +89,7 @@ async def test_sixty_requests_in_flight_get_the_answers_of_each_alone(
     session = make_session(model.SerializeToString(), level="basic")
     inputs = [picture(number) for number in range(REQUESTS)]
     expected = [session.run(["y"], {"x": each})[0] for each in inputs]
-    up = run.swarm("up", "--model", str(file), "--stages", "2", "--json")
+    up = run.start("nodes.cli.main", "up", "--model", str(file), "--stages", "2", "--json")
     ready = await asyncio.to_thread(up.ready_line)
     async with swarm.connect(ready["nats"]) as mesh:
         results = await asyncio.gather(
