@@ -114,7 +114,7 @@ MEET: dict[str, list[NodeProto]] = {
     "running sum of rows": chain(("CumSum", ["none"])),
     "norm over rows": chain(("LpNormalization", {"axis": 0})),
     "mean and variance": chain(("MeanVarianceNormalization", {"axes": [0]})),
-    "largest row": chain(("TopK", ["one"], {"axis": 0})),
+    "largest row": [node("TopK", ["x", "one"], ["o", "i"], axis=0)],
     "rows in pairs": chain(("Reshape", ["pairs"])),
     "turned and summed": chain(("Transpose",), ("ReduceMax", ["one"])),
     "product along rows": chain(("Transpose",), ("MatMul", ["x"])),
