@@ -24,7 +24,8 @@ def network(scaled: list[NodeProto]) -> ModelProto:
     for each other, and would share runs."""
     rng = np.random.default_rng(0)
     nodes, last = list(scaled), "z"
-    stored = {"limit": np.array(1, np.float32), "byte": np.array(255, np.float32)}
+    numbers = {"limit": 1, "hundred": 100, "byte": 255}
+    stored = {name: np.array(number, np.float32) for name, number in numbers.items()}
     for layer in range(LAYERS):
         stored[f"w{layer}"] = (rng.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
         nodes.append(helper.make_node("MatMul", [last, f"w{layer}"], [f"h{layer}"]))
@@ -64,11 +65,11 @@ def branching() -> ModelProto:
 
 
 def bounded() -> ModelProto:
-    """x / max(largest of all, 1): no branch, and rows meet only at some scales."""
+    """x / max(largest of all, 100): no branch, and rows meet only at some scales."""
     return network(
         [
             helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
-            helper.make_node("Max", ["largest", "limit"], ["bound"]),
+            helper.make_node("Max", ["largest", "hundred"], ["bound"]),
             helper.make_node("Div", ["x", "bound"], ["z"]),
         ]
     )

@@ -39,6 +39,7 @@ def model_of(nodes: Sequence[NodeProto], *shapes: Shape, opset: int = 18) -> Mod
     stored |= weights(1, w=(4, 4), k=(2, 3, 1, 1)) | {
         "ones": np.ones(4, np.float32),
         "limit": np.array(1, np.float32),
+        "hundred": np.array(100, np.float32),
         "half": np.array(0.5, np.float32),
         "bias": floats(3, 4),
         "table": floats(9, 4),
@@ -72,10 +73,10 @@ def chain(*steps: tuple[Any, ...]) -> list[NodeProto]:
 
 
 def bounded() -> ModelProto:
-    """x / max(largest of all, 1): rows meet only where one is larger than 1."""
+    """x / max(largest of all, 100): rows meet only where one is larger than 100."""
     nodes = [
         node("ReduceMax", ["x"], ["largest"], name="largest_of_all", keepdims=0),
-        node("Max", ["largest", "limit"], ["bound"]),
+        node("Max", ["largest", "hundred"], ["bound"]),
         node("Div", ["x", "bound"], ["y"]),
     ]
     return model_of(nodes, [4])
