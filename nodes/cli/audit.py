@@ -18,7 +18,7 @@ from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import stop_on_signals
 from swarm.audit.chain import Extent, Head, Verdict, verify
 from swarm.audit.record import parse
-from swarm.audit.stream import AuditLimits, Stored, extent_of, limit_audit, read_stream
+from swarm.audit.stream import Stored, extent_of, limit_audit, read_stream
 from swarm.errors import DecodeError, InvalidArgument, NotFound
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
@@ -27,19 +27,22 @@ from swarm.subjects import token
 
 EXPORT_VERSION = 1
 FAULTS_SHOWN = 20
-DAY = 86400.0  # seconds
+DAY, MB = 86400.0, 1_000_000  # seconds, bytes
 
 
-async def run_init(max_days: float, max_mb: int, target: Target) -> None:
+async def run_init(max_days: float | None, max_mb: int | None, target: Target) -> None:
     """`swarm audit init`."""
     async with client_of(target) as client:
-        limits = AuditLimits(max_days * DAY, max_mb * 1_000_000)
-        await limit_audit(client.link, client.subjects, limits)
-        doc = {"stream": client.subjects.audit_stream, **asdict(limits)}
+        age = None if max_days is None else max_days * DAY
+        size = None if max_mb is None else max_mb * MB
+        limits, copies = await limit_audit(client.link, client.subjects, age, size)
+        doc = {"stream": client.subjects.audit_stream, **asdict(limits), "copies": copies}
+        most = f"up to {limits.max_bytes / MB:g} MB" if limits.max_bytes > 0 else "of any size"
         conclude(
             target.json,
             doc,
-            f"records are kept for {max_days:g} days, and up to {max_mb} MB",
+            f"records are kept for {limits.max_age / DAY:g} days, and {most}, "
+            f"by {'one server' if copies == 1 else f'{copies} servers'}",
             "next: swarm-node --audit …, or swarm up --audit …",
         )
 

@@ -12,8 +12,12 @@ from nodes.cli.options import Target
 
 def init(
     target: Target,
-    max_days: float = option(90.0, "Days that records are kept.", min=0.01),
-    max_mb: int = option(256, "Megabytes of records; the oldest go first.", min=1),
+    max_days: float | None = option(
+        None, "Days that records are kept; 90 at first, and then as it is.", min=0.01
+    ),
+    max_mb: int | None = option(
+        None, "Megabytes of records, the oldest go first; 268 at first, and then as it is.", min=1
+    ),
 ) -> Ran:
     """Make the audit's stream, or change its limits. Nodes without rights need it made."""
     from nodes.cli.audit import run_init

@@ -392,8 +392,14 @@ class RecordOptions:
 
     for_: str = option("1m", "How long: 30s, 10m.", "--for")
     share: float = seldom(1.0, "Share of the requests, by a hash of their ids: 0.01 is 1 %.")
-    max_hours: float = seldom(24.0, "Hours that recorded requests are kept.", min=0.01)
-    max_mb: int = seldom(256, "Megabytes of recorded requests; the oldest go first.", min=1)
+    max_hours: float | None = seldom(
+        None, "Hours that recorded requests are kept; 24 at first, and then as it is.", min=0.01
+    )
+    max_mb: int | None = seldom(
+        None,
+        "Megabytes of recorded requests, the oldest go first; 268 at first, and then as it is.",
+        min=1,
+    )
     again: bool = seldom(False, "Take over from a recording that was killed.")
 
 
@@ -428,8 +434,18 @@ class DashboardOptions:
 class SiteLimits:
     """Of `swarm site add`."""
 
-    max_mb: float = option(
-        1024.0, "Megabytes of requests that wait, and of answers each.", min=0.07
+    max_mb: float | None = option(
+        None,
+        "Megabytes of requests that wait, and of answers each; 1074 at first, and then as it is.",
+        min=0.07,
     )
-    when_full: str = option("refuse", "refuse: the newest request. drop-oldest: and count it.")
-    keep_days: float = seldom(7.0, "Days after which an answer is deleted, read or not.", min=0.001)
+    when_full: str = option(
+        "",
+        "refuse: the newest request, which is so at first. drop-oldest: and count it. Empty: as it "
+        "is.",
+    )
+    keep_days: float | None = seldom(
+        None,
+        "Days after which an answer is deleted, read or not; 7 at first, and then as it is.",
+        min=0.001,
+    )

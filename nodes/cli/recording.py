@@ -50,7 +50,10 @@ async def run_record(model: str, options: RecordOptions, target: Target) -> int:
                 markup=False,
                 soft_wrap=True,
             )
-        limits = RecordLimits(options.max_hours * 3600.0, options.max_mb * 1_000_000)
+        limits = RecordLimits(
+            None if options.max_hours is None else options.max_hours * 3600.0,
+            None if options.max_mb is None else options.max_mb * 1_000_000,
+        )
         stop = stop_on_signals()
         await recording.start(limits, again=options.again)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import swarm
@@ -13,7 +13,7 @@ from nodes.cli.arrays import read_inputs
 from nodes.cli.options import SiteLimits, Target
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
-from swarm.errors import InvalidArgument, Status
+from swarm.errors import InvalidArgument, NotFound, Status
 from swarm.fleet.status_listener import request_statuses
 from swarm.link import LinkMessage
 from swarm.site.forwarding import dropped_so_far
@@ -28,16 +28,30 @@ LISTEN = 1.3  # seconds: a gateway that is asked for its status has said it by t
 async def run_add(site: str, options: SiteLimits, target: Target) -> None:
     """`swarm site add`."""
     async with client_of(target) as client:
-        keep = options.keep_days * 24 * 3600
-        limits = Limits(int(options.max_mb * MB), options.when_full, keep)
-        await SiteStore(client.link, client.subjects, site).prepare(limits, change=True)
-        most, then = options.max_mb, options.when_full
+        store, asked = SiteStore(client.link, client.subjects, site), _asked(options)
+        try:
+            limits = replace(await store.limits(), **asked)
+        except NotFound:
+            limits = Limits(**asked)
+        await store.prepare(limits, change=True)
+        most, then = limits.max_bytes / MB, limits.when_full
         conclude(
             target.json,
             {"site": site, **asdict(limits)},
             f"site {site} stores up to {most:g} MB of requests; then: {then}",
             f"next, at the hub: swarm-node --role gateway --site {site}",
         )
+
+
+def _asked(options: SiteLimits) -> dict[str, Any]:
+    """Arguments of `Limits`, of the options that were given."""
+    most, keep = options.max_mb, options.keep_days
+    asked = {
+        "max_bytes": None if most is None else int(most * MB),
+        "when_full": options.when_full or None,
+        "keep": None if keep is None else keep * 24 * 3600,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 async def run_status(site: str, target: Target) -> None:

@@ -23,6 +23,7 @@ from swarm.transport.lane import lane_streams
 log = logging.getLogger("swarm.record")
 
 NS = 1_000_000_000
+KEPT_FOR, KEPT_BYTES = 86400.0, 256 << 20  # seconds, bytes; of a model, unless told otherwise
 STORE_TIMEOUT = 5.0  # seconds
 COPY_AGAIN_AFTER = 0.5  # seconds, where a server that came back has no lanes yet
 MOST_UNDER_WAY = 256  # messages that are being stored
@@ -32,10 +33,17 @@ _MESSAGE_ID = re.compile(rb"Nats-Msg-Id: ([!-~]{1,160})/([0-9]{1,4})/([0-9]{1,9}
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """What is kept of a model; the oldest goes first. max_age: seconds. max_bytes: of all of it."""
+    """What is kept of a model; the oldest goes first. max_age: seconds. max_bytes: of all of it.
+    None: as it is, or `KEPT_FOR` and `KEPT_BYTES` where nothing is recorded yet."""
 
-    max_age: float = 86400.0
-    max_bytes: int = 256 << 20
+    max_age: float | None = None
+    max_bytes: int | None = None
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """The settings of the stream that it asks for."""
+        age = {} if self.max_age is None else {"max_age": int(self.max_age * NS)}
+        return age | ({} if self.max_bytes is None else {"max_bytes": self.max_bytes})
 
 
 _LIMITS = RecordLimits()
@@ -64,8 +72,9 @@ def record_config(subjects: Subjects, model: str, limits: RecordLimits) -> dict[
         "subjects": [subjects.record_all(model)],
         "storage": "file",
         "discard": "old",
-        "max_age": int(limits.max_age * NS),
-        "max_bytes": limits.max_bytes,
+        "max_age": int(KEPT_FOR * NS),
+        "max_bytes": KEPT_BYTES,
+        **limits.changes,
         "max_msgs_per_subject": 1,  # a retry brings the same once more
         "allow_direct": True,
     }
@@ -117,7 +126,7 @@ class Recording:
         if self._instead is None:
             wanted = record_config(self._subjects, self._model, limits)
             await jetstream.ensure_stream(self._link, wanted)
-            await jetstream.update_stream(self._link, wanted)
+            await jetstream.change_stream(self._link, wanted["name"], limits.changes)
         taps = self._subjects.tap(self._model, self._version, 1).rsplit(".", 2)[0] + ".*.*"
         self._sid = self._link.subscribe(taps, self._take)
         await self._copy()
@@ -129,8 +138,7 @@ class Recording:
             self._link.on_up.remove(self._reconnected)
         self._end_copying()
         for config in await self._lanes():
-            config.pop("republish", None)
-            await jetstream.update_stream(self._link, config)
+            await jetstream.change_stream(self._link, config["name"], {"republish": None})
         await self._link.unsubscribe_and_drain(self._sid)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STORE_TIMEOUT)
@@ -149,7 +157,7 @@ class Recording:
     async def _copy(self) -> None:
         tap = tap_config(self._subjects, self._model, self._version)
         for config in await self._lanes():
-            await jetstream.update_stream(self._link, config | {"republish": tap})
+            await jetstream.change_stream(self._link, config["name"], {"republish": tap})
 
     def _reconnected(self) -> None:
         """A server that lost its memory has lanes that were made anew."""

@@ -55,10 +55,19 @@ async def ensure_audit(link: Link, subjects: Subjects) -> None:
     await jetstream.ensure_bounded_stream(link, stream_config(subjects, AuditLimits()))
 
 
-async def limit_audit(link: Link, subjects: Subjects, limits: AuditLimits) -> None:
-    """Make the stream, or change its limits. Raises as `ensure_audit`."""
-    await ensure_audit(link, subjects)
-    await jetstream.update_stream(link, stream_config(subjects, limits))
+async def limit_audit(
+    link: Link, subjects: Subjects, max_age: float | None, max_bytes: int | None
+) -> tuple[AuditLimits, int]:
+    """Make the stream, or change its limits; None for one that stays as it is. Returns its limits,
+    and how many servers keep a copy. Raises as `ensure_audit`."""
+    usual = AuditLimits()
+    first = AuditLimits(max_age or usual.max_age, max_bytes or usual.max_bytes)
+    await jetstream.ensure_bounded_stream(link, stream_config(subjects, first))
+    asked = {"max_age": max_age and int(max_age * NS), "max_bytes": max_bytes}
+    changes = {name: value for name, value in asked.items() if value is not None}
+    config = await jetstream.change_stream(link, subjects.audit_stream, changes)
+    limits = AuditLimits(int(config["max_age"]) / NS, int(config["max_bytes"]))
+    return limits, int(config["num_replicas"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ async def raise_replicas(link: Link, stream: str) -> bool:
         config = (await call(link, api("STREAM.INFO", stream)))["config"]
         if int(config["num_replicas"]) >= wanted:
             return False
-        await update_stream(link, config | {"num_replicas": wanted})
+        await change_stream(link, stream, {"num_replicas": wanted})
     except ApiError as error:
         few = error.err_code in NO_PEERS and not link.options.replicas
         if few or error.err_code == STREAM_NOT_FOUND:
@@ -227,9 +227,19 @@ async def raise_replicas(link: Link, stream: str) -> bool:
     return True
 
 
-async def update_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
-    """Change a stream's settings in place."""
-    return await call(link, api("STREAM.UPDATE", config["name"]), config)
+async def change_stream(link: Link, stream: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Change these settings of a stream in place, None for one that is taken away, and no other
+    one: the server sets what an update leaves out to its default, such as one copy, whoever had set
+    it. Returns the stream's configuration. Raises `ApiError`, `Unavailable`."""
+    config = (await call(link, api("STREAM.INFO", stream)))["config"]
+    if (wanted := changed(config, changes)) == config:
+        return dict(config)
+    return dict((await call(link, api("STREAM.UPDATE", stream), wanted))["config"])
+
+
+def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with some changes, None for a setting that is taken away."""
+    return {name: value for name, value in {**config, **changes}.items() if value is not None}
 
 
 async def ensure_consumer(
@@ -287,10 +297,15 @@ async def consumer_of(link: Link, stream: str, filter_subject: str) -> dict[str,
             return None
 
 
-async def update_consumer(link: Link, stream: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Change a consumer's settings in place."""
-    subject = create_consumer_subject(stream, config)
-    return await call(link, subject, {"stream_name": stream, "action": "update", "config": config})
+async def change_consumer(
+    link: Link, stream: str, name: str, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """As `change_stream`, of a consumer."""
+    config = (await call(link, api("CONSUMER.INFO", stream, name)))["config"]
+    wanted = changed(config, changes)
+    subject = create_consumer_subject(stream, wanted)
+    doc = {"stream_name": stream, "action": "update", "config": wanted}
+    return dict((await call(link, subject, doc))["config"])
 
 
 async def delete_consumer(link: Link, stream: str, name: str) -> None:

@@ -156,9 +156,9 @@ class KeptStream:
         right |= {fault.field: fault.right for fault in self.bounds(found)}
         if not right:
             return True
-        config = {name: value for name, value in (found | right).items() if value is not None}
+        present = {"name": self.stream, "max_bytes": found["max_bytes"]}
         try:
-            await self._within_room(jetstream.update_stream, config, int(found["max_bytes"]))
+            await self._within_room(_change, present | right, int(found["max_bytes"]))
         except ApiError:
             if not self.renewable:
                 raise
@@ -181,11 +181,13 @@ class KeptStream:
         if info.get("paused"):
             await jetstream.call(self.link, api("CONSUMER.PAUSE", self.stream, name), {})
         found = info["config"]
-        wrong = changed_fields(found, wanted, self.consumer_fixed)
-        if not (wrong or self.consumer_bounds(found)):
+        names = changed_fields(found, wanted, self.consumer_fixed)
+        right = {field: wanted.get(field) for field in names}
+        right |= {fault.field: fault.right for fault in self.consumer_bounds(found)}
+        if not right:
             return
         try:
-            await jetstream.update_consumer(self.link, self.stream, wanted)
+            await jetstream.change_consumer(self.link, self.stream, name, right)
         except ApiError:
             await jetstream.delete_consumer(self.link, self.stream, name)
             await jetstream.ensure_consumer(self.link, self.stream, wanted)
@@ -198,3 +200,7 @@ class KeptStream:
                 raise
             return None
         return dict(info["config"])
+
+
+async def _change(link: Link, changes: dict[str, Any]) -> dict[str, Any]:
+    return await jetstream.change_stream(link, changes["name"], changes)

@@ -89,6 +89,9 @@ class SiteState:
     tail: int
 
 
+_OF_LIMITS = {"max_bytes", "max_age", "discard", "duplicate_window"}  # settings of its streams
+
+
 class _Silent(Unavailable):
     """No answer came, though somebody listens."""
 
@@ -114,7 +117,21 @@ class SiteStore:
                 if error.err_code != jetstream.STREAM_EXISTS_DIFFERENT:
                     raise
                 if change:
-                    await self._call("STREAM.UPDATE", config["name"], config)
+                    limited = {name: config[name] for name in _OF_LIMITS & config.keys()}
+                    found = (await self._call("STREAM.INFO", config["name"]))["config"]
+                    wanted = jetstream.changed(found, limited)
+                    await self._call("STREAM.UPDATE", config["name"], wanted)
+
+    async def limits(self) -> Limits:
+        """Those that the site's streams have."""
+        subjects = self._subjects
+        requests = (await self._call("STREAM.INFO", subjects.submitted_stream))["config"]
+        answers = (await self._call("STREAM.INFO", subjects.answers_stream))["config"]
+        return Limits(
+            int(requests["max_bytes"]),
+            REFUSE if requests["discard"] == "new" else DROP_OLDEST,
+            int(answers["max_age"]) / NS,
+        )
 
     def _configs(self, limits: Limits) -> list[dict[str, Any]]:
         subjects, site = self._subjects, self.site

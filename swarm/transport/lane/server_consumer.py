@@ -155,9 +155,9 @@ class ServerConsumer:
         if not self.may_change:
             log.debug("%s: ack_wait stays %.3f s, as the operator set it", self.name, self.ack_wait)
             return
-        config = self.config | {"ack_wait": int(seconds * 1e9)}
-        await jetstream.update_consumer(self._link, self.stream, config)
-        self.config = config
+        change = {"ack_wait": int(seconds * 1e9)}
+        await jetstream.change_consumer(self._link, self.stream, self.name, change)
+        self.config |= change
 
     async def lengthen_ack_wait(self) -> None:
         """Double `ack_wait`, up to `MOST_ACK_WAIT`. Raises as `set_ack_wait`."""

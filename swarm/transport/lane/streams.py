@@ -182,8 +182,11 @@ async def _make_streams(
         }
         try:
             for stage, config in smaller.items():
-                store = jetstream.update_stream if stage in made else jetstream.ensure_stream
-                await store(link, config)
+                if stage in made:
+                    size = {"max_bytes": config["max_bytes"]}
+                    await jetstream.change_stream(link, config["name"], size)
+                else:
+                    await jetstream.ensure_stream(link, config)
                 made.add(stage)
         except ApiError as error:
             if not jetstream.is_no_room(error):
@@ -261,14 +264,14 @@ async def _follow(link: Link, stream: str, messages: int, most: int) -> bool:
     config, held = info["config"], int(info["state"]["messages"])
     if not changed_depth(int(config["max_msgs_per_subject"]), messages, held):
         return False
-    changed = config | {"max_msgs_per_subject": messages, "max_bytes": most}
+    changes = {"name": stream, "max_msgs_per_subject": messages, "max_bytes": most}
 
-    async def store(config: dict[str, Any]) -> dict[str, Any]:
-        return await jetstream.update_stream(link, config)
+    async def store(changes: dict[str, Any]) -> dict[str, Any]:
+        return await jetstream.change_stream(link, stream, changes)
 
     present = int(config["max_bytes"])
     least = min(most, present if present > 0 else most // max(1, messages // FEWEST_LARGE))
-    await jetstream.within_room(store, changed, least)
+    await jetstream.within_room(store, changes, least)
     return True
 
 

@@ -59,7 +59,7 @@ async def test_a_full_stream_keeps_nobody_waiting_and_what_was_lost_is_told(
         assert made.counters.lost == 10
         assert len(told) == 1
         assert "lost" in told[0]
-        await jetstream.update_stream(link, full | {"max_msgs": -1})
+        await jetstream.change_stream(link, full["name"], {"max_msgs": -1})
         await eventually(lambda: made.waiting == 0, "all are written", 60.0)
         made.offer(asked("behind"))
         await made.close(Entry("end", "node-1", 1.5e9))

@@ -30,16 +30,14 @@ Act = Callable[[Link], Awaitable[object]]
 
 def update(**fields: Any) -> Act:
     async def act(link: Link) -> None:
-        config = (await jetstream.call(link, api("STREAM.INFO", STREAM)))["config"]
-        await jetstream.update_stream(link, config | fields)
+        await jetstream.change_stream(link, STREAM, fields)
 
     return act
 
 
 def consumer(**fields: Any) -> Act:
     async def act(link: Link) -> None:
-        config = (await jetstream.call(link, api("CONSUMER.INFO", STREAM, CONSUMER)))["config"]
-        await jetstream.update_consumer(link, STREAM, config | fields)
+        await jetstream.change_consumer(link, STREAM, CONSUMER, fields)
 
     return act
 
@@ -154,8 +152,8 @@ async def test_an_operators_limits_of_dead_letters_are_no_flaw_and_its_loss_is(
 ) -> None:
     link, _ = await lane_of(links, server)
     dead = kept_dead_letters(link, SUBJECTS, "type this")
-    config = (await jetstream.call(link, api("STREAM.INFO", SUBJECTS.dead_stream)))["config"]
-    await jetstream.update_stream(link, config | {"max_msgs": 5, "max_bytes": 9999})
+    limits = {"max_msgs": 5, "max_bytes": 9999}
+    await jetstream.change_stream(link, SUBJECTS.dead_stream, limits)
     assert await dead.look() == []
     await jetstream.call(link, api("STREAM.DELETE", SUBJECTS.dead_stream))
     assert await dead.look() != []

@@ -73,5 +73,5 @@ async def test_an_ack_of_the_old_lane_means_no_message_of_the_new_one(
         old = new
     # Its depth can be changed as before.
     info = await jetstream.call(link, api("STREAM.INFO", stream))
-    await jetstream.update_stream(link, info["config"] | {"max_msgs_per_subject": 99})
+    await jetstream.change_stream(link, info["config"]["name"], {"max_msgs_per_subject": 99})
     await links.close()
