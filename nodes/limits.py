@@ -31,6 +31,11 @@ def lane_options(info: ModelInfo, config: NodeConfig) -> LaneOptions:
     )
 
 
+def lane_bytes(info: ModelInfo) -> int:
+    """Bytes that the lanes of a version set aside at their server, with the usual budget."""
+    return sum(lane_options(info, NodeConfig("gateway")).stage_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Credit:
     """How many messages of one lane a node asks for."""

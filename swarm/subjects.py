@@ -125,6 +125,10 @@ class Subjects:
             f".{number}.*"
         )
 
+    def features_of_model(self, model: str) -> str:
+        """All lanes of all versions."""
+        return f"{self.root}.features.{token(model, 'model name')}.*.*.*"
+
     def fresh(self, model: str, version: str, stage: int) -> str:
         """Core NATS subject of a stage in fast mode (`--delivery core`)."""
         return (

@@ -23,6 +23,7 @@ from nodes.cli.upkept import upkept_document, upkept_lines
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import end_with_supervisor
+from nodes.limits import lane_bytes
 from nodes.progress import progress
 from nodes.versions.lanes import lanes_maker
 from nodes.versions.sealing import sealed_version
@@ -35,6 +36,7 @@ from swarm.errors import InvalidArgument
 from swarm.fleet.events import ensure_events
 from swarm.learning.weights import Weights
 from swarm.link import jetstream
+from swarm.model import ModelInfo
 from swarm.models.replicas import raise_all_replicas
 from swarm.plans.document import outline
 from swarm.scratch import Scratch
@@ -146,9 +148,11 @@ def show(manifest: Manifest, as_json: bool) -> None:
         }
         for shard in manifest.shards
     ]
+    lanes = lane_bytes(ModelInfo.from_manifest(manifest.to_json()))
     if as_json:
         print_json(
             {
+                "lane_bytes": lanes,
                 "model": manifest.model,
                 "version": manifest.version,
                 "batchable": manifest.batchable,
@@ -178,6 +182,8 @@ def show(manifest: Manifest, as_json: bool) -> None:
     lines = (*codecs_lines(manifest), *task_lines(manifest), *decoder_lines(manifest))
     for line in (*batching_lines(manifest), *lines):
         out.print(line, soft_wrap=True, markup=False, highlight=False)
+    text = f"lanes: {lanes / 1e6:.1f} MB of the server's room; a promote needs it three times"
+    out.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def batching_lines(manifest: Manifest) -> list[str]:
@@ -350,7 +356,9 @@ async def run_rollback(model: str, target: SignedTarget) -> None:
         version = await client.registry.rollback(model)
         await on_record(client, "rollback", model, version)
         doc = {"model": model, "version": version}
-        conclude(target.json, doc, f"{model}@{version} serves again")
+        kept = await upkeep_by_operator(client, [model])
+        lines = (f"{model}@{version} serves again", *upkept_lines(kept))
+        conclude(target.json, doc | upkept_document(kept), *lines)
 
 
 async def run_samples(model: str, allowed: str, target: SignedTarget) -> None:
@@ -376,7 +384,9 @@ async def run_serve(model: str, state: str, target: SignedTarget) -> None:
             raise InvalidArgument("the desired state is no JSON object")
         await client.registry.desire(model, doc)
         desired = await client.registry.desired(model)
-        conclude(target.json, desired, f"{model}: {json.dumps(desired)} is in force")
+        kept = await upkeep_by_operator(client, [model])
+        lines = (f"{model}: {json.dumps(desired)} is in force", *upkept_lines(kept))
+        conclude(target.json, desired, *lines)
 
 
 def _read(path: str) -> str:

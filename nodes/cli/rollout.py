@@ -136,12 +136,14 @@ async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget)
         present = await client.registry.roll_out(name, plan, done)
         await on_record(client, "roll-out", name, version, previous=present, plan=plan.id)
         begun = {"model": name, "version": version, "present": present}
+        kept = await upkeep_by_operator(client, [name])
         conclude(
             target.json,
-            begun | {"plan": plan.document()},
+            begun | {"plan": plan.document()} | upkept_document(kept),
             f"{name}@{version} begins with {plan.canary:g} % beside {present}, and has 100 % after "
             f"{plan.last_step} more steps of {plan.every:g} s, if its guards hold; next: "
             f"swarm model status {name}",
+            *upkept_lines(kept),
         )
 
 
@@ -193,5 +195,11 @@ async def run_pin(model: str, agent: str, version: str, target: SignedTarget) ->
         await client.registry.pin(model, agent, version)
         await on_record(client, "pin", model, version, pinned=agent)
         doc = {"model": model, "agent": agent, "version": version}
+        upkept = await upkeep_by_operator(client, [model])
         kept = f"keeps to {model}@{version}" if version else "is pinned no more"
-        conclude(target.json, doc, f"agent {agent} {kept}")
+        conclude(
+            target.json,
+            doc | upkept_document(upkept),
+            f"agent {agent} {kept}",
+            *upkept_lines(upkept),
+        )

@@ -16,7 +16,15 @@ from weakref import WeakKeyDictionary
 
 from nodes.connection.connection import Connection
 from nodes.versions.serving import Serving
-from nodes.versions.upkeep import Flaw, common_of, lanes_of, look, mended, older_stream_is_there
+from nodes.versions.upkeep import (
+    Flaw,
+    common_of,
+    given_back_of,
+    lanes_of,
+    look,
+    mended,
+    older_stream_is_there,
+)
 from swarm.errors import SwarmError
 from swarm.link.kept_stream import KeptStream
 from swarm.periodic import BEAT, beat
@@ -28,6 +36,7 @@ from swarm.transport.source import StageSource
 log = logging.getLogger("swarm.node")
 
 LOOK_EVERY = 10 * BEAT  # seconds
+GIVE_BACK_EVERY = 10.0  # seconds between looks for lanes that nobody needs
 MADE_AGAIN = "it was missing on the server, and was made again; what waited in it is asked again"
 
 
@@ -49,6 +58,7 @@ class Upkeep:
         self._tell = connection.events.tell
         self._servings = servings
         self._made_again: WeakKeyDictionary[Lane, int] = WeakKeyDictionary()
+        self._gave_back = 0.0
         self._told: dict[str, float] = {}  # when a stream was told to be mended
 
     async def run(self) -> None:
@@ -57,6 +67,9 @@ class Upkeep:
             await beat(LOOK_EVERY)
             try:
                 found = await self._look()
+                if time.monotonic() - self._gave_back >= GIVE_BACK_EVERY:
+                    self._gave_back = time.monotonic()
+                    await self._give_back()
             except SwarmError as error:
                 log.debug("what the server keeps was not looked at: %s", error)
                 continue
@@ -114,6 +127,26 @@ class Upkeep:
         self._tell_gone(before, found)
         if before != found:
             self.on_change()
+
+    async def _give_back(self) -> None:
+        """The lanes of versions that serve no longer, where this node may and is the one to do it.
+        Raises `SwarmError`."""
+        servings = [each for each in self._servings() if each.servers]
+        if not servings:
+            return
+        info = servings[-1].info
+        model, lanes = info.model, lanes_of(self._mesh, info, self._config)
+        nodes = {
+            peer.node
+            for each in servings
+            for stage in range(1, each.info.last + 1)
+            for peer in self._peers.serving(each.info, stage)
+        }
+        if not (lanes[0].may_mend and self._leads(model, nodes)):
+            return
+        if gone := await given_back_of(self._mesh, model):
+            log.info("given back, of versions that serve no longer: %s", ", ".join(gone))
+            self._tell("lanes-given-back", {"model": model, "streams": gone})
 
     def _tell_gone(self, before: list[Flaw], left: list[Flaw]) -> None:
         """Of streams that had flaws and have none."""

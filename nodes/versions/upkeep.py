@@ -7,7 +7,7 @@ Nodes look all the time, and mend where they may make streams; else an operator'
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nodes.config import REPLICATED, NodeConfig
@@ -21,6 +21,7 @@ from swarm.link.grants import EVERYTHING
 from swarm.link.kept_stream import CONSUMER_MISSING, MISSING, KeptStream
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
+from swarm.models.idle_lanes import give_back_lanes
 from swarm.transport.lane import kept_dead_letters, kept_lanes, lane_streams
 
 log = logging.getLogger("swarm.upkeep")
@@ -152,10 +153,12 @@ async def operators_lanes(mesh: Mesh, info: ModelInfo) -> list[KeptStream]:
 
 @dataclass(frozen=True, slots=True)
 class Upkept:
-    """What an operator's look has found: flaws that were mended, and those that are left."""
+    """What an operator's look has found: flaws that were mended, and those that are left; streams
+    of lanes of versions that serve no longer, which were given back."""
 
     mended: Sequence[Flaw] = ()
     left: Sequence[Flaw] = ()
+    given_back: Sequence[str] = ()
 
 
 async def served_versions(mesh: Mesh, model: str) -> list[ModelInfo]:
@@ -165,10 +168,11 @@ async def served_versions(mesh: Mesh, model: str) -> list[ModelInfo]:
     return [await mesh.registry.info(model, version) for version in dict.fromkeys(versions)]
 
 
-async def upkeep_by_operator(mesh: Mesh, models: Iterable[str], *, mends: bool = True) -> Upkept:
-    """Look at the lanes of these models' versions that serve, and at what is the whole mesh's; mend
-    it where this user `mends`. Where nodes may make streams, those that are missing are theirs: a
-    version that has no node yet has no lanes.
+async def upkeep_by_operator(mesh: Mesh, models: Collection[str], *, mends: bool = True) -> Upkept:
+    """Look at the lanes of these models' versions that serve, and at what is the whole mesh's. With
+    `mends`, mend it where this user may, and give back the lanes of versions that serve no longer.
+    Where nodes may make streams, those that are missing are theirs to make: a version that has no
+    node yet has no lanes.
 
     Raises `SwarmError`."""
     kept = common_of(mesh)
@@ -186,11 +190,24 @@ async def upkeep_by_operator(mesh: Mesh, models: Iterable[str], *, mends: bool =
         for flaw in await look(kept)
         if not (by_nodes and flaw.stream in where and flaw.text in (MISSING, CONSUMER_MISSING))
     ]
-    if not (flaws and mends):
+    if not mends:
         return Upkept([], flaws)
-    left = await mended(kept, flaws)
+    given_back: list[str] = []
+    for model in models:  # first, for the room that they leave
+        given_back += await given_back_of(mesh, model)
+    left = await mended(kept, flaws) if flaws else []
     streams = {flaw.stream for flaw in left}
-    return Upkept([flaw for flaw in flaws if flaw.stream not in streams], left)
+    return Upkept([flaw for flaw in flaws if flaw.stream not in streams], left, given_back)
+
+
+async def given_back_of(mesh: Mesh, model: str) -> list[str]:
+    """Give back the lanes of a model's versions that nobody needs; the names of their streams.
+    Raises `SwarmError`."""
+    # Nodes that may not make lanes find those that an operator has made before it promotes.
+    keeps_newer = mesh.link.grants is not EVERYTHING
+    return await give_back_lanes(
+        mesh.link, mesh.subjects, mesh.registry, model, keep_newer=keeps_newer
+    )
 
 
 async def older_stream_is_there(mesh: Mesh, info: ModelInfo) -> bool:

@@ -23,6 +23,7 @@ from shards.zoo import digits_model
 from swarm.learning.weights import Weights
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import api
+from swarm.transport.lane import lanes_of_model
 
 pytestmark = pytest.mark.integration
 
@@ -33,12 +34,14 @@ NEVER = {"pause_until": "2100-01-01T00:00:00Z"}
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nodes.duties.upkeep.LOOK_EVERY", 0.2)
+    monkeypatch.setattr("nodes.duties.upkeep.GIVE_BACK_EVERY", 0.2)
     monkeypatch.setattr("nodes.versions.versions.PULLS_WITHIN", 0.5)
+    monkeypatch.setattr("nodes.versions.versions.LINGERS", 0.1)
 
 
 @cache
-def one_stage() -> SplitResult:
-    return split(digits_model(), name="digits", version="1", stages=1, profile=False)
+def one_stage(version: str = "1") -> SplitResult:
+    return split(digits_model(), name="digits", version=version, stages=1, profile=False)
 
 
 class Scene:
@@ -146,3 +149,33 @@ async def test_where_nodes_may_not_mend_who_asks_hears_why_and_an_operator_mends
         await scene.tells("mended", "stage 1 of digits@1")
         await eventually(lambda: scene.node.status()["detail"] == "serving")
         await good_request(mesh)
+
+
+async def test_however_many_versions_are_promoted_the_lanes_of_two_stay(url: str) -> None:
+    async with serving(url) as scene:
+        link, registry = scene.mesh.link, scene.mesh.registry
+
+        async def lanes() -> set[str]:
+            return set(await lanes_of_model(link, scene.mesh.subjects, "digits"))
+
+        for version in map(str, range(2, 5)):
+            result = one_stage(version)
+            await registry.push(result.manifest.to_json(), result.files)
+            await registry.promote("digits", version)
+            wanted = {str(int(version) - 1), version}
+
+            async def are_there(wanted: set[str] = wanted) -> bool:
+                return await lanes() == wanted
+
+            await eventually(are_there, f"only the lanes of {wanted}")
+        await good_request(scene.mesh)
+        await registry.rollback("digits")
+        await eventually(lambda: scene.node.status()["version"] == "3", "3 serves again")
+        await good_request(scene.mesh)
+        assert await lanes() == {"4", "5"}
+        gone = [event for event in scene.events if event["kind"] == "lanes-given-back"]
+        assert [name.split("=")[3] for event in gone for name in event["streams"]] == [
+            "1",
+            "2",
+            "3",
+        ]

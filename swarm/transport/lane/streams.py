@@ -225,6 +225,27 @@ async def lane_streams(
     ]
 
 
+async def lanes_of_model(link: Link, subjects: Subjects, model: str) -> dict[str, list[str]]:
+    """The names of the streams of a model's lanes, by version.
+
+    Raises `ApiError`, `Unavailable`, `NotConnected`.
+    """
+    found: dict[str, list[str]] = {}
+    offset = 0
+    while True:
+        asked = {"subject": subjects.features_of_model(model), "offset": offset}
+        page = await jetstream.call(link, api("STREAM.NAMES"), asked)
+        names = page.get("streams") or []
+        for name in names:
+            parts = name.split("=")
+            # SWARM, mesh, model, version, stage: an operator may have streams of other names.
+            if len(parts) > 3 and parts[:3] == ["SWARM", subjects.mesh, model]:
+                found.setdefault(parts[3], []).append(name)
+        offset += len(names)
+        if not names or offset >= int(page.get("total", 0)):
+            return found
+
+
 async def _remove_if_empty(link: Link, older: str) -> None:
     """What it holds ends within `max_age`: raises `Unavailable` until then."""
     info = await jetstream.call(link, api("STREAM.INFO", older))
