@@ -184,11 +184,13 @@ async def upkeep_by_operator(mesh: Mesh, models: Collection[str], *, mends: bool
             lanes = await operators_lanes(mesh, info)
             kept += lanes
             where |= {lane.stream: f"{info.model}@{info.version}" for lane in lanes}
-    by_nodes = mesh.link.grants is EVERYTHING
+    by_nodes = set(where) | {mesh.subjects.dead_stream}
+    if mesh.link.grants is not EVERYTHING:
+        by_nodes = set()
     flaws = [
         replace(flaw, where=where.get(flaw.stream, ""))
         for flaw in await look(kept)
-        if not (by_nodes and flaw.stream in where and flaw.text in (MISSING, CONSUMER_MISSING))
+        if not (flaw.stream in by_nodes and flaw.text in (MISSING, CONSUMER_MISSING))
     ]
     if not mends:
         return Upkept([], flaws)
