@@ -275,6 +275,12 @@ class HeadCore(StageCore):
                 f"{most} tokens leave no room for a prompt in the context of "
                 f"{self.shape.context} tokens: ask for fewer"
             )
+        if prompt >= self.shape.context:
+            raise ResourceExhausted(
+                f"a prompt of {prompt} tokens leaves no room for an answer in the context of "
+                f"{self.shape.context} tokens: shorten it by {prompt + 1 - self.shape.context} or "
+                "more"
+            )
         if prompt + most > self.shape.context:
             raise ResourceExhausted(
                 f"{prompt} tokens of prompt and {most} more do not fit into the context of "

@@ -273,10 +273,13 @@ class GenerateRequest:
 
 
 def integer(doc: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
-    """A whole number of a map. Raises `InvalidArgument`."""
+    """A whole number of a map; 12.0, as some languages write one, is 12. Raises
+    `InvalidArgument`."""
     value = doc.get(name)
     if value is None:
         return default
+    if type(value) is float and value.is_integer():
+        value = int(value)
     if type(value) is not int or not least <= value <= most:
         raise InvalidArgument(f"{name}: a whole number from {least} to {most}, not {value!r:.40}")
     return value

@@ -56,7 +56,7 @@ class Choice:
         if self.tools is not None:
             text, calls = self.tools.push(text)
             if token.finish:
-                rest, more = self.tools.end()
+                rest, more = self.tools.end(cut=token.finish == "length")
                 text, calls = text + rest, calls + more
         offset, first = self.offset, len(self.calls)
         self.tokens.append(token)

@@ -50,8 +50,9 @@ class ToolStream:
             self._is_text = True
         return self._scanned()
 
-    def end(self) -> tuple[str, list[ToolCall]]:
-        """What is left."""
+    def end(self, cut: bool = False) -> tuple[str, list[ToolCall]]:
+        """What is left. cut: the answer ended for want of tokens: a call that has begun is neither
+        a call nor text, and is left out."""
         if not self._is_text:
             calls = _bare(self._held, self._names)
             if calls:
@@ -63,7 +64,7 @@ class ToolStream:
         begun = left.lstrip()
         if begun.startswith(OPEN) and (call := _call(begun[len(OPEN) :], self._names)):
             return text, [*calls, call]  # some models end without the closing tag
-        return text + left, calls
+        return text if cut and begun.startswith(OPEN) else text + left, calls
 
     def _scanned(self) -> tuple[str, list[ToolCall]]:
         """Take the text that is certain, and the calls, from what is held."""

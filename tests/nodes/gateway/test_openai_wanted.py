@@ -155,3 +155,11 @@ def test_an_error_has_the_code_that_a_client_acts_on() -> None:
     assert refusal(Unavailable("nobody"))[0] == 503
     assert refusal(InvalidArgument("n: too many"))[1]["error"]["param"] == "n"
     assert json.dumps(document)
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    assert wanted(chat | {"max_tokens": 12.0, "n": 2.0}, True).requests[1].max_tokens == 12
+    for wrong in (12.5, float("nan"), float("inf"), "12", True):
+        with pytest.raises(InvalidArgument, match="max_tokens"):
+            wanted(chat | {"max_tokens": wrong}, True)

@@ -55,6 +55,20 @@ def read(*pieces: str) -> tuple[str, list[ToolCall]]:
     return said + text, calls + found
 
 
+@given(cut=st.integers(0, len(f"I go. {HERMES}")), before=st.sampled_from(["", "I go. "]))
+def test_a_call_that_is_cut_off_for_want_of_tokens_is_left_out(cut: int, before: str) -> None:
+    answer = before + HERMES[:cut]
+    stream = ToolStream(NAMES)
+    text, calls = stream.push(answer)
+    rest, more = stream.end(cut=True)
+    # Some models end without the closing tag, or with a part of it.
+    whole = CALL in answer and answer.rstrip().endswith(("}", "</tool_call>"))
+    if whole:
+        assert calls + more == [MOVE]
+    if "<tool_call>" in answer:
+        assert (text + rest).strip() == before.strip()
+
+
 @pytest.mark.parametrize(
     ("answer", "text", "calls"),
     [

@@ -99,7 +99,7 @@ async def test_texts_that_cannot_be_read_are_refused_by_name_and_others_go_on(
     with pytest.raises(InvalidArgument, match="no robots"):
         await local.mesh.chat(TALKER, [{"role": "robot", "content": "Hi"}]).whole()
     for length in (CONTEXT, 200_000):
-        with pytest.raises(ResourceExhausted, match="shorten the prompt"):
+        with pytest.raises(ResourceExhausted, match=r"no room.*shorten it by \d+"):
             await local.mesh.generate(TALKER, "a" * length, fit=True).whole()
     client = await nats.connect(local.url)
     subject = local.mesh.subjects.generate(TALKER)
