@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 import os
-import time
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -116,12 +115,12 @@ async def run_replay(request: str, options: ReplayOptions, target: Target) -> in
         if bool(request) == bool(since):
             raise InvalidArgument("give one of ID and --since 5m")
         name, _, of_version = options.model.partition("@")
-        begin = time.time() - ago(since) if since else 0.0
+        last = ago(since) if since else math.inf
         wanted = token(request, "request id") if request else ""
         names = [token(name, "model name")] if name else []
         found: list[Recorded] = []
         for each in names or await recorded_models(client.link, client.subjects):
-            found += await recorded(client.link, client.subjects, each, wanted, begin)
+            found += await recorded(client.link, client.subjects, each, wanted, last)
         chosen = [each for each in found if of_version in ("", each.version)]
         if not chosen:
             which = f"request {request}" if request else f"request of the last {since}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,10 +57,10 @@ class Recorded:
 
 
 async def recorded(
-    link: Link, subjects: Subjects, model: str, request: str = "", since: float = 0.0
+    link: Link, subjects: Subjects, model: str, request: str = "", last: float = math.inf
 ) -> list[Recorded]:
-    """The recorded requests of a model, oldest first: all that were kept at `since` or later
-    (seconds since 1970), or the one with this id, the mesh's or its client's own.
+    """The recorded requests of a model, oldest first: all that were kept in the `last` seconds, by
+    the clock of their server alone, or the one with this id, the mesh's or its client's own.
 
     Raises `NotFound` where nothing was recorded, `Unavailable`.
     """
@@ -89,6 +90,7 @@ async def recorded(
             return await _request(link, stream, model, version, name, names, audit)
 
     found = await asyncio.gather(*(read(v, n, names) for (v, n), names in requests.items()))
+    since = jetstream.told_time(info) - last
     chosen = [each for each in found if each is not None and each.at >= since]
     return sorted(chosen, key=lambda each: (each.at, each.id))
 

@@ -457,7 +457,11 @@ def stored_at(headers: bytes) -> float:
 async def server_time(link: Link, stream: str) -> float:
     """The present second by the clock of a stream's server; 0.0 where it tells none. Raises
     `Unavailable`, `ApiError`."""
-    info = await call(link, api("STREAM.INFO", stream))
+    return told_time(await call(link, api("STREAM.INFO", stream)))
+
+
+def told_time(info: Mapping[str, Any]) -> float:
+    """The second at which a stream's leader answered, by its clock; 0.0 where it tells none."""
     try:
         return parse_rfc3339(str(info["ts"])) / 1e9
     except (KeyError, ValueError):

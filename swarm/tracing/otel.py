@@ -85,7 +85,8 @@ class OtlpTrace:
 
     def __init__(self, tracer: Any, api: Any, span: Any, caller: str) -> None:
         self._tracer, self._api, self._span = tracer, api, span
-        self._began = time.time_ns()
+        # A length is of one clock that nobody sets; the wall clock says only when it began.
+        self._began, self._from = time.time_ns(), time.monotonic_ns()
         about = span.get_span_context()
         sampled = bool(about.trace_flags & 1)
         self.traceparent = ""
@@ -111,8 +112,9 @@ class OtlpTrace:
         )
         if result.status is not Status.OK:
             span.set_status(self._api.StatusCode.ERROR, result.message[:LONGEST_TEXT])
-        ended = time.time_ns()
-        parts = parts_of((ended - self._began) / 1e9, result.hops)
+        took = time.monotonic_ns() - self._from
+        ended = self._began + took
+        parts = parts_of(took / 1e9, result.hops)
         outside = sum(part.length for part in parts if part.kind == "outside")
         first = self._began + outside * 500  # half of it, in ns
         for hop in result.hops:

@@ -13,6 +13,7 @@ from swarm.subjects import TOKEN
 
 MOST_BYTES = 8 << 10  # of a token
 MOST_AGENT = 64  # characters of an agent's name
+LEEWAY = 60  # seconds by which the clock of who issued a token may differ from this one
 MOST_KNOWN = 1024  # tokens whose signature need not be computed again
 
 
@@ -43,7 +44,7 @@ class Tokens:
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         self._known.move_to_end(digest)
-        if bearer.until <= now:
+        if bearer.until + LEEWAY <= now:
             del self._known[digest]
             raise Unauthenticated("the token has expired")
         return bearer
@@ -61,6 +62,7 @@ class Tokens:
                     issuer=issuer.issuer or None,
                     audience=issuer.audience or None,
                     options={"require": ["exp"]},
+                    leeway=LEEWAY,
                 )
             except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError):
                 continue

@@ -13,6 +13,7 @@ SHM_DIRECTORY = "/dev/shm"
 # Left alone for everyone else on the host: Docker's default /dev/shm is 64 MB for all processes of
 # a container, and a full tmpfs kills others with SIGBUS.
 RESERVE_BYTES = 4 << 20
+HOST_CLOCKS = 0xEFFFFFFA  # the inode of the kernel's first time namespace (proc_ns.h)
 VERSIONS = f"{claim.VERSION}.{slots.SEGMENT_VERSION}"
 
 
@@ -48,10 +49,11 @@ def host_id(directory: str = SHM_DIRECTORY) -> str:
 
     Made of the kernel's boot id (this boot of this kernel), device and inode of the mounted
     directory (a container with its own /dev/shm has its own superblock, hence another device
-    number), the user namespace, the effective user id (segments are readable by their owner only)
-    and the versions of claims and segments (nodes of another version get the bytes). Equality is
-    necessary, not sufficient: machines cloned from one snapshot of a running system share a boot
-    id, and then a claim ends in `ShmGone`.
+    number), the user namespace, a time namespace that is not the host's (messages between processes
+    of a host are timed by CLOCK_MONOTONIC, which has another zero there), the effective user id
+    (segments are readable by their owner only) and the versions of claims and segments (nodes of
+    another version get the bytes). Equality is necessary, not sufficient: machines cloned from one
+    snapshot of a running system share a boot id, and then a claim ends in `ShmGone`.
 
     Raises:
         ShmUnavailable: not Linux, or the directory does not exist.
@@ -66,4 +68,14 @@ def host_id(directory: str = SHM_DIRECTORY) -> str:
     except OSError as error:
         raise ShmUnavailable(f"{error.filename}: {error.strerror}") from error
     identity = f"{boot} {mount.st_dev} {mount.st_ino} {namespace} {os.geteuid()} {VERSIONS}"
+    if (clocks := _time_namespace()) != HOST_CLOCKS:
+        identity += f" {clocks}"
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def _time_namespace() -> int:
+    """The inode of this process's time namespace; the host's where the kernel has no such thing."""
+    try:
+        return os.stat("/proc/self/ns/time").st_ino
+    except OSError:
+        return HOST_CLOCKS

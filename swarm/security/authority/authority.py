@@ -349,8 +349,10 @@ class Authority:
         `NotFound`."""
         for user in reversed(self._state.users):
             if user.name == name and not user.revoked:
-                # Up to and with this second; a new JWT of the same key is none of ours.
-                user.revoked = self._now()
+                # Up to and with this second; a new JWT of the same key is none of ours. A server
+                # compares it with the second of the JWT: a clock that was set back since, or is
+                # another machine's, must not leave the JWT valid.
+                user.revoked = max(self._now(), user.issued)
                 self._save()
                 for path in (self.credentials(name), self.seed(name)):
                     path.unlink(missing_ok=True)
@@ -372,7 +374,7 @@ class Authority:
         now = self._now()
         renewed = [user for user in self._state.users if user.state(now) == "valid"]
         for user in renewed:
-            user.issued = now
+            user.issued = max(now, user.issued)  # `revoke` covers the older file too
             self._issue(user, AuthorityKey.read(self.seed(user.name), USER))
         self._save()
         return renewed

@@ -22,6 +22,7 @@ from support.commands import said
 from nodes.gateway.access.callers import LOOK_EVERY, AnyCallers, ListedCallers
 from nodes.gateway.access.refusals import BURST, Refusals
 from nodes.gateway.access.rules import block, read_rules
+from nodes.gateway.access.tokens import LEEWAY
 from nodes.gateway.call import Caller
 from swarm.audit.record import Entry
 from swarm.errors import (
@@ -188,18 +189,30 @@ def test_a_token_names_its_agent_until_it_expires(tmp_path: Path, algorithm: str
     headers = token(key, algorithm, sub="robot-7")
     for _ in range(2):
         assert callers.of(headers, PEER) == Caller("robot-7", "token")
-    for claims in ({"exp": time.time() - 1}, {"exp": None}):
+    for claims in ({"exp": time.time() - LEEWAY - 1}, {"exp": None}):
         with pytest.raises(Unauthenticated):
             callers.of(token(key, algorithm, sub="robot-7", **claims), PEER)
 
 
 def test_a_token_that_was_good_is_refused_once_it_has_expired(tmp_path: Path) -> None:
     callers = issuer(tmp_path, "HS256", SECRET.encode())
-    headers = token(SECRET, "HS256", sub="robot-7", exp=time.time() + 1)
+    headers = token(SECRET, "HS256", sub="robot-7", exp=time.time() + 1 - LEEWAY)
     assert callers.of(headers, PEER).agent == "robot-7"
     time.sleep(1.1)  # of a clock that no test can set
     with pytest.raises(Unauthenticated, match="expired"):
         callers.of(headers, PEER)
+
+
+@pytest.mark.parametrize("claim", ["iat", "nbf"])
+def test_a_token_of_an_issuer_whose_clock_is_a_little_ahead_is_good(
+    tmp_path: Path, claim: str
+) -> None:
+    callers = issuer(tmp_path, "HS256", SECRET.encode())
+    now = time.time()
+    good = token(SECRET, "HS256", sub="a", **{claim: now + LEEWAY / 2})
+    assert callers.of(good, PEER).agent == "a"
+    with pytest.raises(Unauthenticated, match="the token is refused"):
+        callers.of(token(SECRET, "HS256", sub="a", **{claim: now + 2 * LEEWAY}), PEER)
 
 
 def test_a_token_has_the_algorithm_of_its_issuer_whatever_it_says(tmp_path: Path) -> None:

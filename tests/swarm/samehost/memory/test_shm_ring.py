@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -400,3 +401,19 @@ def test_host_id_is_the_same_for_all_and_differs_for_another_mount(
     wire = start().ask("put", size=10, seed=1)
     assert Claim.from_wire(bytes.fromhex(wire)).host == host_id()
     assert host_id(str(tmp_path)) != host_id()
+
+
+def test_a_process_with_clocks_of_its_own_is_on_no_common_host() -> None:
+    """CLOCK_MONOTONIC, by which messages between processes are timed, has another zero there."""
+    told = "from swarm.samehost.memory import host_id; print(host_id())"
+    inside = ["unshare", "--time", "--monotonic", "1000", "--fork"]
+    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], check=False).returncode:
+        pytest.skip("no time namespaces for this user here")
+    ids = [
+        subprocess.run(
+            [*before, sys.executable, "-c", told], check=True, capture_output=True, text=True
+        ).stdout
+        for before in ([], inside)
+    ]
+    assert ids[0] == f"{host_id()}\n"
+    assert ids[1] != ids[0]

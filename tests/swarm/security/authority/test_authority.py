@@ -151,6 +151,27 @@ async def test_who_is_revoked_is_cut_off_at_once_and_the_others_stay(
 
 
 @pytest.mark.integration
+async def test_who_is_revoked_by_a_clock_that_was_set_back_is_cut_off_all_the_same(
+    authority: Authority, server: EmbeddedServer, links: Links
+) -> None:
+    copies = []
+    for hours in (0, 1):  # one file as it was issued, and one of a rotation behind a step
+        slow = Authority(authority.directory, clock=lambda h=hours: time.time() - 3600 * h)
+        if hours:
+            slow.rotate()
+        kept = authority.directory / f"copy-{hours}.creds"
+        kept.write_text(authority.credentials("cam-1").read_text())
+        kept.chmod(0o600)
+        copies.append(kept)
+    slow.revoke("cam-1")
+    await announce(slow, LinkOptions(servers=(server.url,)))
+    for kept in copies:
+        link = links.start(server.url, credentials=str(kept))
+        with pytest.raises(NotAdmitted, match="they are revoked"):
+            await link.ready(5.0)
+
+
+@pytest.mark.integration
 async def test_credentials_end_when_they_expire_and_the_refusal_says_when(
     authority: Authority, server: EmbeddedServer, links: Links
 ) -> None:
