@@ -88,6 +88,7 @@ class ServerClock:
     def __init__(self, on_step: Callable[[Step], None] = lambda step: None) -> None:
         self._on_step = on_step
         self._best: _Sample | None = None
+        self._middle = 0  # the offset by the best sample, for each message's age
         self._latest: _Sample | None = None
         self._since = 0  # from when on the present estimate has explained all samples
         self._replaced = False  # another estimate was there before
@@ -104,7 +105,8 @@ class ServerClock:
         new = _Sample(sent, received, at - received, at - sent, server, slept)
         best, self._latest = self._best, new
         if best is None or not best.explains(new):
-            self._best, self._since, self._counted = new, sent, received
+            self._best, self._middle = new, new.middle
+            self._since, self._counted = sent, received
             self._low = self._low_before = new.low
             if best is not None:
                 self._replaced = True
@@ -115,7 +117,7 @@ class ServerClock:
             self._low = new.low
         self._low = min(self._low, new.low)
         if new.trip <= best.trip or received - best.received > RESAMPLE_AFTER * 1e9:
-            self._best = new
+            self._best, self._middle = new, new.middle
 
     def _tell(self, before: _Sample, new: _Sample) -> None:
         if before.server != new.server:
@@ -136,8 +138,10 @@ class ServerClock:
         may have been set since the last sample."""
         if self._best is None:
             return 0
-        age = now + self._best.middle - stored
-        return max(0, min(age, now - self._since) if self._replaced else age)
+        age = now + self._middle - stored
+        if self._replaced:
+            age = min(age, now - self._since)
+        return age if age > 0 else 0
 
     def is_from_the_future(self, stored: int, now: int) -> bool:
         """Whether a message that is here by `now` would be stored later than that: then the clock
@@ -162,7 +166,7 @@ class ServerClock:
         1970. By this host's own wall clock as long as no sample was taken."""
         if self._best is None:
             return (time.time_ns() - (time.monotonic_ns() - moment)) // 1000
-        return (moment + self._best.middle) // 1000
+        return (moment + self._middle) // 1000
 
 
 def parse_rfc3339(stamp: str) -> int:

@@ -16,12 +16,12 @@ class Job:
     """One request in hand.
 
     arrived, ends: `time.monotonic()`; when its budget ends, without the time in the lane until that
-    is proven. age: seconds in the lane before it arrived, as far as is known. is_sure: whether they
-    are proven, and count against the budget. queue_us: microseconds from the lane to the run,
-    without decode_us: those in which its picture was decoded. inputs: of its run; `features` keeps
-    what came. shape: shapes of its tensors but for axis 0; requests of equal shape run together.
-    started: `time.monotonic()`, when its run began. idle_since: when the run before that ended.
-    sending: its result under way to the next stage. ended: its work here is over.
+    is proven. age: seconds in the lane before it arrived, as far as is known. is_sure: whether as
+    much of them as counts against the budget is counted. queue_us: microseconds from the lane to
+    the run, without decode_us: those in which its picture was decoded. inputs: of its run;
+    `features` keeps what came. shape: shapes of its tensors but for axis 0; requests of equal shape
+    run together. started: `time.monotonic()`, when its run began. idle_since: when the run before
+    that ended. sending: its result under way to the next stage. ended: its work here is over.
     """
 
     delivery: Delivery

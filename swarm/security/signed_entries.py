@@ -134,7 +134,9 @@ class Verifier:
             raise Untrusted(
                 f"{key} in {store} is older ({signature.counter}) than the value that was there "
                 f"before ({self._highest.of(name)}): to go back, sign the return by "
-                "`swarm model promote NAME@VERSION` or `rollback`"
+                "`swarm model promote NAME@VERSION` or `rollback`. A counter is the millisecond of "
+                "its signing: if that clock is behind and the server has lost the value before, "
+                "set the clock first"
             )
         self._highest.saw(name, signature.counter)
         return signature

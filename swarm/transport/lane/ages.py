@@ -33,9 +33,10 @@ class Ages:
     def age(self, message: LaneMessage) -> float:
         """Seconds as far as is known. Asks for the clock to be read where it cannot be right."""
         stored, received = message.stored, message.received
-        if self._clock.is_from_the_future(stored, received):
+        age = self._clock.age(stored, received)
+        if not age and self._clock.is_from_the_future(stored, received):
             self._wanted.set()
-        return self._clock.age(stored, received) / 1e9
+        return age / 1e9
 
     def least(self, message: LaneMessage) -> float | None:
         """Seconds that the message has surely lain in the lane; None while that is not known."""
