@@ -32,6 +32,12 @@ _SLOW = 1.0
 Parts = Sequence[tuple[LayerRange, bytes | None]]
 
 
+def check_mode(asked: str) -> None:
+    """Raise ModelError for a word that is not one of the three."""
+    if asked not in BATCHING_MODES:
+        raise ModelError(f"batch is one of {', '.join(BATCHING_MODES)}, not {asked!r}")
+
+
 def judge(
     asked: str,
     followed: Followed | None,
@@ -46,8 +52,6 @@ def judge(
     `asked` is "auto", "on" (the owner's word stands for the structure) or "off". `followed` is what
     the structure shows. `feeds` is one input of batch 1. Raises ModelError where "on" is refuted.
     """
-    if asked not in BATCHING_MODES:
-        raise ModelError(f"batch is one of {', '.join(BATCHING_MODES)}, not {asked!r}")
     if asked == "off":
         return Batching(asked, "", "the owner switched it off")
     why = "" if asked == "on" else structure(followed, parts)

@@ -27,7 +27,7 @@ from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANT
 from shards.specs import TensorSpec
 from shards.split.balance import LINK_BYTES_PER_MS
 from shards.split.batching import TOLERANCE as BATCH_TOLERANCE
-from shards.split.batching import judge
+from shards.split.batching import check_mode, judge
 from shards.split.check import CheckReport, check_split, find_example
 from shards.split.decoder_split import split_decoder
 from shards.split.plan import Plan, SplitOptions, plan_cuts
@@ -92,6 +92,7 @@ def split(
     """
     check_token("model name", name)
     check_token("model version", version)
+    check_mode(batch)
     options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth)
     source, digest = read_model(model)
     created = created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -99,6 +100,10 @@ def split(
         if lighter is not None or example is not None or task is not None:
             raise ModelError(
                 "a language model is split without a lighter model, an example and --task"
+            )
+        if batch != "auto":
+            raise ModelError(
+                "a language model's sessions share runs by a proof of their own: leave --batch out"
             )
         return SplitResult(
             *split_decoder(
