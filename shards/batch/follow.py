@@ -43,6 +43,10 @@ class Followed:
             return value.mixed
         if value.rows is None:
             return f"{name!r} has no rows: it is the same for each request"
+        if value.rows.number is not None:
+            return f"{name!r} holds the numbers that rows have in their batch"
+        if value.rows.axis == 0 and value.rows != Rows(0):
+            return f"axis 0 of {name!r} has the size {value.rows.size}, not one for each row"
         if value.rows != Rows(0):
             return (
                 f"{name!r} has the rows of a batch along axis {value.rows.axis}, not along axis 0"
