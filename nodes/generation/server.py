@@ -132,7 +132,7 @@ class GenerationServer:
                 node,
                 shape,
                 self._candidates,
-                self._link.expect(self._on_words),
+                self._link.expect(self._on_words, secret=True),
                 info.version,
                 info.tokenizer,
                 limits,
@@ -242,7 +242,8 @@ class GenerationServer:
         return replace(request, stop_ids=stop_ids)
 
     def cancel(self, session: str) -> None:
-        """Nobody waits for a session's tokens any more."""
+        """Nobody waits for a session's tokens any more. session: the nodes' name of it, which only
+        they and its client know."""
         if session in self.core.sessions:
             self.core.counts["cancelled"] += 1
         self.core.close(session)
@@ -263,6 +264,7 @@ class GenerationServer:
     def _take(self, data: bytes | memoryview) -> None:
         try:
             message = Forward.decode(bytes(data))
+            message.check(self.decoder.width if self.stage > 1 else 0)
         except DecodeError as error:
             self.malformed += 1
             log.warning("steps of stage %d are malformed: %s", self.stage, error)
@@ -456,7 +458,7 @@ class GenerationServer:
     def _heard_at(self, node: str, stage: int) -> str:
         found = self._hears.get((node, stage))
         if found is None:
-            found = self._link.expect(partial(self._on_words, node=node))
+            found = self._link.expect(partial(self._on_words, node=node), secret=True)
             self._hears[(node, stage)] = found
         return found
 
@@ -489,7 +491,7 @@ class GenerationServer:
     def _tell(self, tell: Tell) -> None:
         watch = self._watches.get(tell.session, "")
         if not watch and tell.error is None:
-            watch = self._link.expect(partial(self._on_client, session=tell.session))
+            watch = self._link.expect(partial(self._on_client, session=tell.session), secret=True)
             self._watches[tell.session] = watch
         doc, headers = dict(tell.doc), b""
         if tell.error is not None:

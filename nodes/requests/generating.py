@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import deque
@@ -13,8 +14,8 @@ from nodes.generation.server import GenerationServer
 from nodes.versions.serving import Serving
 from swarm.errors import Internal, NotFound, ResourceExhausted, SwarmError
 from swarm.generation.admission import AGAIN_AFTER
-from swarm.generation.request import GenerateRequest
-from swarm.ids import ulid
+from swarm.generation.keys import admitted, session_id
+from swarm.generation.request import GenerateRequest, is_json, request_map
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.requests.infer_service import service_error
@@ -55,7 +56,7 @@ class GenerateService:
             return
         if len(self._unread) >= MOST_UNREAD:
             text = f"{MOST_UNREAD} requests wait to be read at this node"
-            self._refuse(message.reply, ResourceExhausted(text, AGAIN_AFTER))
+            self._refuse(message.data, message.reply, ResourceExhausted(text, AGAIN_AFTER))
             return
         self._unread.append((bytes(message.data), message.reply))
         if len(self._unread) == 1:
@@ -72,23 +73,29 @@ class GenerateService:
             asyncio.get_running_loop().call_later(SLICE, self._read)
 
     def _take(self, data: bytes, reply: str) -> None:
+        doc: dict[str, object] = {}
         try:
-            request = GenerateRequest.decode(data)
-            if not request.session:
-                request = replace(request, session=ulid())
-            self._head(request.version).ask(request, reply)
+            doc, as_json = request_map(data)
+            request = replace(GenerateRequest.read(doc), json=as_json)
+            self._head(request.version).ask(admitted(request), reply)
         except SwarmError as error:
-            self._refuse(reply, error)
+            self._refuse(data, reply, error, session_id(doc.get("key")))
         except Exception:
             log.exception("a request for tokens failed")
-            self._refuse(reply, Internal("a fault of the node, which its log describes"))
+            fault = Internal("a fault of the node, which its log describes")
+            self._refuse(data, reply, fault, session_id(doc.get("key")))
 
-    def _refuse(self, reply: str, error: SwarmError) -> None:
+    def _refuse(
+        self, data: bytes | memoryview, reply: str, error: SwarmError, session: str = ""
+    ) -> None:
+        """Answer a request, in its own form. session: its id, "" where it shows no key."""
         doc: dict[str, object] = {"v": 1, "error": str(error), "status": str(error.status)}
+        doc |= {"session": session} if session else {}
         if isinstance(error, ResourceExhausted) and error.retry_after:
             doc["retry_after"] = error.retry_after
+        answer = json.dumps(doc).encode() if is_json(data) else pack(doc)
         try:
-            self._link.publish(reply, pack(doc), headers=service_error(error.status, str(error)))
+            self._link.publish(reply, answer, headers=service_error(error.status, str(error)))
             self._link.publish(reply)
         except SwarmError as failure:
             log.info("a refusal could not be sent: %s", failure)

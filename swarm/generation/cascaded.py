@@ -11,8 +11,8 @@ from swarm.errors import ResourceExhausted, SwarmError, Unavailable
 from swarm.generation.cascade import Cascade
 from swarm.generation.client import Generation
 from swarm.generation.follow import GeneratedToken
+from swarm.generation.keys import opened
 from swarm.generation.request import GenerateRequest
-from swarm.ids import ulid
 from swarm.link import Link
 from swarm.subjects import Subjects
 
@@ -62,7 +62,7 @@ class CascadedGeneration(Generation):
             if lacks is not None or self._rule.is_unsure([each.logprob or 0.0 for each in held]):
                 name, _, version = self._rule.large.partition("@")
                 left = max(0.0, until - loop.time())
-                asked = replace(wish, session=ulid(), version=version, budget=left)
+                asked = opened(replace(wish, version=version, budget=left))
                 second = self._ask(name, asked)
                 async with aclosing(aiter(second)) as large:
                     try:

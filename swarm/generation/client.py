@@ -14,8 +14,8 @@ from swarm.errors import Internal, InvalidArgument, SwarmError
 from swarm.generation.cascade import Cascade
 from swarm.generation.ensemble import Ensemble
 from swarm.generation.follow import Follower, GeneratedToken, Usage
+from swarm.generation.keys import name_of, opened
 from swarm.generation.request import RECOMMENDED, GenerateRequest
-from swarm.ids import ulid
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
 
@@ -69,10 +69,10 @@ class Generation:
     """One answer under way. Iterate it once, or `await` its `whole()`. A loop that is left ends the
     session on all nodes.
 
-    request: as it is sent, with its session and seed. text: what has come so far. usage, finish:
-    None and "" until the last token has come. asked_again: how often the mesh was asked again.
-    model: that answers; of an ensemble both, joined by "+". degraded: of a cascade, another one
-    should have; of an ensemble, only one did."""
+    request: as it is sent, with its session's id and key, and its seed. text: what has come so
+    far. usage, finish: None and "" until the last token has come. asked_again: how often the mesh
+    was asked again. model: that answers; of an ensemble both, joined by "+". degraded: of a
+    cascade, another one should have; of an ensemble, only one did."""
 
     def __init__(
         self, link: Link, subjects: Subjects, model: str, request: GenerateRequest
@@ -134,7 +134,7 @@ class Generation:
         loop, follower = asyncio.get_running_loop(), self._follower
         follower.deadline = loop.time() + self.request.budget
         subject = self._subjects.generate(self.model)
-        reply = self._link.expect(self._on_message)
+        reply = self._link.expect(self._on_message, secret=True)
         self._link.on_up.append(self._reconnected)
         try:
             while True:
@@ -187,7 +187,7 @@ class Generation:
         subject = self._subjects.cancel(self.model, version)
         if self._link.grants.may_publish(subject):
             with contextlib.suppress(SwarmError):
-                self._link.publish(subject, self.request.session.encode())
+                self._link.publish(subject, name_of(self.request.key).encode())
 
 
 def generate(
@@ -204,7 +204,6 @@ def generate(
     seed = given.pop("seed", None)
     cascade, ensemble = given.pop("cascade", None), given.pop("ensemble", None)
     doc: dict[str, Any] = {
-        "session": ulid(),
         "alternatives": given.pop("logprobs", None),
         "seed": secrets.randbits(32) if seed is None else seed,
         "agent": agent,
@@ -222,7 +221,7 @@ def generate(
     else:
         doc["prompt"] = [int(one) for one in prompt if not isinstance(one, Mapping)]
     name, _, version = model.partition("@")
-    request = replace(GenerateRequest.read(doc), version=version)
+    request = opened(replace(GenerateRequest.read(doc), version=version))
     if ensemble is not None:
         from swarm.generation.ensembled import EnsembledGeneration  # it is a `Generation` itself
 

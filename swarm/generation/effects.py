@@ -12,7 +12,8 @@ from swarm.generation.steps import Forward, Step, Word
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """A message to a client. last: an empty one follows. error: it is a failure."""
+    """A message to a client. session: the nodes' name of it, which `doc` does not hold. last: an
+    empty one follows. error: it is a failure."""
 
     session: str
     reply: str
@@ -54,7 +55,8 @@ class Guessing:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a session ended at its head, for the audit. prompt, made: tokens."""
+    """How a session ended at its head, for the audit. session: its public id. prompt, made:
+    tokens."""
 
     session: str
     agent: str

@@ -15,8 +15,8 @@ from swarm.errors import InvalidArgument, ResourceExhausted, SwarmError, Unavail
 from swarm.generation.client import Generation
 from swarm.generation.ensemble import Ensemble, likeliest
 from swarm.generation.follow import GeneratedToken, Usage
+from swarm.generation.keys import opened
 from swarm.generation.request import MOST_ALTERNATIVES, GenerateRequest
-from swarm.ids import ulid
 from swarm.link import Link
 from swarm.subjects import Subjects
 
@@ -139,14 +139,13 @@ class EnsembledGeneration(Generation):
         left = max(0.0, self._until - asyncio.get_running_loop().time())
         request = replace(
             wish,
-            session=ulid(),
             version=voice.version,
             sampling=replace(wish.sampling, alternatives=self._alternatives, first=first),
             given=made,
             max_tokens=wish.max_tokens - len(made),
             budget=left,
         )
-        return Generation(self._link, self._subjects, voice.model, request)
+        return Generation(self._link, self._subjects, voice.model, opened(request))
 
     def _told(self, said: GeneratedToken, given: int) -> GeneratedToken:
         usage = said.usage

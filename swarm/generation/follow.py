@@ -61,10 +61,12 @@ class GeneratedToken:
 
 @dataclass(slots=True)
 class Follower:
-    """`due` says what to send and when, `take` what a message brings. request: with a session and a
-    seed. deadline: in the time that `now` is of. error: why it
-    ended; None where it ended well. prompt_tokens: of the request, 0 until it is accepted.
-    tokenizer: SHA-256 of the model's, "" where it has none; None while nobody has said."""
+    """`due` says what to send and when, `take` what a message brings. A message of another session
+    brings nothing: whoever asks may name this client's inbox, and nobody else can open a session of
+    this id. request: with a session's id and key, and a seed. deadline: in the time that `now` is
+    of. error: why it ended; None where it ended well. prompt_tokens: of the request, 0 until it is
+    accepted. tokenizer: SHA-256 of the model's, "" where it has none; None while nobody has
+    said."""
 
     request: GenerateRequest
     deadline: float
@@ -143,6 +145,8 @@ class Follower:
         except DecodeError as error:
             self._end(error)
             return None
+        if not self._is_own(doc):
+            return None
         if "error" in doc:
             self._failed(doc, now)
             return None
@@ -150,6 +154,12 @@ class Follower:
         if self._accepts(doc):
             return None
         return self._token(doc, now)
+
+    def _is_own(self, doc: Mapping[str, Any]) -> bool:
+        """Whether a message is of this session. A node that could not read a request refuses it
+        without a name: that counts until the session is there."""
+        nameless = "error" in doc and "session" not in doc and not (self.accepted or self.made)
+        return nameless or doc.get("session") == self.request.session
 
     def _accepts(self, doc: Mapping[str, Any]) -> bool:
         """Note who answers, if that is what a message says."""
@@ -169,7 +179,8 @@ class Follower:
         """Who answered may be told behind the last token of a short answer. Nothing else counts."""
         if self.error is None and not self.accepted and data:
             with suppress(DecodeError):
-                self._accepts(_document(data))
+                if self._is_own(doc := _document(data)):
+                    self._accepts(doc)
 
     def _token(self, doc: dict[str, Any], now: float) -> GeneratedToken | None:
         try:

@@ -27,6 +27,7 @@ from swarm.generation.admission import AGAIN_AFTER, Admission, Asked
 from swarm.generation.choice import Candidate, choose, holder, with_room
 from swarm.generation.effects import Ended, Guessing, Pass, Prepare, Tell
 from swarm.generation.grammar import Grammars
+from swarm.generation.keys import id_of
 from swarm.generation.limits import USUAL, Limits, Shape
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.session import Session
@@ -233,11 +234,11 @@ class HeadCore(StageCore):
             self._spending.spend(agent, self._limits.quota, tokens, now)
 
     def _accept(self, session: Session) -> None:
-        """Tell the client that its session is here."""
-        opening = session.opening
+        """Tell the client that its session is here, and the key that it did not draw itself."""
+        opening, key = session.opening, self.led[session.key].request.key
         accepted = {
             "v": 1,
-            "session": session.key,
+            "session": session.id,
             "node": self.node,
             "accepted": True,
             "prompt_tokens": opening.prompt,
@@ -247,13 +248,15 @@ class HeadCore(StageCore):
             "version": self._version,
             "tokenizer": self._tokenizer,
         }
+        accepted |= {"key": key} if key else {}
         self._out.tells.append(Tell(session.key, opening.reply, accepted, opening.json))
 
     def _refuse(self, request: GenerateRequest, reply: str, error: SwarmError) -> None:
         self.counts["refused"] += 1
-        doc = {"v": 1, "session": request.session}
+        id_ = id_of(request.session)
+        doc = {"v": 1, "session": id_}
         self._out.tells.append(Tell(request.session, reply, doc, request.json, True, error))
-        self._out.ended.append(Ended(request.session, request.agent, error.status))
+        self._out.ended.append(Ended(id_, request.agent, error.status))
 
     def _whose(self, request: GenerateRequest) -> str:
         """The node that a request belongs to, "" for this one: the one that has the session, if it
@@ -497,7 +500,7 @@ class HeadCore(StageCore):
     def end(self, session: Session, error: SwarmError) -> None:
         """A session ends by a failure, which its client hears."""
         opening = session.opening
-        doc = {"v": 1, "session": session.key}
+        doc = {"v": 1, "session": session.id}
         self._out.tells.append(Tell(session.key, opening.reply, doc, opening.json, True, error))
         self.led[session.key].status = error.status
         self.close(session.key)
@@ -508,7 +511,7 @@ class HeadCore(StageCore):
         if session is not None and led is not None:
             prompt = session.opening.prompt
             made = len(session.ids) - prompt
-            self._out.ended.append(Ended(key, led.request.agent, led.status, prompt, made))
+            self._out.ended.append(Ended(session.id, led.request.agent, led.status, prompt, made))
         super().close(key)
 
     def _end_failed(self, session: Session, error: SwarmError) -> None:
@@ -568,7 +571,8 @@ class HeadCore(StageCore):
                 continue
             made = tuple(session.ids[session.opening.prompt :])
             left = max(0.0, led.deadline - now)
-            request = replace(led.request, made=made, epoch=session.epoch, head=node, budget=left)
+            told = replace(led.request, key="")  # its client has been given it
+            request = replace(told, made=made, epoch=session.epoch, head=node, budget=left)
             self._out.passes.append(Pass(node, request, session.opening.reply))
             self.drop(session.key)
 

@@ -22,6 +22,7 @@ MOST_TOKENS = 1 << 20  # of a prompt, and of an answer
 MOST_ID = 1 << 31
 MOST_STOPS, LONGEST_STOP = 16, 256  # strings, characters
 MOST_ALTERNATIVES, MOST_PIECES = 1024, 20  # likeliest tokens; those whose texts are told
+LONGEST_SECRET = 64  # characters
 MOST_SCHEMA = 16 << 10  # characters of a JSON schema
 DEFAULT_BUDGET, MOST_BUDGET = 120.0, 600.0  # seconds
 DEFAULT_TOKENS = 256  # of an answer, where the client names no number
@@ -136,17 +137,20 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A request for tokens. session: its id, a token of a subject, "" for a new one. prompt: token
-    ids; or `text`; or `messages` of a chat, with `tools` that its template may name. fit: take
-    fewer than `max_tokens` where the context has no room for so many. made: tokens that the client
-    has already, of an attempt before this one; `epoch` counts attempts, and `head` is the node that
-    took the last one. budget: seconds. has_seed: the client named a seed.
-    routed: a node of stage 1 passed it to this one, which holds its beginning. recommended: fields
-    of the sampling that are taken as the model's owner recommends them, where it does. given: ids
-    that the answer begins with, which count as prompt: `max_tokens` are those behind. answered: so
-    many of the prompt's ids were `given`, see `joined`. The rest: `Opening`."""
+    """A request for tokens. session: as its client writes it the public id, "" for a new one; from
+    the node on that takes it, the nodes' own name. key: the secret of the session's client
+    (`swarm.generation.keys`), which no text of a request shows. prompt: token ids; or `text`; or
+    `messages` of a chat, with `tools` that its template may name. fit: take fewer than `max_tokens`
+    where the context has no room for so many. made: tokens that the client has already, of an
+    attempt before this one; `epoch` counts attempts, and `head` is the node that took the last one.
+    budget: seconds. has_seed: the client named a seed. routed: a node of stage 1 passed it to this
+    one, which holds its beginning. recommended: fields of the sampling that are taken as the
+    model's owner recommends them, where it does. given: ids that the answer begins with, which
+    count as prompt: `max_tokens` are those behind. answered: so many of the prompt's ids were
+    `given`, see `joined`. The rest: `Opening`."""
 
     session: str = ""
+    key: str = field(default="", repr=False)
     prompt: tuple[int, ...] = ()
     text: str | None = None
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -194,7 +198,7 @@ class GenerateRequest:
         lists = {"stop": list(self.stops), "stop_ids": list(self.stop_ids)}
         lists["recommended"] = list(self.recommended)
         doc |= {name: value for name, value in lists.items() if value}
-        for name in ("session", "version", "agent", "epoch", "head", "schema", "answered"):
+        for name in ("session", "key", "version", "agent", "epoch", "head", "schema", "answered"):
             if value := getattr(self, name):
                 doc[name] = value
         doc |= {name: True for name in ("json", "fit", "routed") if getattr(self, name)}
@@ -204,27 +208,22 @@ class GenerateRequest:
         return doc
 
     def encode(self) -> bytes:
-        """MessagePack. Raises `InvalidArgument` for texts and maps that it cannot write."""
+        """MessagePack. Raises `InvalidArgument` for texts and maps that it cannot write, and for
+        more than a node reads."""
         try:
-            return pack(self.as_doc())
+            data = pack(self.as_doc())
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise InvalidArgument(f"the request cannot be written: {error}") from None
+        if len(data) > MOST_BYTES:
+            raise InvalidArgument(f"a request of {len(data)} bytes; at most {MOST_BYTES} are read")
+        return data
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> GenerateRequest:
-        """From JSON or MessagePack. Raises `InvalidArgument`."""
-        head = bytes(data[:64]).lstrip()
-        if not head.startswith(b"{"):
-            return cls.read(unpack_map(data, MOST_BYTES))
-        if len(data) > MOST_BYTES:
-            raise InvalidArgument(f"a request of {len(data)} bytes; at most {MOST_BYTES} are read")
-        try:
-            doc = json.loads(bytes(data))
-        except (ValueError, RecursionError) as error:
-            raise InvalidArgument(f"this is no JSON: {error}") from None
-        if not isinstance(doc, dict):
-            raise InvalidArgument("a request is a JSON object")
-        return replace(cls.read(doc), json=True)
+        """From JSON or MessagePack. Raises `DecodeError`, `InvalidArgument`."""
+        doc, is_json = request_map(data)
+        request = cls.read(doc)
+        return replace(request, json=True) if is_json else request
 
     @classmethod
     def read(cls, doc: Mapping[str, Any]) -> GenerateRequest:
@@ -247,6 +246,7 @@ class GenerateRequest:
             raise InvalidArgument("prompt: it needs one token id at least")
         return cls(
             session=name_of(doc, "session"),
+            key=secret(doc, "key"),
             prompt=prompt,
             text=None if doc.get("text") is None else text(doc, "text", MOST_BYTES),
             messages=messages,
@@ -270,6 +270,27 @@ class GenerateRequest:
             answered=integer(doc, "answered", 0, 0, len(prompt)),
             json=doc.get("json") is True,
         )
+
+
+def is_json(data: bytes | memoryview) -> bool:
+    """Whether a request came as JSON, and is answered so."""
+    return bytes(data[:64]).lstrip().startswith(b"{")
+
+
+def request_map(data: bytes | memoryview) -> tuple[dict[str, Any], bool]:
+    """The map of a request, and whether it came as JSON. Raises `DecodeError`,
+    `InvalidArgument`."""
+    if not is_json(data):
+        return unpack_map(data, MOST_BYTES), False
+    if len(data) > MOST_BYTES:
+        raise InvalidArgument(f"a request of {len(data)} bytes; at most {MOST_BYTES} are read")
+    try:
+        doc = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"this is no JSON: {error}") from None
+    if not isinstance(doc, dict):
+        raise InvalidArgument("a request is a JSON object")
+    return doc, True
 
 
 def integer(doc: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
@@ -300,6 +321,14 @@ def text(doc: Mapping[str, Any], name: str, longest: int) -> str:
     value = doc.get(name, "")
     if not isinstance(value, str) or len(value) > longest:
         raise InvalidArgument(f"{name}: text of at most {longest} characters")
+    return value
+
+
+def secret(doc: Mapping[str, Any], name: str) -> str:
+    """A text of a map that no error repeats. Raises `InvalidArgument`."""
+    value = doc.get(name, "")
+    if not isinstance(value, str) or len(value) > LONGEST_SECRET:
+        raise InvalidArgument(f"{name}: text of at most {LONGEST_SECRET} characters")
     return value
 
 

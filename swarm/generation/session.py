@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from swarm.generation.keys import id_of
 from swarm.generation.request import Opening
 from swarm.generation.steps import Step
 
@@ -113,7 +114,8 @@ class Stream:
 class Session:
     """A session's slot and record.
 
-    ids: all that are known here. held: tokens whose KV is in the slot. sent: tokens that the next
+    key: the nodes' name of it, which they tell to nobody else. id: what all others see of it. ids:
+    all that are known here. held: tokens whose KV is in the slot. sent: tokens that the next
     stage holds or has on its way, as far as known. to: the next stage's node, "" for none. back:
     where the stage before hears words. route: nodes of later stages, by stage. pending: steps that
     wait for their run. touched: when it was last heard of. ran: when its last run
@@ -153,6 +155,10 @@ class Session:
     refused: set[str] = field(default_factory=set)
     resent: tuple[float, int, str] = (-1e9, -1, "")  # when, from where, to whom
     asked: tuple[float, int] = (-1e9, -1)  # when the stage before was told what lacks, from where
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = id_of(self.key)
 
     @property
     def reach(self) -> int:

@@ -122,7 +122,7 @@ class Tail:
         prompt = session.opening.prompt
         doc: dict[str, Any] = {
             "v": 1,
-            "session": session.key,
+            "session": session.id,
             "seq": token.index - prompt,
             "token": token.token,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 from swarm.link.types import LinkMessage
@@ -61,10 +62,13 @@ class Replies:
     def __contains__(self, reply: object) -> bool:
         return reply in self._callbacks
 
-    def expect(self, callback: OnMessage) -> str:
-        """A new subject; `callback` gets each message to it until `forget`."""
+    def expect(self, callback: OnMessage, *, secret: bool = False) -> str:
+        """A new subject; `callback` gets each message to it until `forget`. secret: one that who
+        knows other subjects of this process cannot guess, for whoever reads it to be believed."""
         self._last += 1
         reply = f"{self._prefix}{self._last:x}"
+        if secret:
+            reply = f"{reply}-{secrets.token_hex(16)}"
         self._callbacks[reply] = callback
         return reply
 

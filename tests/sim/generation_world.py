@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import blake2b
 from random import Random
 from typing import Any
 
@@ -21,6 +22,7 @@ from swarm.generation.choice import Candidate
 from swarm.generation.effects import Guessing, Outbox, Tell
 from swarm.generation.follow import Follower, GeneratedToken
 from swarm.generation.head import HeadCore
+from swarm.generation.keys import admitted, session_id
 from swarm.generation.limits import USUAL, Limits, Shape
 from swarm.generation.prefixes import Copy
 from swarm.generation.request import GenerateRequest
@@ -127,6 +129,7 @@ class Node:
 @dataclass
 class Client:
     follower: Follower
+    inbox: str
     tokens: list[GeneratedToken] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
 
@@ -407,8 +410,11 @@ class World:
     # --- clients ----------------------------------------------------------------------
 
     def client(self, request: GenerateRequest, budget: float = 120.0) -> Client:
-        client = Client(Follower(replace(request, budget=budget), self.now + budget))
-        self.clients[request.session] = client
+        """Who asks for a session of a key of its own. Its inbox is called as the request was."""
+        inbox = request.session
+        key = blake2b(inbox.encode(), digest_size=16).hexdigest()
+        request = replace(request, key=key, session=session_id(key), budget=budget)
+        client = self.clients[inbox] = Client(Follower(request, self.now + budget), inbox)
         self._client(client)
         return client
 
@@ -416,10 +422,8 @@ class World:
         """Time has passed for it, or something came."""
         request = client.follower.due(self.now)
         if request is not None:
-            data, session = request.encode(), request.session
-            self._send(
-                "client", "server", lambda: self._asked(GenerateRequest.decode(data), session)
-            )
+            data, inbox = request.encode(), client.inbox
+            self._send("client", "server", lambda: self._asked(GenerateRequest.decode(data), inbox))
         if not client.follower.done:
             self.at(client.follower.wake(self.now) + 1e-4, lambda: self._woken(client))
 
@@ -431,7 +435,7 @@ class World:
         """A queue group: one of those that listen, whether it hangs or not."""
         heads = [n for n in self.nodes.values() if n.alive and 1 in n.cores and not n.draining]
         if heads:
-            self._ask(self.rng.choice(heads), request, reply)
+            self._ask(self.rng.choice(heads), admitted(request), reply)
         else:
             self._hear(reply, b"", b"503")
 

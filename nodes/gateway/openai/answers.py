@@ -15,7 +15,7 @@ from swarm.errors import Internal, InvalidArgument, ResourceExhausted, Status, S
 from swarm.generation.cascaded import CascadedGeneration
 from swarm.generation.client import Generation
 from swarm.generation.follow import GeneratedToken
-from swarm.ids import ulid
+from swarm.generation.keys import opened
 from swarm.mesh import Mesh
 
 AHEAD = 64  # tokens that wait for a client that reads slowly
@@ -35,13 +35,12 @@ def asked(mesh: Mesh, wanted: Wanted, version: str, caller: Caller) -> list[Gene
             sampling = replace(sampling, seed=sampling.seed + drawn)
         request = replace(
             request,
-            session=ulid(),
             sampling=sampling,
             has_seed=True,
             version=version,
             agent=caller.agent,
         )
-        given = (mesh.link, mesh.subjects, wanted.model, request)
+        given = (mesh.link, mesh.subjects, wanted.model, opened(request))
         rule = wanted.cascade
         answers.append(Generation(*given) if rule is None else CascadedGeneration(*given, rule))
     return answers

@@ -15,6 +15,7 @@ from swarm.generation.admission import Admission, Shares
 from swarm.generation.choice import Candidate
 from swarm.generation.effects import Ended
 from swarm.generation.head import HeadCore
+from swarm.generation.keys import id_of
 from swarm.generation.limits import Limits, Shape
 from swarm.generation.request import GenerateRequest
 
@@ -159,6 +160,6 @@ def test_each_session_that_ends_or_is_refused_is_told_of_once_with_its_tokens() 
     assert session.closed
     assert not opened(core, 1, "robot", 0.4, prompt=100)
     assert core.flush().ended == [
-        Ended("robot0", "robot", Status.OK, 20, 2),
-        Ended("robot1", "robot", Status.RESOURCE_EXHAUSTED),
+        Ended(id_of("robot0"), "robot", Status.OK, 20, 2),
+        Ended(id_of("robot1"), "robot", Status.RESOURCE_EXHAUSTED),
     ]

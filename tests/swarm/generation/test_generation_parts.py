@@ -309,10 +309,14 @@ def token(seq: int, **more: object) -> bytes:
     return pack({"v": 1, "session": "s", "seq": seq, "token": 10 + seq} | more)
 
 
+def accepted(**more: object) -> bytes:
+    return pack({"v": 1, "session": "s", "accepted": True} | more)
+
+
 def test_a_client_takes_each_token_once_and_asks_again_for_a_lost_one() -> None:
     follower = Follower(GenerateRequest(session="s", prompt=(1,)), deadline=10.0)
     assert follower.due(0.0) is not None
-    follower.take(pack({"v": 1, "accepted": True, "node": "n-1", "epoch": 0}), b"", 0.1)
+    follower.take(accepted(node="n-1", epoch=0), b"", 0.1)
     assert follower.due(0.1) is None
     taken = [follower.take(token(seq), b"", 0.2) for seq in (0, 0, 2)]
     assert [one.seq for one in taken if one] == [0]
@@ -349,11 +353,11 @@ def test_a_client_that_nobody_answers_asks_until_its_budget_ends() -> None:
 def test_who_answers_is_known_even_where_that_is_told_behind_the_last_token() -> None:
     follower = Follower(GenerateRequest(session="s", text="Once", max_tokens=1), deadline=10.0)
     follower.due(0.0)
-    last = pack({"seq": 0, "token": 7, "finish": "length"})
+    last = token(0, finish="length")
     assert follower.take(last, b"", 0.1) is not None
     assert follower.done
     assert not follower.accepted
     for data in (b"no document", b"", pack({"error": "late", "status": "INTERNAL"}), last):
         assert follower.take(data, b"", 0.2) is None
-    assert follower.take(pack({"accepted": True, "node": "n", "tokenizer": "t"}), b"", 0.3) is None
+    assert follower.take(accepted(node="n", tokenizer="t"), b"", 0.3) is None
     assert (follower.accepted, follower.tokenizer, follower.error) == (True, "t", None)
