@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import socket
@@ -12,42 +11,49 @@ from swarm.errors import InvalidArgument
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(a + b for a in _CROCKFORD for b in _CROCKFORD)
+_DIGITS = bytes(ord(_CROCKFORD[value % 32]) for value in range(256))  # each as often
 
 NODE_ID_CHARS = 64  # the longest node id
 # Of what is unique to a start: 36 bits, which are unique enough beside the starts of one user. A
 # user without a name is called by its public key of 56 characters.
 _UNIQUE, _UNIQUE_CHARS = "0123456789abcdefghijklmnopqrstuvwxyz", 7
 
-# Each process draws 60 random bits, which are unique but not secret, and where its counter begins.
-# (Measured: drawing 80 bits for each id takes 20 of the 32 us that one takes with cold caches.)
-_tag = ""
-_count = itertools.count()
+# Random bits are asked of the kernel for so many ids at a time. (Measured: a call for each id takes
+# 20 of the 32 us that one takes with cold caches.)
+_AT_ONCE = 64
+_drawn: list[str] = []
 
 
-def _draw() -> None:
-    """Draw for this process. A forked child draws anew: its ids must not be its parent's."""
-    global _tag, _count
-    drawn = random.SystemRandom().getrandbits(80)
-    _tag = "".join([_PAIRS[drawn >> shift & 1023] for shift in range(20, 80, 10)])
-    _count = itertools.count(drawn & 0xFFFFF)
+def _forget() -> None:
+    """A forked child draws anew: its ids must not be its parent's."""
+    _drawn.clear()
 
 
-_draw()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_draw)
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _draw() -> str:
+    """80 random bits, in base 32, and more of them for the next ids."""
+    text = os.urandom(16 * _AT_ONCE).translate(_DIGITS).decode("ascii")
+    _drawn.extend([text[at : at + 16] for at in range(16, len(text), 16)])
+    return text[:16]
 
 
 def ulid() -> str:
-    """A new ULID (github.com/ulid/spec): 48 bits of milliseconds, then 60 bits that this process
-    drew at random, and 20 that count.
+    """A new ULID (github.com/ulid/spec): 48 bits of milliseconds, then 80 random ones. Who has seen
+    any number of them can guess no other one.
 
     26 characters of Crockford base 32; sorts by time; needs no coordination.
     """
-    now, count, pairs = time.time_ns() // 1_000_000, next(_count), _PAIRS
+    now, pairs = time.time_ns() // 1_000_000, _PAIRS
+    try:
+        random_part = _drawn.pop()  # of one thread alone, as is each operation of a list
+    except IndexError:
+        random_part = _draw()
     return (
         f"{pairs[now >> 40 & 1023]}{pairs[now >> 30 & 1023]}{pairs[now >> 20 & 1023]}"
-        f"{pairs[now >> 10 & 1023]}{pairs[now & 1023]}"
-        f"{_tag}{pairs[count >> 10 & 1023]}{pairs[count & 1023]}"
+        f"{pairs[now >> 10 & 1023]}{pairs[now & 1023]}{random_part}"
     )
 
 
