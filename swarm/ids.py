@@ -34,10 +34,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def _draw() -> str:
-    """80 random bits, in base 32, and more of them for the next ids."""
+    """As `unguessable`, and more of them for the next calls."""
     text = os.urandom(16 * _AT_ONCE).translate(_DIGITS).decode("ascii")
     _drawn.extend([text[at : at + 16] for at in range(16, len(text), 16)])
     return text[:16]
+
+
+def unguessable() -> str:
+    """80 random bits: 16 characters of Crockford base 32."""
+    try:
+        return _drawn.pop()  # for one thread alone, as is each operation of a list
+    except IndexError:
+        return _draw()
 
 
 def ulid() -> str:
@@ -47,13 +55,9 @@ def ulid() -> str:
     26 characters of Crockford base 32; sorts by time; needs no coordination.
     """
     now, pairs = time.time_ns() // 1_000_000, _PAIRS
-    try:
-        random_part = _drawn.pop()  # of one thread alone, as is each operation of a list
-    except IndexError:
-        random_part = _draw()
     return (
         f"{pairs[now >> 40 & 1023]}{pairs[now >> 30 & 1023]}{pairs[now >> 20 & 1023]}"
-        f"{pairs[now >> 10 & 1023]}{pairs[now & 1023]}{random_part}"
+        f"{pairs[now >> 10 & 1023]}{pairs[now & 1023]}{unguessable()}"
     )
 
 

@@ -54,6 +54,7 @@ DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
 TEACH_TIMEOUT = 60.0  # seconds
+MOST_OF_ID = 100  # characters of an id that a caller gives
 TEND_EVERY = 5 * BEAT  # seconds
 
 KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
@@ -280,18 +281,21 @@ class Mesh:
         weights: int = 0,
         traceparent: str = "",
     ) -> Result:
-        """Like `infer`, but a failure is a `Result` too and nothing is raised."""
+        """Like `infer`, but a failure is a `Result` too and nothing is raised. request_id: comes
+        back with the result; on its way the request has an id that begins so and that nobody can
+        guess."""
         header = checked(traceparent) if traceparent else ""
         trace = None if self.tracer is None else self.tracer.begin(model, header)
         try:
             request = Request(
                 tensors_of(inputs),
-                request_id or ulid(),
+                f"{request_id[:MOST_OF_ID]}-{ulid()}" if request_id else ulid(),
                 session=session,
                 weights=weights,
                 traceparent=header if trace is None else trace.traceparent,
             )
             result = await self._ask(model, request, budget, delivery, hedge)
+            result.id = request_id or result.id
         except BaseException as error:
             if trace is not None:
                 trace.give_up(error)

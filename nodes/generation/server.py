@@ -132,7 +132,7 @@ class GenerationServer:
                 node,
                 shape,
                 self._candidates,
-                self._link.expect(self._on_words, secret=True),
+                self._link.expect(self._on_words),
                 info.version,
                 info.tokenizer,
                 limits,
@@ -458,7 +458,7 @@ class GenerationServer:
     def _heard_at(self, node: str, stage: int) -> str:
         found = self._hears.get((node, stage))
         if found is None:
-            found = self._link.expect(partial(self._on_words, node=node), secret=True)
+            found = self._link.expect(partial(self._on_words, node=node))
             self._hears[(node, stage)] = found
         return found
 
@@ -491,7 +491,7 @@ class GenerationServer:
     def _tell(self, tell: Tell) -> None:
         watch = self._watches.get(tell.session, "")
         if not watch and tell.error is None:
-            watch = self._link.expect(partial(self._on_client, session=tell.session), secret=True)
+            watch = self._link.expect(partial(self._on_client, session=tell.session))
             self._watches[tell.session] = watch
         doc, headers = dict(tell.doc), b""
         if tell.error is not None:

@@ -144,7 +144,8 @@ class Recorder:
         # Two recorders of one request give it one id. The question is part of it: a requester that
         # uses an id twice hides no other question behind the first.
         asked = f"{entry.request}/{str(entry.fields.get('input', ''))[:16]}"
-        message_id = asked if entry.request else f"{self.name}/{self.sequence + 1}"
+        # Who could tell the id of an act beforehand could store something else under it.
+        message_id = asked if entry.request else f"{self.name}/{self.sequence + 1}/{digest}"
         headers = f"NATS/1.0\r\nNats-Msg-Id: {message_id}\r\n\r\n".encode()
         pauses, doubtful = Backoff(PAUSE, LONGEST_PAUSE), False
         while True:

@@ -134,7 +134,7 @@ class Generation:
         loop, follower = asyncio.get_running_loop(), self._follower
         follower.deadline = loop.time() + self.request.budget
         subject = self._subjects.generate(self.model)
-        reply = self._link.expect(self._on_message, secret=True)
+        reply = self._link.expect(self._on_message)
         self._link.on_up.append(self._reconnected)
         try:
             while True:

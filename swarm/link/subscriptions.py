@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 
+from swarm.ids import unguessable
 from swarm.link.types import LinkMessage
 
 OnMessage = Callable[[LinkMessage], None]
@@ -62,13 +62,11 @@ class Replies:
     def __contains__(self, reply: object) -> bool:
         return reply in self._callbacks
 
-    def expect(self, callback: OnMessage, *, secret: bool = False) -> str:
-        """A new subject; `callback` gets each message to it until `forget`. secret: one that who
-        knows other subjects of this process cannot guess, for whoever reads it to be believed."""
-        self._last += 1
-        reply = f"{self._prefix}{self._last:x}"
-        if secret:
-            reply = f"{reply}-{secrets.token_hex(16)}"
+    def expect(self, callback: OnMessage) -> str:
+        """A new subject; `callback` gets each message to it until `forget`. Statuses name the
+        inbox that it lies below, and each answerer one such subject: nobody can guess another one,
+        so nobody speaks there who was not asked."""
+        reply = f"{self._prefix}{unguessable()}"
         self._callbacks[reply] = callback
         return reply
 

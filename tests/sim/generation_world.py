@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from swarm.errors import SwarmError
 from swarm.generation.admission import Shares
 from swarm.generation.choice import Candidate
 from swarm.generation.effects import Guessing, Outbox, Tell
@@ -31,7 +32,7 @@ from swarm.generation.speculation import Benefit, Drafter
 from swarm.generation.stage import StageCore
 from swarm.generation.steps import Forward, decode_words, encode_words
 from swarm.generation.turns import Run
-from swarm.wire.maps import pack
+from swarm.wire.maps import pack, unpack_map
 
 WIDTH, VOCABULARY, CONTEXT = 8, 41, 400
 TICK = 0.1  # seconds
@@ -159,6 +160,7 @@ class World:
         self.rng = Random(seed)
         self.nodes: dict[str, Node] = {}
         self.clients: dict[str, Client] = {}
+        self._heard: dict[str, list[dict[str, Any]]] = {}  # by inboxes of no client
         self._slots, self._latency, self._drafter = slots, latency, drafter
         self._model = model
         self._limits = replace(limits, shares=Shares(share=1.0))
@@ -418,14 +420,28 @@ class World:
         self._client(client)
         return client
 
+    def asks(self, request: GenerateRequest, inbox: str) -> None:
+        """Somebody asks, as a client of its own making; `heard` is what it was told."""
+        self._heard.setdefault(inbox, [])
+        try:
+            self._asked(admitted(request), inbox)
+        except SwarmError as error:
+            self._heard[inbox].append({"session": "", "status": str(error.status)})
+
+    def heard(self, inbox: str) -> list[dict[str, Any]]:
+        return self._heard.get(inbox, [])
+
     def _client(self, client: Client) -> None:
         """Time has passed for it, or something came."""
         request = client.follower.due(self.now)
         if request is not None:
             data, inbox = request.encode(), client.inbox
-            self._send("client", "server", lambda: self._asked(GenerateRequest.decode(data), inbox))
+            self._send("client", "server", lambda: self._take(data, inbox))
         if not client.follower.done:
             self.at(client.follower.wake(self.now) + 1e-4, lambda: self._woken(client))
+
+    def _take(self, data: bytes, inbox: str) -> None:
+        self._asked(admitted(GenerateRequest.decode(data)), inbox)
 
     def _woken(self, client: Client) -> None:
         if not client.follower.done and client.follower.wake(self.now) <= self.now:
@@ -435,7 +451,7 @@ class World:
         """A queue group: one of those that listen, whether it hangs or not."""
         heads = [n for n in self.nodes.values() if n.alive and 1 in n.cores and not n.draining]
         if heads:
-            self._ask(self.rng.choice(heads), admitted(request), reply)
+            self._ask(self.rng.choice(heads), request, reply)
         else:
             self._hear(reply, b"", b"503")
 
@@ -448,6 +464,8 @@ class World:
     def _hear(self, reply: str, data: bytes, status: bytes) -> None:
         client = self.clients.get(reply)
         if client is None:
+            if data and reply in self._heard:
+                self._heard[reply].append(unpack_map(data, len(data)))
             return
         token = client.follower.take(data, status, self.now)
         if token is not None:

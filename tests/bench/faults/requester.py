@@ -121,7 +121,7 @@ class Load:
             result = Result.decode(message.data)
         except DecodeError:
             return  # an answer of JetStream's API; a damaged result counts as lost
-        asked = self._by_id.get(result.id)
+        asked = self._by_id.get(result.id[:26])  # what follows is unknown to who asks
         if asked is None:
             return
         asked.answers += 1

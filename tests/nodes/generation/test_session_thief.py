@@ -114,13 +114,12 @@ def gone_clients(thief: Thief, session: str) -> None:
     assert shown, "its own tokens name such a subject"
     for subject in shown:
         inbox, _, last = subject.rpartition(".")
-        number = int(last.partition("-")[0], 16)
-        for near in range(max(0, number - 40), number + 40):
-            if near != number:
-                thief.tells(f"{inbox}.{near:x}", b"", b"NATS/1.0 503\r\n\r\n")
-                thief.tells(f"{inbox}.{near:x}", encode_words("n", [Gone(session)]))
-                word = Token(session, len(prompt(0)) + BEFORE + 3, 0, "stop")
-                thief.tells(f"{inbox}.{near:x}", encode_words("n", [word]))
+        number = int(last, 16) if set(last) <= set("0123456789abcdef") else 0
+        word = Token(session, len(prompt(0)) + BEFORE + 3, 0, "stop")
+        for near in set(range(max(0, number - 40), number + 40)) - {number}:
+            for data in (encode_words("n", [Gone(session)]), encode_words("n", [word])):
+                thief.tells(f"{inbox}.{near:x}", data)
+            thief.tells(f"{inbox}.{near:x}", b"", b"NATS/1.0 503\r\n\r\n")
 
 
 REFUSED = {
