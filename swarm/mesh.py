@@ -440,7 +440,7 @@ class Mesh:
         agent: whose request it is, this client's where it is left out. site: the JetStream domain
         that stores it, that of this client's server where it is left out. budget: seconds for each
         try at the hub, where there may be many; it does not count the time of waiting. request_id:
-        an agent's same one within two minutes is stored once.
+        an agent's same request with the same one within two minutes is stored once.
 
         Raises `InvalidArgument` without an agent or a site, `NotFound` where the site has no store
         (`swarm site add`), `ResourceExhausted` where that is full, `Unavailable`.

@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TypeVar
 
 from swarm.errors import InvalidArgument, LinkEnded, NotConnected, ResourceExhausted, Unavailable
@@ -62,8 +63,13 @@ async def submit(link: Link, subjects: Subjects, site: str, model: str, request:
     name, _, request.version = model.partition("@")
     subject = subjects.submit(site, agent, name)
     store = SiteStore(link, subjects, site)
-    # Agents choose their ids each for itself: two of them may choose the same one.
-    number = await store.submit(subject, request.parts(), f"{agent}/{request.id}")
+    parts = request.parts()
+    # Agents choose their ids each for itself: two of them may choose the same one. Who guesses one,
+    # and stores something else under it, does not keep this request from being stored.
+    digest = sha256(subject.encode())
+    for part in parts:
+        digest.update(part)
+    number = await store.submit(subject, parts, f"{agent}/{request.id}/{digest.hexdigest()[:32]}")
     with contextlib.suppress(NotConnected, ResourceExhausted):  # the forwarder looks by itself too
         link.publish(subjects.news(site), NEWS_OF_REQUEST)
     return Ticket(site, agent, number, request.id)

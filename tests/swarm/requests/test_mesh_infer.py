@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from fake_stage import INFO, Desk, FakeStage, Message, answer_at_once, is_fast
@@ -49,3 +51,26 @@ async def test_an_unknown_delivery_is_refused_and_the_two_are_named(server: Embe
         mesh.catalog.fixed["m"] = INFO
         with pytest.raises(InvalidArgument, match="delivery 'slow': it is durable or fast"):
             await mesh.infer("m", {"x": np.ones((1, 4), np.float32)}, 10.0, delivery="slow")
+
+
+async def test_an_id_that_a_caller_gives_comes_back_and_nobody_can_guess_the_one_on_the_way(
+    real_desk: Desk, server: EmbeddedServer
+) -> None:
+    """Somebody has ended all requests of that id, and stored its attempts, before it was sent."""
+    desk = await real_desk.open(lane=True, fast=False)
+    seen: list[str] = []
+
+    def look(stage: FakeStage, message: Message, features: Features) -> None:
+        seen.append(features.id)
+        answer_at_once(stage, message, features)
+
+    desk.stage.behave = look
+    async with swarm.connect(server.url, "test") as mesh:
+        mesh.catalog.fixed["m"] = INFO
+        x = {"x": np.ones((1, 4), np.float32)}
+        results = [await mesh.ask("m", x, 10.0, request_id="order-17") for _ in range(2)]
+        plain = await mesh.ask("m", x, 10.0)
+    assert [(result.id, result.attempt) for result in results] == [("order-17", 1)] * 2
+    assert plain.id == seen[2]
+    assert len(set(seen)) == 3
+    assert all(re.fullmatch("order-17-[0-9A-Z]{26}", id_) for id_ in seen[:2])

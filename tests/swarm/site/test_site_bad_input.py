@@ -102,7 +102,9 @@ async def test_an_answer_that_has_no_form_is_a_failure_and_holds_nobody_up(
         assert [each.result.status is Status.OK for each in answers] == [False, True]
 
 
-async def test_two_agents_may_choose_the_same_id(servers: LinkedServers) -> None:
+async def test_two_agents_may_choose_the_same_id_and_one_does_not_take_anothers_place(
+    servers: LinkedServers,
+) -> None:
     async with (
         swarm.connect(servers.site.url) as site,
         swarm.connect(servers.hub.url) as hub,
@@ -112,6 +114,8 @@ async def test_two_agents_may_choose_the_same_id(servers: LinkedServers) -> None
         again = await site.submit("m", numbered(1), agent="a", request_id="1")
         other = await site.submit("m", numbered(2), agent="b", request_id="1")
         assert (again.number, other.number) == (first.number, first.number + 1)
+        another = await site.submit("m", numbered(9), agent="a", request_id="1")
+        assert another.number == other.number + 1, "another request of that id is stored too"
         with pytest.raises(InvalidArgument, match="id"):
             await site.submit("m", numbered(3), agent="a", request_id="1\r\nNats-Rollup: all")
         async with forwarding(hub):
