@@ -96,6 +96,22 @@ async def test_one_id_hides_no_second_question(server: EmbeddedServer, links: Li
     assert (await judged(link)).records == 3
 
 
+async def test_whoever_stores_something_beforehand_hides_no_act(
+    server: EmbeddedServer, links: Links
+) -> None:
+    """A node's recorder is called as the node, and counts: both are known."""
+    link = await links.connect(server.url)
+    await ensure_audit(link, SUBJECTS)
+    for number in range(1, 4):
+        headers = b"NATS/1.0\r\nNats-Msg-Id: node-1/%d\r\n\r\n" % number
+        await link.request(SUBJECTS.audit("x"), b"{}", 5.0, headers, from_server=True)
+    async with recorder(link, "node-1", []) as made:
+        made.offer(Entry("act", "node-1", 1.5e9, fields={"act": "promote"}))
+        await made.close(Entry("end", "node-1", 1.5e9))
+        assert made.counters.elsewhere == 0
+    assert (await judged(link)).heads["node-1"][0] == 2
+
+
 async def test_a_record_whose_answer_is_lost_with_the_connection_leaves_a_good_chain(
     server: EmbeddedServer, links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:

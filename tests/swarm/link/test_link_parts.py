@@ -28,6 +28,13 @@ def test_subscriptions_have_numbers_of_their_own_and_are_told_to_the_server_in_o
     assert table.add("d", "", first) not in numbers, "what a server still sends for one is dropped"
 
 
+def test_who_was_shown_where_replies_are_expected_can_guess_no_other_such_subject() -> None:
+    replies = Replies("_INBOX.x", "_INBOX.y.server")
+    shown = [replies.expect(Inbox()).rpartition(".")[2] for _ in range(1000)]
+    assert {len(each) for each in shown} == {16}
+    assert len({each[:8] for each in shown} | {each[8:] for each in shown}) == 2000
+
+
 def test_a_reply_reaches_only_the_callback_that_expects_it_until_it_is_forgotten() -> None:
     replies = Replies("_INBOX.x", "_INBOX.y.server")
     one, other = Inbox(), Inbox()
