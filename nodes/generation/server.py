@@ -264,7 +264,6 @@ class GenerationServer:
     def _take(self, data: bytes | memoryview) -> None:
         try:
             message = Forward.decode(bytes(data))
-            message.check(self.decoder.width if self.stage > 1 else 0)
         except DecodeError as error:
             self.malformed += 1
             log.warning("steps of stage %d are malformed: %s", self.stage, error)
@@ -432,7 +431,7 @@ class GenerationServer:
             try:
                 self._tell(tell)
             except Exception:  # what cannot be written keeps nobody else's token back
-                log.exception("a token of session %s could not be told", tell.session)
+                log.exception("a token of session %s could not be told", tell.doc.get("session"))
         if self._on_ended is not None:
             for ended in out.ended:
                 self._on_ended(ended)

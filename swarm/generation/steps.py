@@ -167,16 +167,6 @@ class Forward:
         sized = len(packed).to_bytes(4, "little")
         return [b"\xc1", sized, packed, *(one.data.cast("B") for one in rows)]
 
-    def check(self, width: int) -> None:
-        """Whether a stage can compute the steps: hidden states of `width` numbers belong to each
-        one; 0 for stage 1, which gets none. Raises `DecodeError`."""
-        if not width and self.steps:
-            raise DecodeError("steps for stage 1, which feeds its sessions itself")
-        for step in self.steps:
-            found = 0 if step.rows is None else step.rows.shape[1]
-            if found != width:
-                raise DecodeError(f"hidden states of {found} numbers; this stage takes {width}")
-
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Forward:
         """Raises `DecodeError`."""

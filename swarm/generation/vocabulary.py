@@ -39,7 +39,7 @@ def sorted_out(
     of each other one."""
     steps, others = [], list(message.unread)
     for step in message.steps:
-        if why := _misfit(step, shape, has_rows=stage > 1):
+        if why := _misfit(step, shape, stage):
             others.append((step.session, why))
         else:
             steps.append(step)
@@ -47,15 +47,17 @@ def sorted_out(
     return steps, [Failed(key, f"{where}: {why}", Status.INVALID_ARGUMENT) for key, why in others]
 
 
-def _misfit(step: Step, shape: Shape, *, has_rows: bool) -> str:
+def _misfit(step: Step, shape: Shape, stage: int) -> str:
     """Why a step of another node cannot be computed, "" where it can."""
+    if stage == 1:
+        return "a step came to stage 1, which feeds its sessions itself"
     if max(step.ids + step.drafts + step.accepted) >= shape.vocabulary:
         last = shape.vocabulary - 1
         return f"a step has ids that are no tokens of this model: those are 0 to {last}"
     end = step.end + len(step.drafts)
     if end > shape.context:
         return f"a step ends at token {end}, and the context has {shape.context}"
-    if has_rows and (step.rows is None or step.rows.shape != (len(step.fed), shape.width)):
+    if step.rows is None or step.rows.shape != (len(step.fed), shape.width):
         got = "none" if step.rows is None else str(list(step.rows.shape))
         return f"a step has hidden states {got}, and needs {[len(step.fed), shape.width]}"
     return ""

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.errors import DecodeError, InvalidArgument, PermissionDenied
+from swarm.errors import InvalidArgument, PermissionDenied
+from swarm.generation.choice import Candidate
+from swarm.generation.head import HeadCore
 from swarm.generation.keys import admitted, id_of, name_of, new_key, opened, session_id
+from swarm.generation.limits import Shape
 from swarm.generation.request import GenerateRequest, Opening
 from swarm.generation.steps import Forward, Step
 from tests.sim.generation_world import World, whole
@@ -117,9 +120,11 @@ def test_no_schedule_of_claims_changes_a_token_of_another_client_or_brings_one(
     assert all(doc["session"] != names["id"] for doc in world.heard("thief"))
 
 
-def test_a_stage_takes_no_steps_that_it_cannot_compute() -> None:
-    step = Step("s", 0, 0, 1, (1,), opening=Opening("r", "h", 1, 2))
-    for width in (0, 8):
-        with pytest.raises(DecodeError):
-            Forward.decode(b"".join(Forward("b", [step]).parts())).check(width)
-    Forward.decode(b"".join(Forward("b", closed={"s": 1}).parts())).check(0)
+@pytest.mark.parametrize("follow", [False, True])
+def test_stage_1_opens_no_session_by_a_step_of_somebody_else(follow: bool) -> None:
+    core = HeadCore(2, "n", Shape(8, 64, 4, 64), lambda _: [Candidate("n")], "w")
+    step = Step("s", 9, 0, 1, (1,), opening=Opening("r", "h", 1, 2))
+    core.take(Forward("b", [step], follow=follow), 0.0)
+    core.tick(0.1)
+    assert not core.sessions
+    assert not core.plan(0.2)
