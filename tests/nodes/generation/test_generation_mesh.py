@@ -142,7 +142,7 @@ async def test_ids_that_are_no_tokens_are_refused_wherever_they_come_in_and_othe
         {"prompt": [beyond]},
         {"prompt": [1, 2, 99999, 3]},
         {"prompt": [1], "given": [1, beyond]},
-        {"prompt": [1], "made": [beyond]},
+        {"key": "0" * 32, "prompt": [1], "made": [beyond]},
         {"prompt": [1], "first": beyond},
         {"prompt": [1], "stop_ids": [(1 << 31) - 1]},
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -30,7 +29,7 @@ pytestmark = [
 
 TOKENS = 250
 HEARS = ("status.>", "events.*", "audit.*", "results.*", "config.>", "guards.*.*.*", "server")
-THIEVES = ("client", "requester", "gateway", "dashboard", "operator", "edge", "learner", "shard-2")
+THIEVES = ("requester", "gateway", "dashboard", "operator", "edge", "learner", "shard-2")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -50,7 +49,7 @@ async def test_no_role_hears_a_key_and_none_but_the_key_opens_a_session(
     async with AsyncExitStack() as stack:
         meshes = {}
         for role in ("victim", *THIEVES):
-            access = local.rights.issue("client" if role == "victim" else role, MODEL)
+            access = local.rights.issue("requester" if role == "victim" else role, MODEL)
             connected = swarm.connect(local.url, mesh=local.name, agent=role, **access.options())
             meshes[role] = await stack.enter_async_context(connected)
             for subject in HEARS:
@@ -65,7 +64,7 @@ async def test_no_role_hears_a_key_and_none_but_the_key_opens_a_session(
                 for role, mesh in meshes.items():
                     steal(mesh, victim.request.session, told[role])
         assert made == undisturbed(0, TOKENS)
-        may_ask = {"client", "requester", "gateway"}
+        may_ask = {"requester", "gateway"}
         await eventually(lambda: all(told[role] for role in may_ask), "who may ask is answered")
         for role, messages in told.items():
             documents = [json.loads(bytes(each.data)) for each in messages if each.data]
@@ -95,28 +94,3 @@ def steal(mesh: swarm.Mesh, session: str, told: list[LinkMessage]) -> None:
     ):
         with suppress(PermissionDenied):
             mesh.link.publish(subject, data, inbox)
-
-
-async def test_a_client_of_another_account_goes_on_with_its_key(secured: LocalMesh) -> None:
-    """Its reply subjects are another one for each request, as the nodes see them."""
-    assert secured.rights is not None
-    access = secured.rights.issue("client", MODEL)
-    async with swarm.connect(secured.url, mesh=secured.name, **access.options()) as mesh:
-        heard: list[LinkMessage] = []
-        inbox, subject = mesh.link.expect(heard.append), mesh.subjects.generate(MODEL)
-
-        def documents() -> list[dict[str, object]]:
-            return [json.loads(bytes(message.data)) for message in heard if message.data]
-
-        wish: dict[str, object] = {"prompt": prompt(0), "max_tokens": TOKENS, "seed": 1}
-        mesh.link.publish(subject, json.dumps(wish).encode(), inbox)
-        await eventually(lambda: len(documents()) > 5, "its first tokens")
-        accepted = next(doc for doc in documents() if "accepted" in doc)
-        made = [doc["token"] for doc in documents() if "token" in doc]
-        again = {"key": accepted["key"], "epoch": 1, "head": accepted["node"], "made": made}
-        mesh.link.publish(subject, json.dumps(wish | again).encode(), inbox)
-        async with asyncio.timeout(30.0):
-            await eventually(lambda: any("finish" in doc for doc in documents()), "its end")
-        tokens = {int(str(doc["seq"])): doc["token"] for doc in documents() if "token" in doc}
-        assert [tokens[at] for at in range(TOKENS)] == undisturbed(0, TOKENS)
-        assert {doc["session"] for doc in documents()} == {accepted["session"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from swarm.generation.head import HeadCore
 from swarm.generation.keys import admitted, id_of, name_of, new_key, opened, session_id
 from swarm.generation.limits import Shape
 from swarm.generation.request import GenerateRequest, Opening
-from swarm.generation.steps import Forward, Step
+from swarm.generation.steps import Ask, Failed, Forward, Gone, Step, Token
 from tests.sim.generation_world import World, whole
 
 KEYS = st.integers(0, (1 << 128) - 1).map(lambda bits: f"{bits:032x}")
@@ -128,3 +129,23 @@ def test_stage_1_opens_no_session_by_a_step_of_somebody_else(follow: bool) -> No
     core.tick(0.1)
     assert not core.sessions
     assert not core.plan(0.2)
+
+
+def test_nothing_that_a_node_hears_of_a_session_by_its_id_reaches_it() -> None:
+    core = HeadCore(1, "n", Shape(8, 64, 4, 64, 41), lambda _: [Candidate("n")], "w")
+    asked = admitted(request(key="ab" * 16))
+    core.ask(asked, "r", 0.0)
+    for each in core.prepares():
+        core.prepared(each.request, each.reply, 0.0)
+    session = core.sessions[asked.session]
+    core.flush()
+    for text in (session.id, session.id.removeprefix("sid-"), "ab" * 16):
+        core.close(text)  # as `cancel` does
+        core.take(Forward("b", closed={text: 99}, left=[text]), 0.1)
+        core.heard("n", [Gone(text), Failed(text, "no"), Token(text, 3, 5, "stop")], 0.1)
+        core.take(Forward("b", asks=[Ask(replace(asked, session=text, epoch=9), "thief")]), 0.1)
+    assert core.sessions[asked.session] is session
+    assert (session.closed, session.epoch, session.opening.reply) == (False, 0, "r")
+    assert session.ids == [1, 2, 3]
+    core.close(asked.session)
+    assert session.closed, "its name does"
