@@ -14,6 +14,7 @@ from support.waiting import eventually
 
 import swarm
 from nodes.up.mesh import LocalMesh
+from swarm.audit.stream import ensure_audit, extent_of, read_stream
 from swarm.errors import PermissionDenied, SwarmError
 from swarm.generation.keys import name_of
 from swarm.link import LinkMessage
@@ -36,6 +37,7 @@ THIEVES = ("requester", "gateway", "dashboard", "operator", "edge", "learner", "
 async def secured() -> AsyncIterator[LocalMesh]:
     roles = ("shard-1", "shard-2", "shard-3")
     async with mesh_of(tiny(), *roles, flags=("--audit",), secure=True) as local:
+        await ensure_audit(local.mesh.link, local.mesh.subjects)
         yield local
 
 
@@ -72,9 +74,22 @@ async def test_no_role_hears_a_key_and_none_but_the_key_opens_a_session(
                 {"PERMISSION_DENIED"} if role in may_ask else set()
             ), role
         session, key = victim.request.session, victim.request.key
-        await eventually(lambda: session in said(heard), "the audit tells of the session")
+        records: list[bytes] = []
+
+        async def recorded() -> bool:
+            extent = await extent_of(local.mesh.link, local.mesh.subjects.audit_stream)
+            assert extent is not None
+            stream = read_stream(local.mesh.link, local.mesh.subjects.audit_stream, extent)
+            records[:] = [bytes(each.data) async for each in stream]
+            return session.encode() in b"".join(records)
+
+        await eventually(recorded, "the audit tells of the session")
         secrets = (key, name_of(key))
-        logs = "".join(local.tail(node) for node in local.supervisor.nodes) + caplog.text
+        logs = (
+            b"".join(records).decode()
+            + "".join(local.tail(node) for node in local.supervisor.nodes)
+            + caplog.text
+        )
         assert local.server is not None
         assert not any(each in said(heard) + logs + local.server.log for each in secrets)
         local.mesh.link.publish(local.mesh.subjects.status_request)
