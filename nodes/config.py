@@ -468,6 +468,11 @@ class NodeConfig:
         return self.stage == 1 or self.role in (*COVERS, AUTO, "gateway", "edge", "join")
 
     @property
+    def may_witness(self) -> bool:
+        """Whether this node may look after the requests that others answer."""
+        return self.answers_requests and self.role not in ("edge", "join")
+
+    @property
     def model_name(self) -> str:
         return self.model.partition("@")[0]
 

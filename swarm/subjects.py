@@ -114,6 +114,10 @@ class Subjects:
     def infer(self, model: str) -> str:
         return f"{self.root}.infer.{token(model, 'model name')}"
 
+    def notices(self, model: str) -> str:
+        """Which requests nodes have begun, and ended: for the witnesses of the model."""
+        return f"{self.root}.notices.{token(model, 'model name')}"
+
     def features(self, model: str, version: str, stage: int, lane: str = ANY) -> str:
         return _features(self.root, model, version, int(stage), lane)
 

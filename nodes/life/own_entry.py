@@ -12,7 +12,9 @@ from nodes.stage.server import StageServer
 from nodes.versions.serving import Serving, by_stage, link_rate, places
 from shards.runtimes.memory import free_bytes
 from swarm.fleet.advertised import (
+    ANSWERS,
     AUDITS,
+    EVERY_MODEL,
     MAX_LINK_WAIT_MS,
     Where,
     busy_entries,
@@ -92,8 +94,19 @@ class OwnEntry:
             self._members.set(GOSSIP_KEY, attestation)
         if self._audits:
             self._members.set(AUDITS, self._audits)
+        self._say_what_it_answers()
         self._announced = places(self._servings())
         self._write()
+
+    def _say_what_it_answers(self) -> None:
+        """As far as its user may send notices: rights of an older version name none."""
+        mesh, config = self._mesh, self._config
+        every = config.role == "gateway"
+        notices = f"{mesh.subjects.root}.notices.{EVERY_MODEL if every else config.model_name}"
+        if config.answers_requests and mesh.link.grants.may_publish(notices):
+            # An edge's link may be too thin for the requests of all others.
+            able = config.may_witness and mesh.link.grants.may_subscribe(notices)
+            self._members.set(ANSWERS, [EVERY_MODEL if every else config.model_name, able])
 
     def write_load(self) -> None:
         """Write how busy the announced stages are, if that has changed enough to matter."""

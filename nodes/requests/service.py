@@ -16,6 +16,7 @@ from nodes.versions.versions import Versions
 from swarm.fleet.advertised import candidates
 from swarm.fleet.service import FleetAnswers
 from swarm.requests.infer_service import InferService
+from swarm.requests.witnessing import Notices, Witnessing
 from swarm.site.forwarder import Forwarder
 from swarm.transport.process_links import Own
 from swarm.wire.messages import Request, Result
@@ -61,6 +62,7 @@ class RequestService:
         if config.stage == 1 or config.role in COVERS:
             self._generate = GenerateService(mesh, config.model_name, versions.pulling)
         self._fleet = FleetAnswers(mesh.link, mesh.subjects, connection.id, connection.peers.view)
+        self._notices = Notices(mesh.link, mesh.subjects, connection.id)
         about = {"node": connection.id, "role": config.role}
         self._service = InferService(
             mesh.link,
@@ -69,7 +71,17 @@ class RequestService:
             about | {"mesh": config.mesh, "model": config.model},
             self._subjects(mesh),
             self._answer,
+            self._notices,
+            config.budget,
         )
+        self._witnessing = Witnessing(
+            config.link,
+            mesh.subjects,
+            connection.id,
+            connection.peers.view,
+            {"infer": self._service.take},
+        )
+        connection.membership.on_event.append(lambda event: self._witnessing.look_again())
 
     def _subjects(self, mesh: swarm.Mesh) -> list[str]:
         """The subjects that any NATS client may ask this node on."""
@@ -90,6 +102,7 @@ class RequestService:
             self._generate.start()
         if self._config.answers_requests:
             own(self._objectives.run(), "objectives")
+            own(self._witnessing.run(), "witness")
         for forwarder in self._forwarders:
             own(forwarder.run(), f"site {forwarder.site}")
 
@@ -99,6 +112,7 @@ class RequestService:
         if self._generate is not None:
             await self._generate.stop()
         await self._service.stop()
+        self._notices.close()
 
     def close(self) -> None:
         """End the thread of stage 0, if there is one."""
@@ -109,6 +123,7 @@ class RequestService:
         document = self._objectives.status()
         if self._config.answers_requests:
             document["requests"] = self.answerer.figures(time.monotonic())
+            document["witness"] = self._witnessing.status()
         if self._placer is not None:
             document["placement"] = self._placer.status()
         if self._forwarders:

@@ -24,6 +24,8 @@ load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, 
 holds/T/S   [sessions, slots, follows, marks]  of stage S of a language model: its sessions, whether
             it follows those of others, and which beginnings of prompts it holds
             (swarm.generation.marks), 96 bytes at most
+answers     [model, witness]                 it answers requests for this model, "*" for each one,
+            and sends notices; whether it may be a witness (swarm.requests.witness)
 burns/T     [model, "latency"]               the objective that burns where this node answers
 busy/T/C    [[stage, thousandths of the time in which it computes], …] of the same stages
 
@@ -54,6 +56,10 @@ if TYPE_CHECKING:
     from swarm.gossip import PeerView
 
 AUDITS = "audits"
+ANSWERS = "answers"
+EVERY_MODEL = "*"  # of who answers for each one
+# Roles that answer requests: one of them that does not say so is of an older version.
+ANSWERING = {"shard-1", "fallback", "standby", "auto", "gateway", "edge", "join"}
 Where = tuple[str, str, int]  # model, version, stage
 
 MAX_STAGES = 256  # of one version: the longest list that gossip carries
@@ -233,6 +239,12 @@ def _pace(tag: str, value: object) -> bool:
     )
 
 
+def _answers(value: object) -> bool:
+    if not (isinstance(value, list | tuple) and len(value) == 2):
+        return False
+    return (value[0] == EVERY_MODEL or _token(value[0])) and type(value[1]) is bool
+
+
 def _burns(tag: str, value: object) -> bool:
     if not (isinstance(value, list | tuple) and len(value) == 2):
         return False
@@ -327,6 +339,7 @@ _CHECKS: dict[str, Any] = {
     "link": lambda v: _link(v),
     "codecs": lambda v: _codecs(v),
     "weight": lambda v: is_weight(v),
+    ANSWERS: lambda v: _answers(v),
     IDENTITY: is_attestation,
 }
 _KEYED: dict[str, Any] = {
@@ -388,6 +401,40 @@ def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> 
                 )
             )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """A node that answers requests. model: the one that it answers for, or `EVERY_MODEL`. tells:
+    whether it sends notices of what it has in hand, which one of an older version does not."""
+
+    node: str
+    model: str
+    may_witness: bool
+    tells: bool = True
+
+
+def answerers(peers: Iterable[PeerView]) -> list[Answerer]:
+    """The living nodes that answer requests, this one included; who is suspected is no witness."""
+    found = []
+    for peer in peers:
+        if peer.state in ("dead", "left"):
+            continue
+        values = peer.values
+        said = values.get(ANSWERS)
+        if isinstance(said, list | tuple):
+            able = peer.state == "alive" and values.get("draining") is not True and said[1]
+            found.append(Answerer(peer.node, said[0], able))
+        elif values.get("role") in ANSWERING:
+            models = served_models(values) or {EVERY_MODEL}
+            found += [Answerer(peer.node, model, False, tells=False) for model in models]
+    return found
+
+
+def served_models(values: Mapping[str, object]) -> set[str]:
+    """The models of which a node serves a stage."""
+    entries = [value for key, value in values.items() if key.startswith("serves/")]
+    return {entry[0] for entry in entries if isinstance(entry, list | tuple)}
 
 
 def identity_of(peer: PeerView, mesh: str) -> str | None:

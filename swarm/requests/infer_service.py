@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
 
-from swarm.errors import Internal, ResourceExhausted, Status, SwarmError
+from swarm.errors import Internal, NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.requests.micro_service import Endpoint, MicroService
 from swarm.requests.request import refused
+from swarm.requests.witness import key_of
+from swarm.requests.witnessing import Notices
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
 from swarm.wire.tensors import Part
@@ -39,7 +40,8 @@ Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> resu
 class InferService:
     """Serves `infer.<model>` on the subjects given; `answer(model, request)` does the work.
 
-    Call `start` once, and `stop` once.
+    Call `start` once, and `stop` once. notices: tell the witnesses what is in hand, where there may
+    be any. budget: seconds of a request that names none.
     """
 
     def __init__(
@@ -50,8 +52,12 @@ class InferService:
         metadata: dict[str, str],
         subjects: list[str],
         answer: Answer,
+        notices: Notices | None = None,
+        budget: float = 5.0,
     ) -> None:
         self._link = link
+        self._notices = notices
+        self._budget = budget
         self._service = MicroService(
             link,
             name,
@@ -70,41 +76,74 @@ class InferService:
         """Register with service discovery, and listen if there is anything to serve."""
         self._service.start()
 
-    def _handle(self, endpoint: Endpoint, message: LinkMessage) -> None:
+    def take(self, message: LinkMessage, waited: float) -> None:
+        """Answer a request in the place of a node that has not, for `waited` seconds."""
+        self._handle(self._service.endpoints[0], message, waited)
+
+    def _handle(self, endpoint: Endpoint, message: LinkMessage, waited: float = 0.0) -> None:
+        key = b""
+        if self._notices is not None and message.reply:
+            key = key_of(message.reply, message.data)
+            self._notices.began(model_of(message), key)
         if len(self._tasks) >= MAX_IN_FLIGHT:
             self.refused += 1
             error = ResourceExhausted(f"{MAX_IN_FLIGHT} requests are in flight on this node")
-            self._respond(message, refused("", message.subject, error))
+            self._end(message, key, self._sent(message, refused("", message.subject, error)))
             return
-        task = asyncio.create_task(self._serve(endpoint, message))
+        task = asyncio.create_task(self._serve(endpoint, message, key, waited))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, endpoint: Endpoint, message: LinkMessage) -> None:
-        model, began = message.subject.rsplit(".", 1)[1], time.perf_counter()
+    async def _serve(
+        self, endpoint: Endpoint, message: LinkMessage, key: bytes, waited: float
+    ) -> None:
+        model, began = model_of(message), time.perf_counter()
+        answered = False
         try:
             try:
                 data = message.data
                 ask = oip.decode_request(data) if oip.is_json(data) else Request.decode(data)
                 ask.traceparent = ask.traceparent or _traceparent(message)
+                if waited:
+                    budget = self._budget if ask.budget is None else ask.budget
+                    ask.budget = max(0.0, budget - waited)
                 result = await self._answer(model, ask)
             except SwarmError as error:
                 result = refused("", model, error)
             endpoint.done(time.perf_counter() - began, result.message)
-            try:
-                self._respond(message, result)
-            except SwarmError as error:
-                log.info("an answer could not be sent: %r", error)
-                self._say_why(message, result.id, error)
+            answered = self._sent(message, result)
         except Exception:
             log.exception("a request to %s failed", message.subject)
-            self._say_why(message, "", Internal("a fault of the node, which its log describes"))
+            fault = Internal("a fault of the node, which its log describes")
+            answered = self._sent(message, refused("", model, fault))
+        finally:
+            self._end(message, key, answered)
 
-    def _say_why(self, message: LinkMessage, request_id: str, error: SwarmError) -> None:
+    def _end(self, message: LinkMessage, key: bytes, answered: bool) -> None:
+        """Tell the witnesses: one of them answers what this node could not."""
+        if self._notices is not None and key:
+            end = self._notices.ended if answered else self._notices.dropped
+            end(model_of(message), key)
+
+    def _sent(self, message: LinkMessage, result: Result) -> bool:
+        """Send an answer or, where it cannot be sent, why; False without a connection."""
+        try:
+            self._respond(message, result)
+        except NotConnected as error:
+            log.info("an answer could not be sent: %r", error)
+            return False
+        except SwarmError as error:
+            log.info("an answer could not be sent: %r", error)
+            return self._say_why(message, result.id, error)
+        return True
+
+    def _say_why(self, message: LinkMessage, request_id: str, error: SwarmError) -> bool:
         """Else the client would wait until its budget ends."""
-        model = message.subject.rsplit(".", 1)[1]
-        with contextlib.suppress(SwarmError):  # without a connection nobody can be told
-            self._respond(message, refused(request_id, model, error))
+        try:
+            self._respond(message, refused(request_id, model_of(message), error))
+        except SwarmError:  # without a connection nobody can be told
+            return False
+        return True
 
     async def stop(self) -> None:
         """Take no more requests; those in flight end within `FINISH_TIMEOUT` or are cancelled."""
@@ -124,6 +163,11 @@ class InferService:
         if result.status is not Status.OK:
             headers = service_error(result.status, result.message)
         self._link.publish(message.reply, parts, headers=headers)
+
+
+def model_of(message: LinkMessage) -> str:
+    """The model that a request is for."""
+    return message.subject.rsplit(".", 1)[1]
 
 
 def service_error(status: Status, message: str) -> bytes:

@@ -94,7 +94,13 @@ TABLE = (
         "requests to whichever node answers",
         publish={Role.CLIENT, Role.REQUESTER},
         subscribe=ANSWERERS,
-        queues=("q",),
+        queues=("q", "w.*"),
+    ),
+    Row(
+        "swarm.{mesh}.notices.{model}",
+        "which requests a node has in hand, for their witnesses",
+        publish=ANSWERERS,
+        subscribe=ANSWERERS,
     ),
     Row("swarm.{mesh}.features.{model}.*.1.any", "into the lane of stage 1", publish=REQUESTERS),
     Row(
