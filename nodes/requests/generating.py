@@ -19,6 +19,8 @@ from swarm.generation.request import GenerateRequest, is_json, request_map
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.requests.infer_service import service_error
+from swarm.requests.witness import key_of
+from swarm.requests.witnessing import Notices
 from swarm.wire.maps import pack
 
 log = logging.getLogger("swarm.generation")
@@ -29,13 +31,22 @@ SLICE = 0.0005  # seconds of reading, then as many for tokens of others
 
 
 class GenerateService:
-    """`start` once the node serves, `stop` when it drains. servings(): the versions served here."""
+    """`start` once the node serves, `stop` when it drains. servings(): the versions served here.
+    notices: tell the witnesses what was read: of an answer that has begun, its client asks for the
+    rest itself."""
 
-    def __init__(self, mesh: Mesh, model: str, servings: Callable[[], list[Serving]]) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        model: str,
+        servings: Callable[[], list[Serving]],
+        notices: Notices,
+    ) -> None:
         self._link = mesh.link
         self._subject = mesh.subjects.generate(model)
         self._model = model
         self._servings = servings
+        self._notices = notices
         self._sid = 0
         self._unread: deque[tuple[bytes, str]] = deque()
 
@@ -51,9 +62,16 @@ class GenerateService:
         while self._unread:
             self._read()
 
+    def take(self, message: LinkMessage, waited: float) -> None:
+        """Answer a request in the place of a node that has not begun, for `waited` seconds."""
+        self._asked(message)
+
     def _asked(self, message: LinkMessage) -> None:
         if not message.reply:
             return
+        key = key_of(message.reply, message.data)
+        self._notices.began(self._model, key)
+        self._notices.ended(self._model, key)
         if len(self._unread) >= MOST_UNREAD:
             text = f"{MOST_UNREAD} requests wait to be read at this node"
             self._refuse(message.data, message.reply, ResourceExhausted(text, AGAIN_AFTER))

@@ -58,11 +58,13 @@ class RequestService:
         self._forwarders = [
             Forwarder(mesh.link, mesh.subjects, site, self.answerer.answer) for site in config.sites
         ]
+        self._notices = Notices(mesh.link, mesh.subjects, connection.id)
         self._generate = None
         if config.stage == 1 or config.role in COVERS:
-            self._generate = GenerateService(mesh, config.model_name, versions.pulling)
+            self._generate = GenerateService(
+                mesh, config.model_name, versions.pulling, self._notices
+            )
         self._fleet = FleetAnswers(mesh.link, mesh.subjects, connection.id, connection.peers.view)
-        self._notices = Notices(mesh.link, mesh.subjects, connection.id)
         about = {"node": connection.id, "role": config.role}
         self._service = InferService(
             mesh.link,
@@ -74,12 +76,15 @@ class RequestService:
             self._notices,
             config.budget,
         )
+        takes = {"infer": self._service.take}
+        if self._generate is not None:
+            takes["generate"] = self._generate.take
         self._witnessing = Witnessing(
             config.link,
             mesh.subjects,
             connection.id,
             connection.peers.view,
-            {"infer": self._service.take},
+            takes,
         )
         connection.membership.on_event.append(lambda event: self._witnessing.look_again())
 

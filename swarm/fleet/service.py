@@ -46,7 +46,9 @@ KEEP_PAGES = 0.2  # seconds for which a page is told again as it is; gossip is h
 MOST_KEPT = 16  # pages
 ANSWERS_PER_SECOND, ANSWERS_AT_ONCE = 50.0, 200.0  # of one node
 REST = 0.1  # seconds after a refusal
-PAGE_TIMEOUT, PAGE_ATTEMPTS = 1.0, 3  # seconds
+# Seconds that each attempt waits for a page. A node that hangs is still a member of the queue group
+# and gets a part of the questions: several short attempts find another one.
+PAGE_TIMEOUTS = (0.3, 0.3, 0.3, 0.5, 1.0, 1.0)
 MOST_PAGES = 100
 ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
 TEND_EVERY = 5 * BEAT  # seconds
@@ -130,10 +132,10 @@ async def ask_fleet(
 
 
 async def _ask_page(link: Link, subjects: Subjects, question: Question) -> dict[str, Any] | None:
-    """One page, of whichever node answers; one that has just died does not."""
-    for _ in range(PAGE_ATTEMPTS):
+    """One page, of whichever node answers; one that has just died, or hangs, does not."""
+    for timeout in PAGE_TIMEOUTS:
         try:
-            message = await link.request(subjects.fleet, question.encoded(), PAGE_TIMEOUT)
+            message = await link.request(subjects.fleet, question.encoded(), timeout)
             return read_page(message.data)
         except NoResponders:
             return None

@@ -18,9 +18,14 @@ from swarm.errors import (
 from swarm.link import Link, LinkMessage
 from swarm.link.grants import EVERYTHING
 from swarm.requests.request import refused
+from swarm.requests.retry import RetryBudget
 from swarm.requests.sessions import SeenWeights
 from swarm.subjects import TOKEN, Subjects, kv_get_subject
 from swarm.wire.messages import Request, Result
+
+# After so much of its budget without an answer a request is sent once more, with its id.
+SILENCE_SHARE = 0.4
+LEAST_PATIENCE = 0.25  # seconds
 
 # How a node answers that waits in vain for weights. Where none answered, nothing is known of them.
 _PERHAPS_BEHIND = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED}
@@ -35,6 +40,7 @@ class ServiceRequester:
         self._seen = seen
         self._agent = agent
         self._denied: set[str] = set()  # models whose registry entry this user may not read
+        self._retries = RetryBudget()
         link.on_up.append(self._denied.clear)  # it may come back with other rights
 
     def is_only_way(self, model: str) -> bool:
@@ -83,10 +89,35 @@ class ServiceRequester:
         return result
 
     async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
-        """The answer of whichever node serves `infer.<model>`; asked again after each loss of the
-        connection. Raises what `Link.request` raises, except `NotConnected`."""
+        """The answer of whichever node serves `infer.<model>`; asked again after silence, where the
+        retries are not spent, and after each loss of the connection. Raises what `Link.request`
+        raises, except `NotConnected`."""
         while True:
             await self._link.ready()
             with contextlib.suppress(NotConnected):
-                subject = self._subjects.infer(model)
-                return await self._link.request(subject, request.parts(), budget)
+                return await self._ask_twice(self._subjects.infer(model), request, budget)
+
+    async def _ask_twice(self, subject: str, request: Request, budget: float) -> LinkMessage:
+        """The first answer. A node that hangs swallows what it is given, and keeps silent."""
+        loop = asyncio.get_running_loop()
+        began, data = loop.time(), request.parts()
+        self._retries.on_requests(1, began)
+        first = loop.create_task(self._link.request(subject, data, budget))
+        asked = [first]
+        try:
+            patience = max(LEAST_PATIENCE, SILENCE_SHARE * budget)
+            done, _ = await asyncio.wait(asked, timeout=patience)
+            if not done and patience < budget and self._retries.try_retry(loop.time()):
+                left = budget - (loop.time() - began)
+                again = replace(request, budget=left).parts()
+                asked.append(loop.create_task(self._link.request(subject, again, left)))
+            while True:
+                done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                good = [task for task in done if task.exception() is None]
+                if good or not waiting:
+                    return await (good[0] if good else first)
+                asked = list(waiting)
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(first, *asked, return_exceptions=True)

@@ -144,28 +144,24 @@ class Witnessing:
         self._rests_until = 0.0
         self._look_at = 0.0
         self._came = 0  # messages
-        self._turned = clock()
         self.taken = self.dropped = self.rests = 0
 
     @property
-    def late(self) -> float:
-        """Seconds by which this process is late with its regular work."""
-        return max(0.0, self._clock() - self._turned - BEAT)
+    def held(self) -> int:
+        """Copies that are kept."""
+        return sum(len(duty.copies) for duty in self._duties.values())
 
     @property
-    def has_peer(self) -> bool:
-        """Whether another node is a witness of some model that this one answers for."""
-        return self._has_peer
-
-    _has_peer = False
+    def is_ready(self) -> bool:
+        """Whether it looks after some model, and is connected."""
+        return bool(self._duties) and self._link.connected
 
     async def run(self) -> None:
         linked: asyncio.Task[None] | None = None
         try:
             while True:
-                busy = any(len(duty.copies) for duty in self._duties.values())
-                await beat(READ_EVERY if busy else BEAT)
-                self._turned = now = self._clock()
+                await beat(READ_EVERY if self.held else BEAT)
+                now = self._clock()
                 if now >= self._look_at:
                     self._look_at = now + LOOK_EVERY
                     self._look(now)
@@ -184,11 +180,10 @@ class Witnessing:
 
     def status(self) -> dict[str, object]:
         """For status documents."""
-        held = sum(len(duty.copies) for duty in self._duties.values())
         dropped = self.dropped + sum(duty.copies.dropped for duty in self._duties.values())
         return {
             "of": {model: duty.rank + 1 for model, duty in sorted(self._duties.items())},
-            "held": held,
+            "held": self.held,
             "taken": self.taken,
             "dropped": dropped,
             "rests": self.rests,
@@ -206,13 +201,6 @@ class Witnessing:
                 models |= served_models(peer.values)
         some_died = any(peer.state == "dead" for peer in view)
         found = witnesses(known, sorted(models), some_died)
-        mine = {each.model for each in known if each.node == self._node}
-        self._has_peer = any(
-            node != self._node
-            for model, chosen in found.items()
-            if model in mine or EVERY_MODEL in mine
-            for node in chosen
-        )
         if now >= self._rests_until:
             wanted = {
                 model: chosen.index(self._node)

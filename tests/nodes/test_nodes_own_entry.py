@@ -15,7 +15,7 @@ from nodes.connection.router import Router
 from nodes.life.own_entry import OwnEntry, Utilisation, spent
 from nodes.stage.counters import StageStats
 from shards.runtimes import memory
-from swarm.fleet.advertised import candidates, identity_of, serving
+from swarm.fleet.advertised import ANSWERS, candidates, identity_of, serving
 from swarm.fleet.membership import Membership
 from swarm.fleet.peers import Peers
 from swarm.gossip import LAN, Gossip, PeerView, Request, Send
@@ -68,7 +68,12 @@ class Node:
         self.members = Membership(link, Subjects("test"), Peers("node"))
         self.entry = OwnEntry(
             SimpleNamespace(  # type: ignore[arg-type]
-                mesh=SimpleNamespace(lender=SimpleNamespace(host=""), inbox=""),
+                mesh=SimpleNamespace(
+                    lender=SimpleNamespace(host=""),
+                    inbox="",
+                    subjects=Subjects("test"),
+                    link=link,
+                ),
                 config=NodeConfig(role, "m", weight=weight),
                 membership=self.members,
                 identity=identity,
@@ -338,3 +343,21 @@ def test_a_node_that_computes_all_the_time_is_busy_however_long_its_runs_are() -
         server.stats.busy, server.running_since = now // 5 * 5, now // 5 * 5 or 1e-9
         shares.append(seen.observe({("m", "1", 1): spent(server, now)}, now)["m", "1", 1])  # type: ignore[arg-type]
     assert min(shares[1:]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("role", "answers"),
+    [
+        ("shard-1", ("m", True)),
+        ("fallback", ("m", True)),
+        ("edge", ("m", False)),
+        ("gateway", ("*", True)),
+        ("shard-2", None),
+    ],
+)
+def test_a_node_tells_what_it_answers_and_whether_it_may_look_after_others(
+    role: str, answers: object
+) -> None:
+    node = Node(role=role)
+    node.tell()
+    assert node.heard()["node"].values.get(ANSWERS) == answers

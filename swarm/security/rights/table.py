@@ -139,7 +139,7 @@ TABLE = (
         "requests for tokens",
         publish={Role.CLIENT, Role.REQUESTER, Role.GATEWAY},
         subscribe=ANSWERERS,
-        queues=("q",),
+        queues=("q", "w.*"),
     ),
     Row(
         "swarm.{mesh}.steps.{model}.*.1.*.*", "sessions to another node of stage 1", publish=SERVERS

@@ -91,7 +91,7 @@ async def test_whoever_asks_too_often_is_refused_and_is_answered_again_later(
 async def test_without_a_node_nobody_is_waited_for(
     server: EmbeddedServer, links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.fleet.service.PAGE_TIMEOUT", 3600.0)
+    monkeypatch.setattr("swarm.fleet.service.PAGE_TIMEOUTS", (3600.0,) * 3)
     reader = await links.connect(server.url)
     async with asyncio.timeout(GENEROUS):
         assert not await ask_fleet(reader, SUBJECTS, lambda page: None)
@@ -255,3 +255,22 @@ async def test_a_reader_that_gives_up_while_it_begins_leaves_nothing_behind() ->
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert link.on_up == before
+
+
+async def test_the_picture_comes_although_a_node_hangs_that_is_asked_first(
+    server: EmbeddedServer, links: Links
+) -> None:
+    """Each question that a hung member of the queue group swallows costs a short attempt."""
+    node, reader = [await links.connect(server.url) for _ in range(2)]
+    swallowed = 0
+
+    def answer_the_fifth(message: LinkMessage) -> None:
+        nonlocal swallowed
+        swallowed += 1
+        if swallowed == 5:
+            page = {"v": 1, "mesh": "test", "node": "n", "at": "", "nodes": [], "next": None}
+            node.publish(message.reply, json.dumps(page).encode())
+
+    node.subscribe(SUBJECTS.fleet, answer_the_fifth, "fleet")
+    await node.flush()
+    assert await ask_fleet(reader, SUBJECTS, lambda page: None)

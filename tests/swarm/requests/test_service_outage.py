@@ -53,3 +53,23 @@ async def test_a_session_goes_back_from_weights_that_nodes_answer_not_to_have(
     await node.flush()
     assert await failures(await links.connect(server.url), seen) == {Status.UNAVAILABLE}
     assert seen.least(KEY) == 0
+
+
+async def test_a_request_that_a_node_swallows_is_asked_again_with_its_id(
+    server: EmbeddedServer, links: Links
+) -> None:
+    node = await links.connect(server.url)
+    asked: list[Request] = []
+
+    def answer_the_second(message: LinkMessage) -> None:
+        asked.append(Request.decode(message.data))
+        if len(asked) == 2:
+            node.publish(message.reply, Result(asked[0].id, "m").parts())
+
+    node.subscribe(SUBJECTS.infer("m"), answer_the_second)
+    await node.flush()
+    requester = ServiceRequester(await links.connect(server.url), SUBJECTS, SeenWeights(), "agent")
+    result = await requester.ask("m", Request(INPUTS, "r"), 2.0)
+    assert (result.status, [request.id for request in asked]) == (Status.OK, ["r", "r"])
+    assert asked[1].budget is not None
+    assert asked[1].budget < 2.0
