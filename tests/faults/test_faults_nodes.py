@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import nats
 import pytest
 import pytest_asyncio
-from support.meshes import READY, Load, as_found, digits, dismiss, mesh_of, split_digits
+from support.meshes import READY, Load, as_found, close, digits, dismiss, mesh_of, split_digits
 from support.waiting import eventually
 
 import swarm
@@ -230,3 +230,34 @@ async def test_a_server_that_forgets_the_lanes_and_comes_back_loses_no_request(
 async def test_a_server_that_keeps_the_lanes_in_files_loses_no_request() -> None:
     async with mesh_of(split_digits(), *SHARDS, flags=("--storage", "file")) as local:
         await the_server_dies_and_comes_back(local)
+
+
+@pytest.mark.parametrize("role", ["shard-1", "fallback"])
+async def test_what_a_hung_node_swallows_of_any_client_another_node_answers(
+    mesh: LocalMesh, role: str
+) -> None:
+    """The server goes on giving it requests; none is asked again by who asked it."""
+    (victim,) = nodes_of(mesh, role)
+    images, logits = digits()
+    body = b"".join(bytes(part) for part in Request({"image": images[:1]}).parts())
+    async with as_found(mesh):
+        client = await nats.connect(mesh.url)
+        subject = mesh.mesh.subjects.infer("digits")
+        names = [name_of(mesh, node) for node in nodes_of(mesh, "shard-1", "fallback")]
+
+        def witnesses() -> list[str]:
+            return [name for name in names if mesh.statuses[name]["witness"]["of"]]
+
+        await eventually(lambda: len(witnesses()) == 2, "both look after each other")
+        victim.signal(signal.SIGSTOP)
+        try:
+            replies = await asyncio.gather(
+                *(client.request(subject, body, timeout=BUDGET) for _ in range(40))
+            )
+        finally:
+            victim.signal(signal.SIGCONT)
+            await client.close()
+    for reply in replies:
+        result = Result.decode(reply.data)
+        assert result.status == "OK"
+        assert close(result.outputs["logits"], logits[:1])
