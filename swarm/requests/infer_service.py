@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from swarm.errors import Internal, NotConnected, ResourceExhausted, Status, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.requests.micro_service import Endpoint, MicroService
+from swarm.requests.repeats import Repeats
 from swarm.requests.request import refused
 from swarm.requests.witness import key_of
 from swarm.requests.witnessing import Notices
@@ -67,7 +68,7 @@ class InferService:
             self._handle,
             [Endpoint(subject) for subject in subjects],
         )
-        self._answer = answer
+        self._answer = Repeats(answer).answer
         self._tasks: set[asyncio.Task[None]] = set()
         self.refused = 0
         """Requests refused because too many were in flight."""

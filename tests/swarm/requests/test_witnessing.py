@@ -23,7 +23,7 @@ from swarm.wire.messages import Request, Result
 
 SUBJECTS = Subjects("witnessed")
 SUBJECT = SUBJECTS.infer("digits")
-BODY = b"".join(Request({"x": np.ones(1, np.float32)}, "r1").parts())
+BODY = b"".join(Request({"x": np.ones(1, np.float32)}).parts())
 
 
 def view(*nodes: str) -> Mapping[str, PeerView]:
