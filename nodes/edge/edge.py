@@ -213,7 +213,8 @@ class Edge:
             self.counters.degraded += result.degraded
             away = [hop for hop in result.hops if hop.stage > 0 and hop.node != self.node.id]
             spent = sum([hop.queue_us + hop.compute_us for hop in away])
-            self._mesh_time.add(max(0, spent) / 1e6)  # other nodes say these numbers
+            # Other nodes say these numbers, by clocks that may have been set.
+            self._mesh_time.add(min(max(0, spent) / 1e6, result.latency))
         else:
             self.counters.failed += 1
 

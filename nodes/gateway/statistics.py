@@ -63,7 +63,9 @@ class Statistics:
         self._answered[model] = version
         counted.last = round(time.time() * 1e3)
         counted.success.add(result.latency)
-        counted.queue.add(sum(hop.queue_us for hop in result.hops) / 1e6)
+        # Nodes say it, by clocks that may have been set.
+        queued = sum(max(0, hop.queue_us) for hop in result.hops) / 1e6
+        counted.queue.add(min(queued, result.latency))
         counted.compute.add(result.compute)
 
     def documents(self, model: str = "", version: str = "") -> list[dict[str, Any]]:
