@@ -24,6 +24,7 @@ from nodes.versions.upkeep import (
     look,
     mended,
     older_stream_is_there,
+    store_flaws,
 )
 from swarm.errors import SwarmError
 from swarm.link.kept_stream import KeptStream
@@ -36,6 +37,7 @@ from swarm.transport.source import StageSource
 log = logging.getLogger("swarm.node")
 
 LOOK_EVERY = 10 * BEAT  # seconds
+PROBE_EVERY = 10.0  # seconds between messages that tell whether lanes in files store any
 GIVE_BACK_EVERY = 10.0  # seconds between looks for lanes that nobody needs
 MADE_AGAIN = "it was missing on the server, and was made again; what waited in it is asked again"
 
@@ -59,6 +61,8 @@ class Upkeep:
         self._servings = servings
         self._made_again: WeakKeyDictionary[Lane, int] = WeakKeyDictionary()
         self._gave_back = 0.0
+        self._probed = 0.0
+        self._stores_nothing: list[Flaw] = []  # as of then
         self._told: dict[str, float] = {}  # when a stream was told to be mended
 
     async def run(self) -> None:
@@ -88,10 +92,20 @@ class Upkeep:
     async def _look(self) -> list[Flaw]:
         """The flaws that are left, once what this node may mend is mended. Raises `SwarmError`."""
         found: list[Flaw] = []
+        now = time.monotonic()
+        probes = now - self._probed >= PROBE_EVERY
+        if probes:
+            self._probed, self._stores_nothing = now, []
         for serving in self._servings():
             if serving.servers:
                 where = f"{serving.info.model}@{serving.info.version}"
-                found += await self._mended(await self._lanes(serving), where)
+                lanes = await self._lanes(serving)
+                found += await self._mended(lanes, where)
+                if probes:  # a disk is full as a rule only for lanes in files
+                    in_files = [lane for lane in lanes if lane.config["storage"] == "file"]
+                    if in_files:
+                        self._stores_nothing += await store_flaws(self._mesh, in_files, where)
+        found += self._stores_nothing
         if self._leads(self._mesh.subjects.mesh, {peer.node for peer in self._peers.alive()}):
             found += await self._mended(common_of(self._mesh))
         return found

@@ -27,6 +27,7 @@ from swarm.transport.lane import kept_dead_letters, kept_lanes, lane_streams
 log = logging.getLogger("swarm.upkeep")
 
 PUSH = "swarm model push DIR"
+FREE_SPACE = "free space on that server's disk, then restart that server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def stores_of(mesh: Mesh) -> list[KeptStream]:
     """Keys, model files and weight versions."""
     link, subjects = mesh.link, mesh.subjects
     config, models = subjects.config_bucket, subjects.models_bucket
+    weights = subjects.weights_bucket
     named = {"allow_direct": True, "allow_rollup_hdrs": True}
     fixed = ("subjects", "allow_direct", "allow_rollup_hdrs", "max_age")
     return [
@@ -88,6 +90,7 @@ def stores_of(mesh: Mesh) -> list[KeptStream]:
             PUSH,
             fixed=fixed,
             is_last_copy=True,
+            probe=f"$KV.{config}.probe",
         ),
         KeptStream(
             link,
@@ -96,8 +99,16 @@ def stores_of(mesh: Mesh) -> list[KeptStream]:
             PUSH,
             fixed=fixed,
             is_last_copy=True,
+            probe=f"$O.{models}.C.probe",
         ),
-        KeptStream(link, "the store of weight versions", store_config(subjects), PUSH, fixed=fixed),
+        KeptStream(
+            link,
+            "the store of weight versions",
+            store_config(subjects),
+            PUSH,
+            fixed=fixed,
+            probe=f"$KV.{weights}.probe",
+        ),
     ]
 
 
@@ -116,6 +127,27 @@ async def look(kept: Iterable[KeptStream], where: str = "") -> list[Flaw]:
             continue
         flaws += [Flaw(each.stream, each.title, text, each.mended_by, where) for text in texts]
     return flaws
+
+
+async def store_flaws(mesh: Mesh, kept: Iterable[KeptStream], where: str = "") -> list[Flaw]:
+    """The first stream that is there and takes no message, which only a message tells: one is
+    stored in each, and purged. Raises as `look`.
+
+    A full disk harms what is written to, for longer than it is full: so dead letters are tried
+    first, and none behind one that fails.
+    """
+    first = common_of(mesh)[0]
+    for each in (first, *(stream for stream in kept if stream.stream != first.stream)):
+        try:
+            text = await each.stores()
+        except NotConnected:
+            raise
+        except (Unavailable, ApiError, PermissionDenied) as error:
+            log.debug("%s: %s", each.title, error)
+            continue
+        if text:
+            return [Flaw(each.stream, each.title, text, FREE_SPACE, "" if each is first else where)]
+    return []
 
 
 async def mended(kept: Sequence[KeptStream], flaws: Sequence[Flaw]) -> list[Flaw]:
@@ -193,7 +225,7 @@ async def upkeep_by_operator(mesh: Mesh, models: Collection[str], *, mends: bool
         if not (flaw.stream in by_nodes and flaw.text in (MISSING, CONSUMER_MISSING))
     ]
     if not mends:
-        return Upkept([], flaws)
+        return Upkept([], flaws + await store_flaws(mesh, kept))
     given_back: list[str] = []
     for model in models:  # first, for the room that they leave
         given_back += await given_back_of(mesh, model)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from swarm.errors import ApiError
+from swarm.errors import ApiError, NoResponders
 from swarm.link import jetstream
 from swarm.link.link import Link
 from swarm.subjects import api
@@ -21,6 +21,12 @@ CONSUMER_MISSING = "its consumer is missing on the server"
 # What no stream of a mesh has unless its configuration says so: the server would take nothing,
 # take it from elsewhere, or change it on its way.
 NEVER = ("sealed", "mirror", "sources", "subject_transform")
+PROBES, PROBE_WITHIN = 2, 2.0  # tries; seconds in which a server stores a message
+PROBE = bytes(16 << 10)  # more than what is left of the last page that a file has
+STORES_NOTHING = (
+    "its server {server} answers, and stores nothing there: its disk is full, or was when a "
+    "message came; it has to be started again once there is room"
+)
 _UNSET: tuple[Any, ...] = (None, False, 0, -1, "", [], {})
 
 
@@ -63,8 +69,9 @@ class KeptStream:
     it may be smaller than its configuration says; else 0. republished: what the subjects begin with
     on which the server may copy what comes, "" where that is its operator's. renewable: what it
     holds is with others too, so that one that cannot be mended in place is made anew.
-    is_last_copy: what it held is gone with it, so that an empty one is of no use. mended_by: what
-    an operator types.
+    is_last_copy: what it held is gone with it, so that an empty one is of no use. probe: a
+    subject of it that nobody reads, for a message that is stored and purged; "" for none.
+    mended_by: what an operator types.
     """
 
     link: Link
@@ -80,6 +87,7 @@ class KeptStream:
     republished: str = ""
     renewable: bool = False
     is_last_copy: bool = False
+    probe: str = ""
     _names: Collection[str] = field(init=False, default=())
 
     def __post_init__(self) -> None:
@@ -138,6 +146,34 @@ class KeptStream:
             for name in changed_fields(found, self.consumer, self.consumer_fixed)
         ]
         return [*paused, *wrong, *(fault.text for fault in self.consumer_bounds(found))]
+
+    async def stores(self) -> str:
+        """Why it takes no message although it is there, in words; "" where it takes one, or this
+        user may not try. Raises as `look`.
+
+        A server whose disk was full when a message came stores nothing more in that stream until it
+        starts again, answers nothing to who sends, and says so in its own log alone.
+        """
+        tries = self.probe and self.link.grants.may_publish(self.probe)
+        if not tries or not self.link.may_call(api("STREAM.PURGE", self.stream)):
+            return ""
+        for _ in range(PROBES):
+            try:
+                answer = await self.link.request(self.probe, PROBE, PROBE_WITHIN, from_server=True)
+            except TimeoutError:
+                continue  # slow, or it stores nothing
+            except NoResponders:
+                return ""  # `look` says more
+            try:
+                jetstream.stored_sequence(answer.data)
+            except ApiError as error:
+                return f"it takes no message: {error.description}"
+            purged = {"filter": self.probe}
+            await jetstream.call(self.link, api("STREAM.PURGE", self.stream), purged)
+            return ""
+        info = await jetstream.call(self.link, api("STREAM.INFO", self.stream))
+        server = (info.get("cluster") or {}).get("leader") or self.link.home.name
+        return STORES_NOTHING.format(server=server)
 
     async def mend(self) -> None:
         """Make it as it has to be; what is right with it stays. Raises `ApiError`, `Unavailable`,

@@ -42,6 +42,7 @@ def kept_lanes(
             consumer_fixed=CONSUMER_FIXED,
             consumer_bounds=_consumer_bounds,
             renewable=True,
+            probe=subjects.whereabouts(model, version, stage),
         )
         for stage in range(1, stages + 1)
     ]
@@ -49,7 +50,13 @@ def kept_lanes(
 
 def kept_dead_letters(link: Link, subjects: Subjects, mended_by: str) -> KeptStream:
     """The mesh's stream of dead letters. mended_by: what an operator types."""
-    return KeptStream(link, "the stream of dead letters", dead_config(subjects), mended_by)
+    return KeptStream(
+        link,
+        "the stream of dead letters",
+        dead_config(subjects),
+        mended_by,
+        probe=subjects.dead("probe"),
+    )
 
 
 def lane_title(model: str, version: str, stage: int | str) -> str:
