@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import stop_on_signals
-from swarm.audit.chain import Extent, Head, Verdict, verify
+from swarm.audit.chain import Extent, Fault, Head, Verdict, verify
 from swarm.audit.record import parse
 from swarm.audit.stream import Stored, extent_of, limit_audit, read_stream
 from swarm.errors import DecodeError, InvalidArgument, NotFound
@@ -63,7 +63,7 @@ async def _all(client: swarm.Mesh) -> tuple[Extent, list[Stored]]:
     before = await _extent(client)
     stored = [each async for each in read_stream(client.link, client.subjects.audit_stream, before)]
     after = await _extent(client)
-    extent = Extent(max(before.first, after.first), before.last)
+    extent = replace(after if after.first > before.first else before, last=before.last)
     return extent, [each for each in stored if each.place >= extent.first]
 
 
@@ -159,6 +159,8 @@ async def run_export(output: str, target: Target) -> int:
             "mesh": target.mesh,
             "first": extent.first,
             "last": extent.last,
+            "since": extent.since,
+            "by_limits": extent.by_limits,
             "heads": verdict.heads,
         }
         lines = [json.dumps(head, sort_keys=True)]
@@ -185,7 +187,8 @@ def read_export(path: str) -> tuple[Extent, dict[str, Head], list[tuple[int, byt
         head = json.loads(lines[0])
         if head["export"] != EXPORT_VERSION:
             raise InvalidArgument(f"{path}: an export of version {head['export']!r}")
-        extent = Extent(int(head["first"]), int(head["last"]))
+        known = str(head.get("since", "")), bool(head.get("by_limits", True))
+        extent = Extent(int(head["first"]), int(head["last"]), *known)
         heads = {str(k): (int(v[0]), str(v[1])) for k, v in head["heads"].items()}
         records = []
         for line in lines[1:]:
@@ -201,18 +204,25 @@ def read_export(path: str) -> tuple[Extent, dict[str, Head], list[tuple[int, byt
 # --- verify ---------------------------------------------------------------------------------
 
 
-async def run_verify(file: str, target: Target) -> int:
-    """`swarm audit verify`; returns its exit code: 1 where a record is gone or was changed."""
+async def run_verify(file: str, begin: int, target: Target) -> int:
+    """`swarm audit verify`; returns its exit code: 1 where a record is gone or was changed. begin:
+    the number of the first message that has to be there; 0 for what the limits leave."""
     if file:
         extent, heads, records = read_export(file)
-        return _judged(verify(records, extent, heads), target.json)
+        return _judged(verify(records, _accepted(extent, begin), heads), target.json)
     async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             await watch.hear_all()
             # Before the stream is read, which may only have grown since.
             heads = stored_last(watch.picture)
         extent, stored = await _all(client)
+        extent = _accepted(extent, begin)
         return _judged(verify(((s.place, s.data) for s in stored), extent, heads), target.json)
+
+
+def _accepted(extent: Extent, begin: int) -> Extent:
+    """The extent where whoever asks knows what became of all messages before `begin`."""
+    return replace(extent, by_limits=True) if extent.first <= begin else extent
 
 
 def stored_last(fleet: FleetPicture) -> dict[str, Head]:
@@ -225,20 +235,43 @@ def stored_last(fleet: FleetPicture) -> dict[str, Head]:
     return heads
 
 
+def _show_faults(faults: list[Fault], what: str) -> None:
+    for fault in faults[:FAULTS_SHOWN]:
+        where = f"message {fault.place}: " if fault.place else ""
+        who = f"{fault.recorder}: " if fault.recorder else ""
+        err.print(f"{fault.kind}: {where}{who}{fault.text}", markup=False, soft_wrap=True)
+    if len(faults) > FAULTS_SHOWN:
+        err.print(f"… and {len(faults) - FAULTS_SHOWN} more {what}")
+
+
+def _beginning(verdict: Verdict) -> str:
+    first, since = verdict.first, f", stored {verdict.since}" if verdict.since else ""
+    gone = "message 1 is" if first == 2 else f"messages 1 to {first - 1} are"
+    text = f"the stream begins with message {first}{since}: {gone} gone"
+    if verdict.by_limits:
+        return f"{text}, as its limits say, or as you do"
+    return (
+        f"{text}, which its limits as they are now do not explain; if you know why: swarm audit "
+        f"verify --begin {first}"
+    )
+
+
 def _judged(verdict: Verdict, as_json: bool, silent: bool = False) -> int:
     if as_json:
         print_json({"good": verdict.good, **asdict(verdict)})
     else:
-        for fault in verdict.faults[:FAULTS_SHOWN]:
-            where = f"message {fault.place}: " if fault.place else ""
-            who = f"{fault.recorder}: " if fault.recorder else ""
-            err.print(f"{fault.kind}: {where}{who}{fault.text}", markup=False, soft_wrap=True)
-        if len(verdict.faults) > FAULTS_SHOWN:
-            err.print(f"… and {len(verdict.faults) - FAULTS_SHOWN} more faults")
+        _show_faults(verdict.faults, "faults")
         if not silent:
-            chains = f"{verdict.records} records in {len(verdict.heads)} chains"
-            fine = "nothing is missing or altered" if verdict.good else "NOT as they were written"
-            out.print(f"{chains}: {fine}", soft_wrap=True)
+            _show_faults(verdict.foreign, "messages that belong to no chain, and count as none")
+            records = verdict.records - len(verdict.foreign)
+            chains = f"{records} records in {len(verdict.heads)} chains"
+            since = f" since {verdict.since}" if verdict.since else ""
+            fine = f"nothing is missing or altered{since * (verdict.first > 1)}"
+            out.print(
+                f"{chains}: {fine if verdict.good else 'NOT as they were written'}", soft_wrap=True
+            )
+            if verdict.first > 1:
+                out.print(_beginning(verdict), soft_wrap=True)
             if verdict.lost:
                 out.print(f"recorders say themselves that {verdict.lost} records had no room")
     return 0 if verdict.good else 1

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import Ran, add_commands, argument, option
+from nodes.cli.command import Ran, add_commands, argument, option, seldom
 from nodes.cli.options import Target
 
 
@@ -50,11 +50,17 @@ def export(
 def verify(
     target: Target,
     file: str = argument("", "An export; the mesh itself when left out."),
+    begin: int = seldom(
+        0,
+        "Number of the first message that has to be there: why those before it are gone is known. "
+        "0: those that the stream's limits leave.",
+        min=0,
+    ),
 ) -> Ran:
     """Find records that were removed, altered or moved. Exits with 1 if there is one."""
     from nodes.cli.audit import run_verify
 
-    return run_verify(file, target)
+    return run_verify(file, begin, target)
 
 
 app = typer.Typer(

@@ -3,6 +3,10 @@
 Three things tell of a record that is missing: the next record's `sequence` and `prev`; the numbers
 that the stream gives to its messages, without a gap but at the old end, where the limits are; and
 the heads, which living recorders tell in their statuses, and an export in its first line.
+
+Whoever may write to the stream can store rubbish there, for ever. A message that belongs to no
+chain is told of, and proves nothing: without it all records are there. One that may stand in a
+record's place does: there that record is missing.
 """
 
 from __future__ import annotations
@@ -34,10 +38,16 @@ class Fault:
 @dataclass(slots=True)
 class Verdict:
     """records: that were read. lost: that recorders themselves say they could not store. older:
-    recorders whose first records are past the stream's limits."""
+    recorders whose first records stood before the stream's beginning. first, since: the number of
+    the first message, and when it was stored, "" where nobody knows. by_limits: of `Extent`.
+    foreign: messages that belong to no chain."""
 
     records: int = 0
     lost: int = 0
+    first: int = 1
+    since: str = ""
+    by_limits: bool = True
+    foreign: list[Fault] = field(default_factory=list)
     older: list[str] = field(default_factory=list)
     heads: dict[str, Head] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -50,10 +60,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The numbers of the first and the last message that a stream holds, or held last."""
+    """The numbers of the first and the last message that a stream holds, or held last. since: when
+    the first one was stored, "" where nobody knows. by_limits: whether the stream's limits may have
+    removed those before it."""
 
     first: int
     last: int
+    since: str = ""
+    by_limits: bool = True
 
 
 def verify(
@@ -64,9 +78,14 @@ def verify(
     extent: what the stream says that it holds. heads: what recorders, or an export, say that was
     stored last; a chain that ends before is cut, and one that goes on has grown since.
     """
-    verdict, judge = Verdict(), _Judge({}, {})
+    verdict = Verdict(first=extent.first, since=extent.since, by_limits=extent.by_limits)
+    if extent.first > 1 and not extent.by_limits:
+        verdict.faults.append(_gap(1, extent.first - 1, ", and not by the limits that it has now"))
+    read = [_Read.of(place, data) for place, data in records]
+    judge = _Judge(_Known.of(read), {}, {})
     expected = extent.first
-    for place, data in records:
+    for each in read:
+        place = each.place
         if place < expected:
             fault = Fault("reordered", place, "", f"message {place} comes behind {expected - 1}")
             verdict.faults.append(fault)
@@ -74,7 +93,7 @@ def verify(
             verdict.faults.append(_gap(expected, place - 1))
         expected = max(expected, place + 1)
         verdict.records += 1
-        judge.take(place, data, extent, verdict)
+        judge.take(each, extent, verdict)
     if expected <= extent.last:
         verdict.faults.append(_gap(expected, extent.last))
     verdict.heads = dict(judge.last)
@@ -83,30 +102,90 @@ def verify(
     return verdict
 
 
-def _gap(first: int, last: int) -> Fault:
+def _gap(first: int, last: int, more: str = "") -> Fault:
     which = f"message {first} is" if first == last else f"messages {first} to {last} are"
-    return Fault("removed", first, "", f"{which} not in the stream any more")
+    return Fault("removed", first, "", f"{which} not in the stream any more{more}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A message as it was read. doc: None for what is no record, which `why` says. fits: whether
+    the record has the hash that it names."""
+
+    place: int
+    doc: Mapping[str, Any] | None
+    why: str
+    fits: bool
+
+    @classmethod
+    def of(cls, place: int, data: bytes) -> _Read:
+        try:
+            doc = parse(data)
+        except DecodeError as error:
+            return cls(place, None, str(error), False)
+        return cls(place, doc, "", doc["hash"] == hash_of(doc))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Of all records that have their own hash: sequences, by recorder; hashes, by recorder and
+    sequence; and those that each chain names next, by recorder, sequence and the hash before."""
+
+    sequences: Mapping[tuple[str, int], set[str]]
+    next: set[tuple[str, int, str]]
+
+    @classmethod
+    def of(cls, read: Iterable[_Read]) -> _Known:
+        sequences: dict[tuple[str, int], set[str]] = {}
+        following = set()
+        for each in read:
+            if each.doc is None or not each.fits:
+                continue
+            place = each.doc["recorder"], each.doc["sequence"]
+            sequences.setdefault(place, set()).add(each.doc["hash"])
+            following.add((*place, each.doc["prev"]))
+        return cls(sequences, following)
+
+    def is_foreign(self, read: _Read, before: Head) -> str:
+        """Why a record that does not follow `before` belongs to no chain, or ""."""
+        assert read.doc is not None
+        recorder, sequence = read.doc["recorder"], read.doc["sequence"]
+        if not read.fits:
+            there = (recorder, sequence) in self.sequences
+            return f"record {sequence} is there besides, with the hash that it names" * there
+        linked = read.doc["prev"] in self.sequences.get((recorder, sequence - 1), ())
+        goes_on = (recorder, before[0] + 1, before[1]) in self.next
+        if goes_on and not linked and sequence > 1:
+            return f"no record {sequence - 1} is the one that it names, and its chain goes on"
+        return ""
 
 
 @dataclass(slots=True)
 class _Judge:
     """last: the head of each chain so far. hashes: of each chain, by sequence."""
 
+    known: _Known
     last: dict[str, Head]
     hashes: dict[tuple[str, int], str]
 
-    def take(self, place: int, data: bytes, extent: Extent, verdict: Verdict) -> None:
-        try:
-            doc = parse(data)
-        except DecodeError as error:
-            verdict.faults.append(Fault("unreadable", place, "", str(error)))
+    def take(self, read: _Read, extent: Extent, verdict: Verdict) -> None:
+        place, doc = read.place, read.doc
+        if doc is None:
+            verdict.foreign.append(Fault("unreadable", place, "", read.why))
             return
         recorder, sequence = doc["recorder"], doc["sequence"]
 
         def fault(kind: str, text: str) -> None:
             verdict.faults.append(Fault(kind, place, recorder, text))
 
-        if doc["hash"] != hash_of(doc):
+        if read.fits and self.hashes.get((recorder, sequence)) == doc["hash"]:
+            text = f"record {sequence} once more"
+            verdict.foreign.append(Fault("foreign", place, recorder, text))
+            return
+        if why := self.known.is_foreign(read, self.last.get(recorder, (0, BEGINNING))):
+            verdict.foreign.append(Fault("foreign", place, recorder, why))
+            return
+        if not read.fits:
             fault("altered", f"record {sequence} does not have the hash that it names")
         lost = doc.get("lost", 0)
         verdict.lost += lost if type(lost) is int else 0

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from swarm.audit.chain import Extent
+from swarm.clock import parse_rfc3339
 from swarm.errors import ApiError, NoResponders, Unavailable
 from swarm.link import Link, jetstream
 from swarm.subjects import Subjects, api
 
 NS = 1_000_000_000
 READ_TIMEOUT = 5.0  # seconds
+NEARLY_FULL = 2  # times what it holds: of a stream that its bytes bound
 AHEAD = 32  # messages that are asked for at a time
 
 _SUBJECT = re.compile(rb"Nats-Subject: ([^\r\n]+)")
@@ -88,7 +90,24 @@ async def extent_of(link: Link, stream: str) -> Extent | None:
             return None
         raise
     state = info["state"]
-    return Extent(int(state["first_seq"]), int(state["last_seq"]))
+    since = str(state["first_ts"]) if state["messages"] else ""
+    by_limits = may_have_removed(info)
+    return Extent(int(state["first_seq"]), int(state["last_seq"]), since, by_limits)
+
+
+def may_have_removed(info: Mapping[str, Any]) -> bool:
+    """Whether a stream's limits, as they are now, may have removed its oldest messages. info: what
+    the server says of it, its own times among that."""
+    config, state = info["config"], info["state"]
+    age = parse_rfc3339(info["ts"]) - parse_rfc3339(info["created"])  # nanoseconds
+    past = [
+        0 < config["max_age"] <= age,
+        # The oldest go first: it stays nearly full.
+        0 < config["max_bytes"] <= NEARLY_FULL * state["bytes"],
+        0 < config["max_msgs"] <= state["messages"],
+        config["max_msgs_per_subject"] > 0,
+    ]
+    return any(past)
 
 
 async def read_stream(link: Link, stream: str, extent: Extent) -> AsyncIterator[Stored]:

@@ -175,7 +175,7 @@ def test_of_records_in_a_row_that_were_doubtful_any_may_be_missing(
 def test_what_is_no_record_is_refused_and_stops_nothing(data: bytes) -> None:
     with pytest.raises(DecodeError):
         parse(data)
-    assert [fault.kind for fault in verify([(1, data)], Extent(1, 1)).faults] == ["unreadable"]
+    assert [each.kind for each in verify([(1, data)], Extent(1, 1)).foreign] == ["unreadable"]
 
 
 def test_a_record_in_another_form_is_refused() -> None:
@@ -206,3 +206,88 @@ def test_a_hash_of_tensors_depends_on_names_datatypes_shapes_and_values_only() -
 )
 def test_an_agents_name_addresses_no_other_subject_and_no_operator(agent: str, named: str) -> None:
     assert agent_token(agent) == named
+
+
+# --- what belongs to no chain ------------------------------------------------------------------
+
+
+def heads_of(records: list[Record]) -> dict[str, tuple[int, str]]:
+    return verify(records, whole(records)).heads
+
+
+def inserted(records: list[Record], at: int, data: bytes) -> list[Record]:
+    """The records with a message between them, all numbered in their order."""
+    stored = [record[1] for record in records]
+    return list(enumerate([*stored[:at], data, *stored[at:]], 1))
+
+
+def rubbish(kind: str, records: list[Record], at: int) -> bytes:
+    """A message that stands for none of the records."""
+    doc = json.loads(records[at % len(records)][1])
+    if kind == "no record":
+        return b"rubbish"
+    if kind == "an empty one":
+        return b"{}"
+    if kind == "a copy":
+        return records[at % len(records)][1]
+    if kind == "another hash":
+        return canonical(doc | {"agent": "somebody", "hash": "0" * 64})
+    jump = doc | {"sequence": doc["sequence"] + 500, "prev": "1" * 64}
+    return canonical(jump | {"hash": hash_of(jump)})
+
+
+KINDS = ["no record", "an empty one", "a copy", "another hash", "a jump"]
+
+
+@given(st.lists(st.integers(2, 6), min_size=1, max_size=3), st.data())
+@settings(max_examples=150)
+def test_rubbish_that_anybody_stored_is_told_of_and_makes_no_good_stream_bad(
+    count: list[int], data: st.DataObject
+) -> None:
+    """It stays as long as the limits keep it: verifying would fail until then."""
+    records = chains(count)
+    kind = data.draw(st.sampled_from(KINDS))
+    at = data.draw(st.integers(0, len(records) - 1))
+    first = at + 1 if kind == "a copy" else 0  # there is something to copy
+    place = data.draw(st.integers(first, at if kind == "a jump" else len(records)))
+    found = inserted(records, place, rubbish(kind, records, at))
+    verdict = verify(found, whole(found), heads_of(records))
+    assert verdict.faults == []
+    assert [each.place for each in verdict.foreign] == [place + 1]
+    assert verdict.heads == heads_of(records)
+
+
+@given(counts, st.data(), st.sampled_from(KINDS))
+@settings(max_examples=150)
+def test_a_record_that_rubbish_has_replaced_is_missed_wherever_it_stood(
+    count: list[int], data: st.DataObject, kind: str
+) -> None:
+    records = chains(count)
+    at = data.draw(st.integers(0, len(records) - 1))
+    other = data.draw(st.integers(0, len(records) - 1))
+    replaced = [*records]
+    replaced[at] = (records[at][0], rubbish(kind, records, other))
+    if replaced != records:
+        assert not verify(replaced, whole(records), heads_of(records)).good
+
+
+def test_another_history_of_a_record_is_no_rubbish() -> None:
+    """It has its own hash, and follows the records before: somebody has made it for them."""
+    records = chains([4])
+    forged = rewritten(records[2], status="UNAVAILABLE")
+    for at in range(3, 5):
+        found = inserted(records, at, forged[1])
+        assert not verify(found, whole(found), heads_of(records)).good
+
+
+def test_a_stream_says_where_it_begins_and_what_its_limits_do_not_explain_is_a_fault() -> None:
+    records = chains([10])[7:]
+    explained = verify(records, Extent(8, 10, "2026-01-02T03:04:05Z"))
+    assert (explained.good, explained.first) == (True, 8)
+    assert explained.since == "2026-01-02T03:04:05Z"
+    purged = verify(records, Extent(8, 10, "2026-01-02T03:04:05Z", by_limits=False))
+    (fault,) = purged.faults
+    assert (fault.kind, fault.place) == ("removed", 1)
+    assert "messages 1 to 7" in fault.text
+    nothing = verify([], Extent(11, 10, by_limits=False))
+    assert [fault.kind for fault in nothing.faults] == ["removed"]
