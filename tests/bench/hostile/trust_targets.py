@@ -168,7 +168,7 @@ def _open_audit(stack: ExitStack) -> Case:
         return seal(entry, "node-a", sequence, prev)
 
     first, digest = record(1, BEGINNING)
-    second, _ = record(2, digest)
+    second, last = record(2, digest)
 
     def canonically(data: bytes) -> bytes:
         """In the one form, and with the hash that it should have."""
@@ -180,8 +180,9 @@ def _open_audit(stack: ExitStack) -> Case:
             return data
 
     def read(data: bytes) -> None:
-        records = [(1, first), (2, data), (3, second)]
-        assert not verify(records, Extent(1, 3)).good
+        verify([(1, first), (2, data), (3, second)], Extent(1, 3))  # beside it: told of, or refused
+        verdict = verify([(1, first), (2, data)], Extent(1, 2), {"node-a": (2, last)})
+        assert verdict.good is (data == second)  # in its place
         parse(data)
 
     return Case((second,), read, canonically, declared=json_objects)
