@@ -231,6 +231,44 @@ def test_operators_that_keep_rows_apart_are_batched(what: str) -> None:
     assert judged(model) == Batching("auto", "structure", "")
 
 
+OWN_NUMBER = [
+    node("Shape", ["x"], ["s"]),
+    node("Gather", ["s", "none"], ["n"]),
+    node("Range", ["none", "n", "scalar"], ["r"]),
+    node("Unsqueeze", ["r", "one"], ["r1"]),
+    node("ArgMax", ["x"], ["a"], axis=1, keepdims=0),
+    node("Unsqueeze", ["a", "one"], ["a1"]),
+    node("Concat", ["r1", "a1"], ["i"], axis=1),
+    node("ReduceMax", ["x", "one"], ["m"], keepdims=0),
+    node("Neg", ["m"], ["u"]),
+    node("ScatterND", ["x", "i", "u"], ["o"]),
+]
+HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
+FURTHER: dict[str, tuple[list[NodeProto], list[Shape], int]] = {
+    "each row puts into itself": (OWN_NUMBER, [[4]], 18),
+    "a picture by a grid": ([node("GridSample", ["x", "y"], ["o"])], [[3, 5, 5], [2, 2, 2]], 20),
+    "attention": ([node("Attention", ["x", "x", "x"], ["o"], **HEADS)], [[3, 4]], 23),
+    "a class as a vector": (
+        [
+            node("ArgMax", ["x"], ["a"], axis=1, keepdims=0),
+            node("OneHot", ["a", "count", "onoff"], ["o"], axis=-1),
+        ],
+        [[3]],
+        18,
+    ),
+    "a triangle": ([node("Trilu", ["x"], ["o"])], [[3, 4]], 18),
+    "depth to space": ([node("DepthToSpace", ["x"], ["o"], blocksize=2)], [[4, 3, 3]], 18),
+}
+
+
+@pytest.mark.parametrize("what", FURTHER)
+def test_operators_that_few_models_have_are_batched_where_they_keep_rows_apart(what: str) -> None:
+    nodes, shapes, opset = FURTHER[what]
+    model = model_of(nodes, *shapes, opset=opset)
+    model.ir_version = 10
+    assert judged(model) == Batching("auto", "structure", "")
+
+
 def exported_transformer(layers: int = 2) -> ModelProto:
     """As exporters write it: shapes are computed once, each layer reads them; a mask is found by
     the numbers of rows, and positions are as many as the input has."""
