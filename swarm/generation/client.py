@@ -121,6 +121,13 @@ class Generation:
         self._begun = True
         return self._tokens()
 
+    def begin_anew(self, budget: float) -> None:
+        """After a refusal before the first token: another session, which may be iterated once, and
+        has so many seconds."""
+        self.request = opened(replace(self.request, budget=max(0.0, budget)))
+        self._follower = Follower(self.request, 0.0)
+        self._begun = False
+
     async def whole(self) -> Generated:
         """Wait for the whole answer. Raises as iterating does."""
         tokens = [token.token async for token in self]

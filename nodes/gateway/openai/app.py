@@ -187,7 +187,7 @@ class OpenAiApp:
         wish: Wanted,
         versions: Mapping[str, str],
         answers: Sequence[Generation],
-        tokens: AsyncIterator[Token],
+        tokens: AsyncIterator[Token | None],
         send: _Answering,
     ) -> None:
         choices = [
@@ -210,15 +210,17 @@ class OpenAiApp:
             if wish.is_chat:
                 await send.events(*(answer.opening(choice.index) for choice in choices))
             await send.events(*(_chunk(answer, choices[at], found) for at, found in first))
-            async for at, found in tokens:
-                await send.events(_chunk(answer, choices[at], found))
+            async for said in tokens:
+                if said is not None:
+                    await send.events(_chunk(answer, choices[said[0]], said[1]))
             usage = documents.usage_of(choices, wish.prompts)
             await send.events(*([answer.usage_chunk(usage)] if wish.with_usage else []), last=True)
             return
         for at, found in first:
             choices[at].hear(found)
-        async for at, found in tokens:
-            choices[at].hear(found)
+        async for said in tokens:
+            if said is not None:
+                choices[said[0]].hear(said[1])
         await send.json(answer.whole(choices, documents.usage_of(choices, wish.prompts)))
 
     async def _refuse(self, send: _Answering, error: SwarmError) -> None:
