@@ -340,6 +340,7 @@ class Link(asyncio.BufferedProtocol):
         self.send_rate.tripped(time.monotonic() - asked)
 
     def _abort(self) -> None:
+        self._up.clear()  # as in `connection_lost`, which comes a turn later
         if self._moving is not None:
             self._moving.cancel()
             self._moving = None
@@ -348,7 +349,6 @@ class Link(asyncio.BufferedProtocol):
             self.gather.reset(None)
 
     def _went_down(self) -> None:
-        self._up.clear()
         if not self.connected:
             return
         self.connected = False

@@ -140,3 +140,26 @@ async def test_a_limit_that_is_no_number_is_as_good_as_none(
     simulated.sessions[-1].say(b'INFO {"max_payload": 1e999}\r\n')
     await link.flush()
     assert (link.max_payload, link.reconnects) == (1 << 20, 0)
+
+
+async def test_in_the_turn_in_which_a_connection_is_given_up_a_wait_for_one_is_not_over(
+    simulated: SimulatedServer, links: Links
+) -> None:
+    """The loss is told a turn later. Who asks again would let no turn come."""
+    link = await links.connect(URL)
+    vain = 0
+
+    async def ask() -> None:
+        nonlocal vain
+        while vain < 1000:
+            await link.ready()
+            try:
+                link.publish("subject")
+                return
+            except NotConnected:
+                vain += 1
+
+    simulated.sessions[-1].say(b"MSG malformed\r\n")
+    await asyncio.create_task(ask())
+    assert len(simulated.sessions) == 2
+    assert vain == 0
