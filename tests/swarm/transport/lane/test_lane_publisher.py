@@ -15,6 +15,7 @@ from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import (
     ApiError,
     DecodeError,
+    MessageTooLarge,
     NoResponders,
     NotConnected,
     ResourceExhausted,
@@ -166,7 +167,7 @@ async def test_a_message_above_max_payload_is_refused_here_and_leaves_nothing_be
     server: EmbeddedServer, bench: Bench
 ) -> None:
     sender = await bench.sender()
-    with pytest.raises(ResourceExhausted):
+    with pytest.raises(MessageTooLarge):
         sender.send("x", b"x" * (server.max_payload + 1))
     assert sender.outcomes["x"] == []
     assert sender.link.open_replies == 0
