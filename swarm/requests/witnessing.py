@@ -167,6 +167,8 @@ class Witnessing:
                     self._look(now)
                 if self._duties and linked is None:
                     linked = asyncio.create_task(self._link.run(), name="witness link")
+                if linked is not None and linked.done():
+                    linked.result()  # a fault, which ends who owns this work
                 if linked is not None and await self._read():
                     self._act()
         finally:
