@@ -8,7 +8,8 @@ nobody gave it, and hears at once when its server is left alone by a cut network
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence, Set
+import random
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +61,14 @@ class ServerList:
     """The servers that were given, and behind them those that servers told of.
 
     A learned address is reached as the first given one is, with its scheme and credentials.
+    shuffle: puts a list in another order, in place.
     """
 
-    def __init__(self, given: Sequence[str]) -> None:
+    def __init__(
+        self, given: Sequence[str], shuffle: Callable[[list[str]], None] = random.shuffle
+    ) -> None:
         self.given = tuple(given)
+        self._shuffle = shuffle
         self._given = set(map(address, self.given))
         self._learned: dict[str, str] = {}  # by address; the newest behind
         self._present: str | None = None
@@ -97,10 +102,20 @@ class ServerList:
 
     def in_turn(self, first: str = "") -> list[str]:
         """In the order in which they are tried after the present one was lost, which is the last.
-        first: a server that is to be tried before all others, if any."""
-        turn = self.others()
-        if self._present is not None:
-            turn.append(self._present)
+        first: a server that is to be tried before all others, if any.
+
+        At first as they were given, by whose order one may be preferred. Behind a loss the given
+        ones come in any order, and then the learned ones: processes that lose a server together
+        would all go to the same one, and stay there.
+        """
+        if self._present is None:
+            turn = self.all()
+        else:
+            given = [server for server in self.given if server != self._present]
+            learned = [server for server in self._learned.values() if server != self._present]
+            self._shuffle(given)
+            self._shuffle(learned)
+            turn = [*given, *learned, self._present]
         return sorted(turn, key=lambda server: server != first) if first else turn
 
 

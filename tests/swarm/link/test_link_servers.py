@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
+from collections import Counter
 
 import pytest
 from real_server import Links
@@ -23,11 +25,30 @@ def greeting(server: str, *peers: str, cluster: str = "x", leaves: bool = False)
 
 
 def test_the_lost_server_is_tried_last_and_a_wanted_one_first() -> None:
-    servers = ServerList([A, B, C])
+    servers = ServerList([A, B, C], shuffle=lambda turn: None)
     assert servers.in_turn() == [A, B, C]
     servers.connected(A)
     assert servers.in_turn() == [B, C, A]
     assert servers.in_turn(first=C) == [C, B, A]
+
+
+def test_processes_that_lose_a_server_together_spread_over_the_others() -> None:
+    first: Counter[str] = Counter()
+    for seed in range(600):
+        servers = ServerList([A, B], random.Random(seed).shuffle)
+        assert servers.in_turn() == [A, B], "at first by the order that somebody gave"
+        servers.learn(frozenset({"c:4222", "d:4222"}))
+        servers.connected(A)
+        turn = servers.in_turn()
+        assert (turn[0], turn[-1]) == (B, A), "given ones before learned ones, the lost one last"
+        servers.connected(B)
+        assert servers.in_turn()[0] == A
+        alone = ServerList([A], random.Random(seed).shuffle)
+        alone.learn(frozenset({"b:4222", "c:4222", "d:4222"}))
+        alone.connected(A)
+        first[alone.in_turn()[0]] += 1
+    assert len(first) == 3
+    assert min(first.values()) > 150
 
 
 def test_learned_servers_follow_the_given_ones_with_their_scheme_and_credentials() -> None:
