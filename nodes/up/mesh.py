@@ -25,6 +25,7 @@ from nodes.up.server_report import ServerReport
 from nodes.up.server_watch import ServerWatch
 from nodes.up.supervisor import NodeProcess, Supervisor
 from swarm.errors import InvalidArgument, Unavailable
+from swarm.fleet.events import ensure_events
 from swarm.learning.weights import Weights
 from swarm.link import LinkMessage, LinkOptions
 from swarm.models.artifacts import Source
@@ -273,6 +274,7 @@ async def local_mesh(
             await mesh.registry.prepare()
             # Learners may have no right to make the store of what they learn.
             await Weights(mesh.link, mesh.subjects).prepare()
+            await ensure_events(mesh.link, mesh.subjects)  # nodes may have no right to make it
             local.own(supervisor.run(), "supervisor")
             if embedded and watch_server:
                 watches = [ServerWatch(server, report.teller(server.url)) for server in embedded]

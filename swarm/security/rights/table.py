@@ -189,8 +189,12 @@ TABLE = (
         publish={Role.OPERATOR},
         subscribe=WATCHERS,
     ),
+    # The operator's are those of `swarm up` about its server.
     Row(
-        "swarm.{mesh}.events.*", "events", publish=NODES, subscribe={Role.DASHBOARD, Role.OPERATOR}
+        "swarm.{mesh}.events.*",
+        "events",
+        publish=NODES | {Role.OPERATOR},
+        subscribe={Role.DASHBOARD, Role.OPERATOR},
     ),
     Row(f"{_GET}.SWARM={{mesh}}=events", "past events", publish={Role.DASHBOARD}),
     Row(
