@@ -72,7 +72,7 @@ PUBLISH = {
     "swarm.default.drain.<edge>.x": "operator",
     "swarm.default.status-request": "requester dashboard operator",
     "swarm.default.server": "operator",
-    "swarm.default.events.died": NODES,
+    "swarm.default.events.died": f"{NODES} operator",
     "swarm.default.config.serve.digits": "",
     "swarm.default.results.demo": "edge",
     "swarm.default.dead.digits": "shard-1 shard-2 fallback standby",
