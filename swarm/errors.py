@@ -195,6 +195,11 @@ _BY_STATUS: dict[str, type[SwarmError]] = {
 }
 
 
+def retry_after_of(error: BaseException) -> float:
+    """Seconds after which what this error ends may be tried again; 0.0 where it does not say."""
+    return error.retry_after if isinstance(error, ResourceExhausted) else 0.0
+
+
 def error_for(status: str, message: str, retry_after: float = 0.0) -> SwarmError:
     """The error a status word stands for; `Internal` for a word nobody knows."""
     if status == Status.RESOURCE_EXHAUSTED:

@@ -6,7 +6,7 @@ The manifest itself is written and read by `shards`; its JSON is the contract be
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +108,15 @@ class ModelInfo:
         check_tensors(
             self.inputs, inputs, f"model {self.model!r}", self.picture if pictures else ""
         )
+
+    def check_outputs(self, names: Iterable[str]) -> None:
+        """Raises `InvalidArgument` for a name that is none of the outputs, and lists those."""
+        known = [spec.name for spec in self.outputs]
+        for name in names:
+            if name not in known:
+                raise InvalidArgument(
+                    f"model {self.model!r} has no output {name!r:.80}: it has {', '.join(known)}"
+                )
 
     @classmethod
     def from_manifest(cls, data: bytes) -> ModelInfo:

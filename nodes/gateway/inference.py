@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from nodes.gateway.call import InferAnswer, InferCall
 from nodes.gateway.hand import RETRY_AFTER, Hand
 from nodes.gateway.statistics import Statistics
-from swarm.errors import InvalidArgument, ResourceExhausted, Status, SwarmError, error_for
+from swarm.errors import ResourceExhausted, Status, SwarmError, error_for
 from swarm.model import ModelInfo
 from swarm.wire.messages import Request, Result
 
@@ -55,7 +55,8 @@ class Inference:
         self.in_flight += 1
         try:
             if call.outputs:
-                _check_outputs(call, await self._describe(call.model, call.version))
+                info = await self._describe(call.model, call.version)
+                info.check_outputs(output.name for output in call.outputs)
             result = await self._answer(
                 call.model,
                 Request(
@@ -78,12 +79,3 @@ class Inference:
         wanted = {output.name: output for output in call.outputs}
         outputs = {name: result.outputs[name] for name in wanted} if wanted else result.outputs
         return InferAnswer(result, outputs, wanted, call.ignored)
-
-
-def _check_outputs(call: InferCall, info: ModelInfo) -> None:
-    known = [spec.name for spec in info.outputs]
-    for output in call.outputs:
-        if output.name not in known:
-            raise InvalidArgument(
-                f"model {call.model!r} has no output {output.name!r}: it has {', '.join(known)}"
-            )

@@ -10,10 +10,10 @@ from typing import Any
 from nodes.gateway.call import Region
 from nodes.gateway.statuses import NotOffered
 from swarm.errors import InvalidArgument
+from swarm.wire import oip
 from swarm.wire.messages import Result
 
 MOST = 64  # parameters of a request, or of a tensor
-MOST_NAMED = 8  # parameters that an answer names as unknown
 LONGEST_WORD = 128  # characters of an id, a version, a session, a region's name
 SHM_REGION = "shared_memory_region"
 SHM_OFFSET = "shared_memory_offset"
@@ -146,12 +146,12 @@ def count(value: Any, name: str) -> int:
 
 
 def unknown(parameters: Collection[str], of_tensors: Iterable[Collection[str]]) -> str:
-    """The names of a request's parameters, and of its tensors', that mean nothing here, sorted; at
-    most `MOST_NAMED` of them. An answer tells them: a word that was misspelt is seen."""
+    """The names of a request's parameters, and of its tensors', that mean nothing here: as of
+    `oip.ignored`."""
     names = {name for name in parameters if name not in KNOWN}
     for each in of_tensors:
         names |= {name for name in each if name not in OF_TENSORS}
-    return ", ".join(name[:LONGEST_WORD] for name in sorted(names)[:MOST_NAMED])
+    return oip.ignored(names)
 
 
 def of_answer(result: Result, ignored: str = "") -> dict[str, bool | int | str]:

@@ -33,6 +33,7 @@ from swarm.errors import (
     Status,
     SwarmError,
     Unavailable,
+    retry_after_of,
 )
 from swarm.flow.latency import LatencyWindow
 from swarm.ids import ulid
@@ -140,6 +141,7 @@ class InferAnswerer:
             async with asyncio.timeout_at(deadline):
                 loaded = await self._loaded(model, request, deadline)
             loaded.info.check(request.inputs, pictures=True)
+            loaded.info.check_outputs(request.outputs)
             question = _Question(loaded, request, deadline, sequence, leaves, as_picture)
             if self._mesh.rollouts.followed and not request.shadow:
                 result = await self._ask_under_rollout(question)
@@ -164,6 +166,8 @@ class InferAnswerer:
             for tell in self.on_answered:
                 tell(model, request, result)
         result.id = request.id
+        if request.outputs and result.status is Status.OK:
+            result.outputs = {name: result.outputs[name] for name in request.outputs}
         return result
 
     async def _loaded(self, model: str, request: Request, deadline: float) -> Loaded:
@@ -562,6 +566,7 @@ class InferAnswerer:
             status=error.status if isinstance(error.status, Status) else Status.INTERNAL,
             message=str(error),
             node=self._node,
+            retry_after=retry_after_of(error),
         )
 
     def close(self) -> None:

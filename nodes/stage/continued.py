@@ -78,10 +78,12 @@ class Continued:
         """See `Delivery.answer`."""
         self._before.answer(outputs, urgent, then)
 
-    def fail(self, status: Status, text: str, stage: int, node: str) -> bool:
+    def fail(
+        self, status: Status, text: str, stage: int, node: str, retry_after: float = 0.0
+    ) -> bool:
         """See `Delivery.fail`."""
         self._on_end(self)
-        return self._before.fail(status, text, stage, node)
+        return self._before.fail(status, text, stage, node, retry_after)
 
     def hand_back(self, delay: float = 0.0) -> None:
         """See `Delivery.hand_back`: the work begins anew at the first stage of the run."""

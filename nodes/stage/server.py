@@ -34,6 +34,7 @@ from swarm.errors import (
     Status,
     SwarmError,
     Unavailable,
+    retry_after_of,
 )
 from swarm.fleet.priorities import PRIMARY
 from swarm.flow.bucket import Quotas
@@ -228,7 +229,8 @@ class StageServer:
                 text = f"agent {features.agent!r} sends more than {self._quota:g} requests/s"
                 if self._audit is not None:
                     self._audit.failed(features, Status.RESOURCE_EXHAUSTED)
-                delivery.fail(Status.RESOURCE_EXHAUSTED, text, self.stage, self._node)
+                wait = self._quotas.wait(features.agent, now)
+                delivery.fail(Status.RESOURCE_EXHAUSTED, text, self.stage, self._node, wait)
                 return
         self._compute.take(delivery)
 
@@ -380,7 +382,9 @@ class StageServer:
                 self._blocked += 1
                 self._loop.call_later(pause, self._try_again, job, parcel)
                 return
-            error = ResourceExhausted(f"the lane of stage {self.stage + 1} is full: {error}")
+            # How long it stays full is unknown: as long again as it has been, for this one.
+            text = f"the lane of stage {self.stage + 1} is full: {error}"
+            error = ResourceExhausted(text, max(pause, self._clock() - job.started))
         elif self._is_away(job, error):
             self._blocked += 1
             self._loop.call_later(RETRY_LANE_AWAY, self._try_again, job, parcel)
@@ -414,13 +418,13 @@ class StageServer:
             log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
             job.delivery.hand_back(HAND_BACK_DELAY)
         else:
-            self.not_computed(job, error.status, str(error))
+            self.not_computed(job, error.status, str(error), retry_after_of(error))
 
-    def not_computed(self, job: Job, status: Status, reason: str) -> None:
-        """Answer with a failure."""
+    def not_computed(self, job: Job, status: Status, reason: str, retry_after: float = 0.0) -> None:
+        """Answer with a failure. retry_after: seconds, as of `Delivery.fail`."""
         if self._audit is not None:
             self._audit.failed(job.features, status)
-        job.delivery.fail(status, reason, self.stage, self._node)
+        job.delivery.fail(status, reason, self.stage, self._node, retry_after)
 
     def cancelled(self, job: Job) -> None:
         """Nobody waits for the job any more."""

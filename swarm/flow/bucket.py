@@ -1,6 +1,7 @@
 """Token buckets, and one per agent: a rogue agent spends its own share, never another's."""
 
 from collections import OrderedDict
+from math import inf
 
 
 class TokenBucket:
@@ -33,6 +34,14 @@ class TokenBucket:
             return False
         self._tokens -= amount
         return True
+
+    def wait(self, now: float, amount: float = 1.0) -> float:
+        """Seconds until it holds `amount` tokens, if nobody takes any: `inf` for more than it ever
+        holds."""
+        lacking = amount - self.tokens(now)
+        if lacking <= 0:
+            return 0.0
+        return lacking / self.rate if self.rate > 0 and amount <= self.burst else inf
 
     def spend(self, now: float, amount: float) -> None:
         """Take `amount` tokens, which the bucket may owe from then on."""
@@ -99,6 +108,10 @@ class Quotas:
         if len(self._buckets) > self._max_agents:
             self._buckets.popitem(last=False)
         return bucket.take(now)
+
+    def wait(self, agent: str, now: float) -> float:
+        """Seconds until the agent, if it takes nothing meanwhile, is within its quota again."""
+        return self._buckets.get(agent, self._newcomers).wait(now)
 
 
 class Spending:

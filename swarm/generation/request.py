@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import DecodeError, InvalidArgument
-from swarm.subjects import TOKEN
-from swarm.wire.maps import pack, unpack_map
+from swarm.subjects import TOKEN, may_answer
+from swarm.wire.maps import is_packed_map, pack, unpack_map
 
 MOST_BYTES = 4 << 20  # of a request
 MOST_TOKENS = 1 << 20  # of a prompt, and of an answer
@@ -25,6 +25,7 @@ MOST_ALTERNATIVES, MOST_PIECES = 1024, 20  # likeliest tokens; those whose texts
 LONGEST_SECRET = 64  # characters
 MOST_SCHEMA = 16 << 10  # characters of a JSON schema
 DEFAULT_BUDGET, MOST_BUDGET = 120.0, 600.0  # seconds
+_FORM = 'a request is {"text": "…"}, {"messages": [{"role", "content"}, …]} or {"prompt": [ids]}'
 DEFAULT_TOKENS = 256  # of an answer, where the client names no number
 
 
@@ -120,8 +121,8 @@ class Opening:
             raise DecodeError("a session's opening is a map")
         try:
             return cls(
-                reply=text(doc, "reply", 512),
-                head=text(doc, "head", 512),
+                reply=_inbox(doc, "reply"),
+                head=_inbox(doc, "head"),
                 prompt=integer(doc, "prompt", 0, 0, MOST_TOKENS),
                 most=integer(doc, "most", 0, 0, MOST_TOKENS),
                 sampling=Sampling.read(doc.get("sampling") or {}),
@@ -273,8 +274,8 @@ class GenerateRequest:
 
 
 def is_json(data: bytes | memoryview) -> bool:
-    """Whether a request came as JSON, and is answered so."""
-    return bytes(data[:64]).lstrip().startswith(b"{")
+    """Whether a request is text: read as JSON, and answered so (`swarm.wire.oip.is_json`)."""
+    return not is_packed_map(data)
 
 
 def request_map(data: bytes | memoryview) -> tuple[dict[str, Any], bool]:
@@ -287,9 +288,9 @@ def request_map(data: bytes | memoryview) -> tuple[dict[str, Any], bool]:
     try:
         doc = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"this is no JSON: {error}") from None
+        raise InvalidArgument(f"not JSON: {error}; {_FORM}") from None
     if not isinstance(doc, dict):
-        raise InvalidArgument("a request is a JSON object")
+        raise InvalidArgument(_FORM)
     return doc, True
 
 
@@ -329,6 +330,14 @@ def secret(doc: Mapping[str, Any], name: str) -> str:
     value = doc.get(name, "")
     if not isinstance(value, str) or len(value) > LONGEST_SECRET:
         raise InvalidArgument(f"{name}: text of at most {LONGEST_SECRET} characters")
+    return value
+
+
+def _inbox(doc: Mapping[str, Any], name: str) -> str:
+    """Where a node publishes what it has for somebody. Raises `InvalidArgument`."""
+    value = text(doc, name, 512)
+    if not may_answer(value):
+        raise InvalidArgument(f"{name}: an inbox, and no subject of the mesh")
     return value
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from swarm.errors import DecodeError, InvalidArgument, Status
 from swarm.generation.request import GenerateRequest, Opening, ids_of, pack_ids
-from swarm.subjects import TOKEN
+from swarm.subjects import TOKEN, may_answer
 from swarm.wire.maps import pack, unpack_map
 
 MOST_MESSAGE = 64 << 20  # bytes
@@ -440,6 +440,6 @@ def _subject(value: Any) -> str:
     """Where words go: an inbox. A space in it would be a command to the server."""
     if not isinstance(value, str) or len(value) > 512 or not value.isascii():
         raise DecodeError("back: the subject of an inbox")
-    if any(character <= " " or character in "*>" for character in value):
+    if any(character <= " " or character in "*>" for character in value) or not may_answer(value):
         raise DecodeError("back: the subject of an inbox")
     return value

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import partial
 
 from swarm.ids import unguessable
 from swarm.link.types import LinkMessage
+from swarm.subjects import may_answer
+
+log = logging.getLogger("swarm.link")
 
 OnMessage = Callable[[LinkMessage], None]
 
@@ -13,18 +18,23 @@ OnMessage = Callable[[LinkMessage], None]
 class Subscriptions:
     """Subscriptions by their numbers, which the server repeats with each message.
 
-    `callbacks` is read for each message; only `add` and `remove` change it.
+    `callbacks` is read for each message; only `add` and `remove` change it. misdirected: messages
+    that were dropped: whoever sent them wants the answers on a subject of the mesh or the server.
     """
 
-    __slots__ = ("_last", "_lines", "callbacks")
+    __slots__ = ("_last", "_lines", "callbacks", "misdirected")
 
     def __init__(self) -> None:
         self.callbacks: dict[int, OnMessage] = {}
         self._lines: dict[int, bytes] = {}
         self._last = 0
+        self.misdirected = 0
 
     def add(self, subject: str, queue: str, callback: OnMessage) -> int:
-        """Returns the number of the new subscription."""
+        """Returns the number of the new subscription. Its callback may publish to each reply that
+        it is given; in an inbox, where messages of streams come, the server chooses that."""
+        if not subject.startswith("_INBOX."):
+            callback = partial(self._unless_misdirected, callback)
         self._last += 1
         self.callbacks[self._last] = callback
         self._lines[self._last] = f"SUB {subject} {queue} {self._last}\r\n".encode()
@@ -34,6 +44,15 @@ class Subscriptions:
         """Whether there was one of this number."""
         self._lines.pop(sid, None)
         return self.callbacks.pop(sid, None) is not None
+
+    def _unless_misdirected(self, callback: OnMessage, message: LinkMessage) -> None:
+        if may_answer(message.reply):
+            callback(message)
+            return
+        self.misdirected += 1
+        if self.misdirected == 1:
+            text = "a message to %.80s that wants its answer on %.80s is dropped, as all such are"
+            log.warning(text, message.subject, message.reply)
 
     def line(self, sid: int) -> bytes:
         """The line that tells the server of one subscription."""

@@ -109,6 +109,7 @@ class InferService:
                     budget = self._budget if ask.budget is None else ask.budget
                     ask.budget = max(0.0, budget - waited)
                 result = await self._answer(model, ask)
+                result.ignored = ask.ignored
             except SwarmError as error:
                 result = refused("", model, error)
             endpoint.done(time.perf_counter() - began, result.message)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from swarm.errors import ResourceExhausted, Status, SwarmError
+from swarm.errors import Status, SwarmError, retry_after_of
 from swarm.ids import ulid
 from swarm.model import ModelInfo
 from swarm.wire.messages import Result
@@ -57,7 +57,7 @@ class Ask:
             status=error.status,
             message=str(error),
             attempt=attempt,
-            retry_after=error.retry_after if isinstance(error, ResourceExhausted) else 0.0,
+            retry_after=retry_after_of(error),
         )
 
 
@@ -79,4 +79,6 @@ def refused(request_id: str, model: str, error: BaseException) -> Result:
     status, text = Status.DEADLINE_EXCEEDED, "the budget ended before the mesh answered"
     if isinstance(error, SwarmError):
         status, text = error.status, str(error)
-    return Result(request_id or ulid(), model.partition("@")[0], status=status, message=text)
+    result = Result(request_id or ulid(), model.partition("@")[0], status=status, message=text)
+    result.retry_after = retry_after_of(error)
+    return result

@@ -25,6 +25,7 @@ import numpy as np
 
 from swarm.errors import DecodeError
 from swarm.samehost.lending import Loan
+from swarm.subjects import may_answer
 from swarm.wire.hops import pack_hop, unpack_hops
 from swarm.wire.messages import Features, Result, result_parts
 from swarm.wire.tensors import DATATYPES, LIMITS, Claimed, Part, plain, read_spec
@@ -193,6 +194,8 @@ def decode_features(data: bytes | memoryview) -> Features:
     names = _text(data[start:middle])
     if kind != FEATURES or not 0 < id_ <= 128 or not 0 < reply <= 512:
         raise DecodeError("not features: an id and a reply subject are missing, or too long")
+    if not may_answer(names[id_ : id_ + reply]):
+        raise DecodeError("not features: the reply subject is none of an inbox")
     shared = _read_shared(data[middle : (end := middle + shared_size)], FEATURES)
     return Features(
         names[:id_],

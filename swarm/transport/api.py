@@ -176,8 +176,11 @@ class Delivery(Protocol):
         leave. urgent: send it before the acknowledgement that follows."""
         ...
 
-    def fail(self, status: Status, text: str, stage: int, node: str) -> bool:
-        """Send a failure to the requester, and end. False: a copy of the message may still come."""
+    def fail(
+        self, status: Status, text: str, stage: int, node: str, retry_after: float = 0.0
+    ) -> bool:
+        """Send a failure to the requester, and end. retry_after: seconds after which it may ask
+        again, 0.0 where nobody knows. False: a copy of the message may still come."""
         ...
 
     def hand_back(self, delay: float = 0.0) -> None:

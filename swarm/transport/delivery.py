@@ -114,14 +114,21 @@ class ReplyDesk:
         delivery.answered_by_server()
 
     def fail(
-        self, delivery: BaseDelivery, status: Status, text: str, stage: int, node: str
+        self,
+        delivery: BaseDelivery,
+        status: Status,
+        text: str,
+        stage: int,
+        node: str,
+        retry_after: float = 0.0,
     ) -> bool:
         """Send a failure to the requester; whether another copy of the message need not come."""
         if status not in (Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED):
             self.tally.failed += 1
         try:
             if delivery.features.reply:
-                self.publish(delivery, failure(delivery.features, status, text, stage, node))
+                parts = failure(delivery.features, status, text, stage, node, retry_after)
+                self.publish(delivery, parts)
         except SwarmError as error:
             log.info("a failure could not be reported: %s", error)
             return not delivery.withdraw()
@@ -187,14 +194,17 @@ class BaseDelivery(ABC):
         """See `Delivery.answer`."""
         self._desk.answer(self, outputs, urgent, then)
 
-    def fail(self, status: Status, text: str, stage: int, node: str) -> bool:
+    def fail(
+        self, status: Status, text: str, stage: int, node: str, retry_after: float = 0.0
+    ) -> bool:
         """See `Delivery.fail`."""
         if not self.intact():
             # The stage failed on other bytes than those that were sent.
             if self.withdraw():
                 return False
             status, text = Status.UNAVAILABLE, f"a claim was recycled; {text}"
-        return self._desk.fail(self, status, text, stage, node) and self.ack(False)
+        told = self._desk.fail(self, status, text, stage, node, retry_after)
+        return told and self.ack(False)
 
     def drop(self) -> None:
         """See `Delivery.drop`."""

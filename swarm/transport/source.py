@@ -197,7 +197,8 @@ class StageSource:
         if self._serves(features) and self._backlog().waiting >= MOST_WAITING:
             self._tally.refused += 1
             text = "as many requests wait here as fast mode may have"
-            self._turn_away(delivery, Status.RESOURCE_EXHAUSTED, text)
+            # A place is free with each run.
+            self._turn_away(delivery, Status.RESOURCE_EXHAUSTED, text, self._backlog().run)
             return
         self._take(delivery)
 
@@ -251,8 +252,10 @@ class StageSource:
             link.sync().add_done_callback(server_knows)
         return True
 
-    def _turn_away(self, delivery: BaseDelivery, status: Status, text: str) -> None:
-        if delivery.fail(status, text, self.stage, self._node):
+    def _turn_away(
+        self, delivery: BaseDelivery, status: Status, text: str, retry_after: float = 0.0
+    ) -> None:
+        if delivery.fail(status, text, self.stage, self._node, retry_after):
             self._routes.lender.give_back(delivery.features.tensors)
 
     def _admit_parcel(self) -> Admission:

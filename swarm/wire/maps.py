@@ -31,6 +31,11 @@ def pack(doc: Any) -> bytes:
     return packed
 
 
+def is_packed_map(data: bytes | memoryview) -> bool:
+    """Whether bytes begin as a MessagePack map does, which no text in UTF-8 begins with."""
+    return len(data) > 0 and (data[0] & 0xF0 == 0x80 or data[0] in (0xDE, 0xDF))
+
+
 def pack_open_map(doc: dict[str, Any], extra: int = 1) -> bytes:
     """`doc` as a MessagePack map that announces `extra` more entries, to be appended."""
     packed: bytes = msgpack.packb(doc)

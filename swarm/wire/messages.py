@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from swarm.errors import DecodeError, Status
+from swarm.subjects import may_answer
 from swarm.wire.hops import Hop, hop_of, is_hop, unpack_hops
 from swarm.wire.maps import pack_open_map, unpack_map
 from swarm.wire.tensors import (
@@ -28,8 +30,9 @@ from swarm.wire.tensors import (
 
 VERSION = 1
 _PRINTABLE = re.compile("[!-~]+")  # no space, no control character
-# Id, model, version and reply subject, all at once.
-_ROUTE = re.compile("(?:[!-~]{1,128} ){3}[!-~]{1,512}")
+# Id, model, version and reply subject, all at once. The answer is published to the reply subject: a
+# pattern, or a subject of the mesh or the server, is no inbox (`swarm.subjects.may_answer`).
+_ROUTE = re.compile(r"(?:[!-~]{1,128} ){3}(?!swarm\.|\$)[!-)+-=?-~]{1,512}")
 MAX_HOPS = 256
 _STATUS = {str(status): status for status in Status}
 
@@ -177,8 +180,9 @@ class Result:
     outputs: the model's outputs by name, empty unless `status` is OK. degraded: answered
     by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
     latency: seconds from sending to this answer, measured by the requester. retry_after: seconds
-    after which a request that the requester itself or the first lane refused may be sent again,
-    else 0.0. codec: how the outputs came, "" as the plain bytes.
+    after which a request may be sent again that its requester, a lane or a stage refused, else 0.0.
+    codec: how the outputs came, "" as the plain bytes. ignored: names of the request's parameters
+    that mean nothing, of a request in JSON.
     way, why: where an edge that places its requests had it computed, and for which reason.
     reached: whether a node of the version may have had the request, as its requester knows; a
     failure without that tells nothing of the version.
@@ -201,6 +205,7 @@ class Result:
     way: str = ""
     why: str = ""
     reached: bool = True
+    ignored: str = ""
 
     @property
     def compute(self) -> float:
@@ -249,6 +254,8 @@ class Result:
         way, why = get("way", ""), get("why", "")
         if type(way) is type(why) is str:
             result.way, result.why = way[:64], why[:256]
+        if result.status is Status.RESOURCE_EXHAUSTED:
+            result.retry_after = _seconds(get("retry_after"))
         result.id = result.id[:128]  # the client's own: it stands in no subject
         result.hops = tuple([hop_of(hop) for hop in hops[:MAX_HOPS]])
         return result
@@ -274,6 +281,8 @@ def result_parts(
     }
     if result.status is not Status.OK:
         doc |= {"message": result.message, "stage": result.stage, "node": result.node}
+        if 0.0 < result.retry_after < inf:
+            doc["retry_after"] = result.retry_after
     if result.degraded:
         doc["degraded"] = True
     if result.way:
@@ -284,8 +293,15 @@ def result_parts(
     return [head, *(encode_tensors(result.outputs) if coded is None else coded)]
 
 
-def failure(features: Features, status: Status, message: str, stage: int, node: str) -> list[Part]:
-    """The answer to a request that ends here."""
+def failure(
+    features: Features,
+    status: Status,
+    message: str,
+    stage: int,
+    node: str,
+    retry_after: float = 0.0,
+) -> list[Part]:
+    """The answer to a request that ends here. retry_after: as of `Result`."""
     return result_parts(
         Result(
             id=features.id,
@@ -296,15 +312,22 @@ def failure(features: Features, status: Status, message: str, stage: int, node: 
             stage=stage,
             node=node,
             attempt=features.attempt,
+            retry_after=retry_after,
         ),
         features.all_hops,
     )
 
 
+def _seconds(value: Any) -> float:
+    """A time that a sender may name; 0.0 for what is none."""
+    return float(value) if type(value) in (int, float) and 0 < value < inf else 0.0
+
+
 @dataclass(slots=True)
 class Request:
     """A request of a simple client to `infer.<model>`; every field but `inputs` is optional.
-    shadow: a copy that an answerer makes for itself; it does not travel so."""
+    outputs: those that are wanted, () for all. ignored: names of its parameters that mean nothing.
+    shadow: a copy that an answerer makes for itself. None of these three travels in MessagePack."""
 
     inputs: dict[str, np.ndarray]
     id: str = ""
@@ -315,6 +338,8 @@ class Request:
     weights: int = 0  # the least weight version that the answer is computed with
     shadow: bool = False
     traceparent: str = ""  # W3C Trace Context
+    outputs: tuple[str, ...] = ()
+    ignored: str = ""
 
     def parts(self) -> list[Part]:
         doc: dict[str, Any] = {"v": VERSION}
@@ -410,4 +435,6 @@ def _reply(doc: dict[str, Any]) -> str:
     value = doc.get("reply")
     if type(value) is not str or _PRINTABLE.fullmatch(value) is None or len(value) > 512:
         raise DecodeError("field 'reply' must be a subject of 1 to 512 printable characters")
+    if not may_answer(value) or "*" in value or ">" in value:
+        raise DecodeError("field 'reply' must be an inbox: no pattern, nor a subject of the mesh")
     return value

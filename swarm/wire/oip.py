@@ -2,8 +2,8 @@
 
 Any client without MessagePack sends this: `{"inputs":[{"name","shape","datatype","data"}]}`,
 `data` flat or nested; `parameters` may carry `budget_ms`, `session`, `agent`, `version`, and
-`weights`, the least weight version.
-FP16 travels as numbers too.
+`weights`, the least weight version. `outputs` names those that are wanted. FP16 travels as numbers
+too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
 from swarm.errors import DecodeError, Status
+from swarm.wire.maps import is_packed_map
 from swarm.wire.messages import Request, Result
 from swarm.wire.tensors import DTYPES, LIMITS, Limits, datatype_of
 
@@ -30,17 +31,28 @@ BYTE_BYTES = 134  # at most, of a text: three bytes are an object and its place,
 _CODES = {"f2": "d", "f4": "d", "f8": "d", "i1": "b", "u1": "B", "i2": "h", "u2": "H"}
 _CODES |= {"i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 _FORM = 'a request is {"inputs": [{"name", "shape", "datatype", "data"}, …]}'
+KNOWN = frozenset({"budget_ms", "session", "agent", "version", "weights", "traceparent"})
+MOST_NAMED = 8  # parameters that an answer names as unknown
+LONGEST_NAMED = 128  # characters of such a name
 
 
 def is_json(data: bytes | memoryview) -> bool:
-    """Whether a request is JSON: MessagePack maps never begin with `{` or white space."""
-    return bytes(data[:64]).lstrip()[:1] == b"{"
+    """Whether a request is text: read as JSON, and answered in JSON. Every MessagePack map begins
+    with a byte that no JSON begins with; whatever else comes, somebody has typed."""
+    return not is_packed_map(data)
 
 
 def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request:
     """Raises `DecodeError`, saying what is wrong with which input."""
     doc = document(data, limits)
-    return request_of(doc, inputs_of(doc, tensor, limits))
+    request = request_of(doc, inputs_of(doc, tensor, limits))
+    outputs = outputs_of(doc, limits)
+    request.outputs = tuple(entry["name"] for entry in outputs)
+    unknown = set(doc.get("parameters") or ()) - KNOWN
+    for entry in (*doc["inputs"], *outputs):
+        unknown |= set(_parameters(entry))
+    request.ignored = ignored(unknown)
+    return request
 
 
 def document(
@@ -59,7 +71,7 @@ def document(
     try:
         doc = loads(data)
     except (ValueError, RecursionError) as error:
-        raise DecodeError(f"not JSON: {error}") from None
+        raise DecodeError(f"not JSON: {error}; {_FORM}") from None
     if not isinstance(doc, dict):
         raise DecodeError(_FORM)
     return doc
@@ -81,6 +93,39 @@ def inputs_of(
             raise DecodeError(f"input {name!r} comes twice")
         inputs[name] = array
     return inputs
+
+
+def outputs_of(doc: dict[str, Any], limits: Limits = LIMITS) -> list[dict[str, Any]]:
+    """The entries of the outputs that a request names, [] for all. Raises `DecodeError`."""
+    entries = doc.get("outputs")
+    if entries is None:
+        return []
+    if not isinstance(entries, list) or len(entries) > limits.tensors:
+        raise DecodeError('outputs is a list of {"name", "parameters"}')
+    names = set()
+    for entry in entries:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not 0 < len(name) <= limits.name:
+            raise DecodeError("every output needs a name")
+        if name in names:
+            raise DecodeError(f"output {name!r} comes twice")
+        names.add(name)
+    return entries
+
+
+def ignored(unknown: Collection[str]) -> str:
+    """Names of parameters that mean nothing, sorted; at most `MOST_NAMED` of them. An answer tells
+    them: a word that was misspelt is seen."""
+    return ", ".join(name[:LONGEST_NAMED] for name in sorted(unknown)[:MOST_NAMED])
+
+
+def _parameters(entry: dict[str, Any]) -> Collection[str]:
+    """The parameters of a tensor, none of which means anything in a request of JSON alone. Raises
+    `DecodeError`."""
+    given = entry.get("parameters") or {}
+    if not isinstance(given, dict):
+        raise DecodeError(f"{entry['name']!r:.80}: parameters must be an object")
+    return given
 
 
 def request_of(doc: dict[str, Any], inputs: dict[str, np.ndarray]) -> Request:
@@ -204,6 +249,10 @@ def as_doc(result: Result) -> dict[str, Any]:
     }
     if result.way:
         parameters |= {"way": result.way, "why": result.why}
+    if result.ignored:
+        parameters["ignored"] = result.ignored
+    if result.retry_after:
+        parameters["retry_after"] = result.retry_after
     if result.status is not Status.OK:
         return {
             "id": result.id,
@@ -242,6 +291,8 @@ def decode_result(data: bytes | memoryview, limits: Limits = LIMITS) -> Result:
             stage=int(parameters.get("stage", 0)),
             node=str(parameters.get("node", "")),
             degraded=bool(parameters.get("degraded", False)),
+            retry_after=max(0.0, float(parameters.get("retry_after", 0.0))),
+            ignored=str(parameters.get("ignored", "")),
         )
         entries = doc.get("outputs") or []
     except (ValueError, TypeError, AttributeError, RecursionError) as error:

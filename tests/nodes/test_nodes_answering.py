@@ -178,6 +178,21 @@ async def test_wrong_inputs_go_no_further_and_get_no_degraded_answer(
     assert (scene.asks, lighter.runs) == ([], 0)
 
 
+async def test_outputs_that_are_named_come_and_no_others_and_an_unknown_one_is_not_computed() -> (
+    None
+):
+    several = (*SPEC, Spec("y", "FP32", (-1, 4)))
+    scene = Scene(loaded())
+    scene.loaded.info = ModelInfo("m", "1", SPEC, several, (STAGE,))
+    assert list((await scene.answer(outputs=("x",))).outputs) == ["x"]
+    asked = len(scene.asks)
+    result = await scene.answer(outputs=("x", "z"), id="mine")
+    assert (result.status, result.id) == (Status.INVALID_ARGUMENT, "mine")
+    assert "'z'" in result.message
+    assert "x, y" in result.message
+    assert len(scene.asks) == asked
+
+
 @pytest.mark.simulated
 async def test_a_lookup_that_takes_too_long_ends_with_the_budget() -> None:
     scene = Scene(loaded())

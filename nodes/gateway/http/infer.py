@@ -54,7 +54,7 @@ def decoded(
         caller,
         version=words.word(version, "version") or _text(wishes.version),
         id=_text(_id(doc.get("id"))),
-        outputs=_outputs(doc.get("outputs"), regions, limits),
+        outputs=_outputs(doc, regions, limits),
         budget=wishes.budget,
         session=_text(wishes.session),
         weights=wishes.weights,
@@ -161,26 +161,20 @@ def _check_datatype(entry: Any) -> None:
         )
 
 
-def _outputs(entries: Any, regions: Regions | None, limits: Limits) -> tuple[WantedOutput, ...]:
-    if entries is None:
-        return ()
-    if not isinstance(entries, list) or len(entries) > limits.tensors:
-        raise DecodeError('outputs is a list of {"name", "parameters"}')
-    wanted: dict[str, WantedOutput] = {}
-    for entry in entries:
-        name = entry.get("name") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or not 0 < len(name) <= limits.name:
-            raise DecodeError("every output needs a name")
-        if name in wanted:
-            raise DecodeError(f"output {name!r} comes twice")
+def _outputs(
+    doc: dict[str, Any], regions: Regions | None, limits: Limits
+) -> tuple[WantedOutput, ...]:
+    wanted: list[WantedOutput] = []
+    for entry in oip.outputs_of(doc, limits):
+        name = entry["name"]
         given = words.checked(entry.get("parameters"), f"output {name!r}")
         words.check_no_classes(given, name)
         region = words.region(given)
         if region is not None and regions is None:
             raise words.no_shared_memory(f"output {name!r}: ")
         binary = _flag(given.get(words.BINARY), f"output {name!r}: {words.BINARY}")
-        wanted[name] = WantedOutput(name, binary, region)
-    return tuple(wanted.values())
+        wanted.append(WantedOutput(name, binary, region))
+    return tuple(wanted)
 
 
 def _flag(value: Any, name: str) -> bool | None:

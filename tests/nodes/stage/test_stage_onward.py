@@ -64,6 +64,7 @@ async def test_a_lane_that_stays_full_is_a_refusal_when_the_budget_is_over(
     result = b.answers()["r1"]
     assert result.status is Status.RESOURCE_EXHAUSTED
     assert "stage 2 is full" in result.message
+    assert result.retry_after > 0.004  # as long again as it has waited
 
 
 async def test_a_message_that_was_given_back_is_not_sent_on_later(bench: MakeBench) -> None:

@@ -178,6 +178,7 @@ async def test_an_agent_over_its_quota_is_refused_and_others_are_not(bench: Make
     assert len(refused) == 99
     assert sorted(set(served) - {"rogue"}) == sorted(f"good-{n}" for n in range(10))
     assert b.counters.refused == len(refused)
+    assert all(900 < result.retry_after <= 1000 for result in refused.values())
 
 
 async def test_a_message_that_comes_again_is_not_counted_against_its_agent_again(

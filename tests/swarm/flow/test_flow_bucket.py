@@ -1,3 +1,5 @@
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +80,17 @@ def test_who_spends_more_than_its_rate_waits_until_its_debt_is_paid_off(
             assert not spending.owes("a", now + wait)
         assert spent <= rate * (10.0 + now) + largest + 1e-6
     assert not spending.owes("b", now)
+
+
+def test_an_agent_over_its_quota_is_told_when_it_is_within_it_again() -> None:
+    quotas = Quotas(rate=4.0, burst=2.0)
+    assert [quotas.admit("a", 0.0) for _ in range(3)] == [True, True, False]
+    wait = quotas.wait("a", 0.0)
+    assert wait == pytest.approx(0.25)
+    assert not quotas.admit("a", wait * 0.9)
+    assert quotas.admit("a", wait)
+    assert quotas.wait("b", 0.0) == 0.0
+    assert TokenBucket(0.0, 1.0).wait(0.0, 2.0) == inf
 
 
 def test_of_many_agents_the_one_seen_longest_ago_is_forgotten() -> None:

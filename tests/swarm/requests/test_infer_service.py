@@ -24,6 +24,10 @@ async def too_large(model: str, request: Request) -> Result:
     return Result(request.id, model, outputs={"y": np.zeros(1 << 20, np.float32)})
 
 
+async def echo(model: str, request: Request) -> Result:
+    return Result(request.id, model, outputs=dict(request.inputs))
+
+
 async def faulty(model: str, request: Request) -> Result:
     raise ValueError("a defect of the node")
 
@@ -48,4 +52,36 @@ async def test_an_answer_that_cannot_be_sent_or_made_is_a_failure_at_once(
         assert Result.decode(message.data).status is status
     else:
         assert "error" in json.loads(bytes(message.data))
+    await service.stop()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b" ", b"hello", b"[1, 2]", b"0", b'"x"', b"<xml/>", "é".encode(), b"\xff\xfe{", b"\0"],
+)
+async def test_what_is_no_message_is_answered_in_json_with_the_form_that_is_right(
+    server: EmbeddedServer, links: Links, body: bytes
+) -> None:
+    link = await links.connect(server.url)
+    service = InferService(link, "swarm-default", "1.0.0", {}, [SUBJECT], echo)
+    service.start()
+    client = await links.connect(server.url)
+    await link.flush()
+    doc = json.loads(bytes((await client.request(SUBJECT, body, 5.0)).data))
+    assert doc["status"] == "INVALID_ARGUMENT"
+    assert '{"inputs": [{"name", "shape", "datatype", "data"}' in doc["error"]
+    await service.stop()
+
+
+async def test_an_answer_names_the_parameters_that_mean_nothing(
+    server: EmbeddedServer, links: Links
+) -> None:
+    link = await links.connect(server.url)
+    service = InferService(link, "swarm-default", "1.0.0", {}, [SUBJECT], echo)
+    service.start()
+    client = await links.connect(server.url)
+    await link.flush()
+    body = json.dumps(json.loads(IN_JSON) | {"parameters": {"bugdet_ms": 5}}).encode()
+    doc = json.loads(bytes((await client.request(SUBJECT, body, 5.0)).data))
+    assert doc["parameters"]["ignored"] == "bugdet_ms"
     await service.stop()

@@ -172,7 +172,11 @@ def test_a_field_of_another_type_is_refused_by_name(field: str) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    ["", " ", "a b", "a\r\nPUB swarm.default.events.died 2\r\n{}", "a\n", "a\tb", "é", "x" * 513],
+    [
+        *("", " ", "a b", "a\r\nPUB swarm.default.events.died 2\r\n{}", "a\n", "a\tb", "é"),
+        *("x" * 513, "_INBOX.*", "_INBOX.>", "swarm.m.status.a", "swarm.other.x", "swarm.>"),
+        *("$JS.ACK.a", "$JS.API.STREAM.PURGE.x", "$KV.x.y", "$SYS.x", "$SRV.PING", "$"),
+    ],
 )
 def test_no_sender_can_smuggle_a_command_into_the_answers_subject(reply: str) -> None:
     with pytest.raises(DecodeError, match="reply"):

@@ -18,6 +18,7 @@ from messages_strategies import arrays, damaged, same
 from swarm.errors import DecodeError, Status
 from swarm.wire import oip
 from swarm.wire.hops import Hop
+from swarm.wire.maps import pack
 from swarm.wire.messages import Result
 from swarm.wire.tensors import DTYPES, Limits, datatype_of
 
@@ -244,7 +245,64 @@ def test_any_json_decodes_or_is_a_decode_error(data: st.DataObject) -> None:
 def test_random_bytes_raise_nothing_but_a_decode_error(data: bytes) -> None:
     with pytest.raises(DecodeError):
         oip.decode_request(data)
-    assert oip.is_json(data) == (data.lstrip()[:1] == b"{")
+    begins_a_map = data[:1] in {*(bytes([byte]) for byte in range(0x80, 0x90)), b"\xde", b"\xdf"}
+    assert oip.is_json(data) == (not begins_a_map)
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_whatever_somebody_types_is_text_and_is_told_the_form(text: str) -> None:
+    data = text.encode("utf-8", "ignore")
+    assert oip.is_json(data)
+    with pytest.raises(DecodeError, match='"inputs"'):
+        oip.decode_request(data)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=20))
+def test_every_packed_map_is_told_from_text(doc: dict[str, int]) -> None:
+    assert not oip.is_json(pack(doc))
+
+
+def test_what_means_nothing_in_a_request_is_named() -> None:
+    entry = {"parameters": {"binary_data_size": 4, "version": "7"}}
+    doc = {
+        "parameters": {"budget_ms": 5, "bugdet_ms": 6, "timeout": 7},
+        "outputs": [{"name": "y", "parameters": {"classification": 3}}, {"name": "z"}],
+    }
+    asked = oip.decode_request(request(entry, **doc))
+    assert asked.outputs == ("y", "z")
+    named = "binary_data_size, bugdet_ms, classification, timeout, version"
+    assert asked.ignored == named
+    assert oip.decode_request(request({})).ignored == ""
+    answer = Result("r", outputs={}, ignored=asked.ignored)
+    assert json.loads(oip.encode_result(answer))["parameters"]["ignored"] == named
+    assert oip.decode_result(oip.encode_result(answer)).ignored == named
+    many = {f"p{n:03d}": n for n in range(50)}
+    assert len(oip.decode_request(request({}, parameters=many)).ignored.split(", ")) == 8
+
+
+@pytest.mark.parametrize(
+    "outputs", [7, {}, "y", ["y"], [{}], [{"name": ""}], [{"name": "y"}, {"name": "y"}]]
+)
+def test_outputs_that_are_no_list_of_names_are_refused(outputs: Any) -> None:
+    with pytest.raises(DecodeError, match="output"):
+        oip.decode_request(request({}, outputs=outputs))
+
+
+@pytest.mark.parametrize("of", ["inputs", "outputs"])
+def test_parameters_of_a_tensor_are_an_object(of: str) -> None:
+    entry = {"name": "x", "parameters": 5}
+    doc = request(entry) if of == "inputs" else request({}, outputs=[entry])
+    with pytest.raises(DecodeError, match="parameters"):
+        oip.decode_request(doc)
+
+
+def test_a_refusal_says_when_to_come_back_in_both_forms() -> None:
+    refused = Result("r", status=Status.RESOURCE_EXHAUSTED, message="full", retry_after=0.25)
+    assert json.loads(oip.encode_result(refused))["parameters"]["retry_after"] == 0.25
+    assert oip.decode_result(oip.encode_result(refused)).retry_after == 0.25
+    assert Result.decode(b"".join(refused.parts())).retry_after == 0.25
 
 
 def test_a_failure_as_json_says_what_where_and_why() -> None:
