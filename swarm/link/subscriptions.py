@@ -32,8 +32,9 @@ class Subscriptions:
 
     def add(self, subject: str, queue: str, callback: OnMessage) -> int:
         """Returns the number of the new subscription. Its callback may publish to each reply that
-        it is given; in an inbox, where messages of streams come, the server chooses that."""
-        if not subject.startswith("_INBOX."):
+        it is given. In an inbox, where messages of streams come, the server chooses that; on a
+        subject of the mesh anybody does."""
+        if not may_answer(subject):
             callback = partial(self._unless_misdirected, callback)
         self._last += 1
         self.callbacks[self._last] = callback
