@@ -15,7 +15,7 @@ from swarm.fleet.advertised import MOST_MARKS
 from swarm.generation import marks
 from swarm.generation.choice import Candidate, with_room
 from swarm.generation.follow import Follower
-from swarm.generation.request import GenerateRequest, Opening, Sampling
+from swarm.generation.request import GenerateRequest, Opening, Sampling, is_json
 from swarm.generation.sampling import choose
 from swarm.generation.session import Session
 from swarm.generation.steps import (
@@ -361,3 +361,22 @@ def test_who_answers_is_known_even_where_that_is_told_behind_the_last_token() ->
         assert follower.take(data, b"", 0.2) is None
     assert follower.take(accepted(node="n", tokenizer="t"), b"", 0.3) is None
     assert (follower.accepted, follower.tokenizer, follower.error) == (True, "t", None)
+
+
+@given(st.text())
+def test_whatever_is_typed_in_place_of_a_request_is_told_the_form_in_json(text: str) -> None:
+    data = text.encode("utf-8", "ignore")
+    assert is_json(data)
+    with pytest.raises(InvalidArgument, match='"text"'):
+        GenerateRequest.decode(data)
+
+
+@pytest.mark.parametrize("reply", ["swarm.m.status.a", "$JS.ACK.x", "$KV.a.b", "swarm.other.x"])
+def test_a_node_tells_no_tokens_on_a_subject_of_the_mesh(reply: str) -> None:
+    for field in ("reply", "head"):
+        doc = {"reply": "_INBOX.a", "head": "_INBOX.b"} | {field: reply}
+        with pytest.raises(DecodeError, match=field):
+            Opening.read(doc)
+    asked = Forward("_INBOX.b", asks=[Ask(GenerateRequest(prompt=(1,), max_tokens=1), reply)])
+    with pytest.raises(DecodeError):
+        Forward.decode(b"".join(asked.parts()))
