@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nodes.cli.options import OwnServers
-from nodes.cli.server_doctor import look_at_mesh
+from nodes.cli.server_doctor import Kept, look_at_mesh
 from nodes.cli.servers import look_at
 from nodes.console import out, print_json
 from nodes.up.embedded_server import find_binary
@@ -39,17 +39,19 @@ async def run_doctor(target: OwnServers) -> int:
     there = [offer.device for offer in found if offer.is_there]
     looked = await look_at(target.link("doctor")) if target.nats else []
     faults = any(each.fault for each in looked)
-    flaws = await look_at_mesh(target) if target.nats and not faults else []
+    kept = await look_at_mesh(target) if target.nats and not faults else Kept()
     if target.json:
         told = {"servers": [asdict(each) for each in looked]}
-        print_json(_document(found, there) | told | {"flaws": [f.document() for f in flaws]})
+        print_json(_document(found, there) | told | kept.document())
     else:
         _show(found, there)
         for each in looked:
             out.print(each.told, markup=False, highlight=False, soft_wrap=True)
-        for flaw in flaws:
+        if target.nats and not faults:
+            out.print(kept.line, markup=False, highlight=False)
+        for flaw in kept.flaws:
             out.print(f"WRONG at the server: {flaw.line}", markup=False, soft_wrap=True)
-    return 0 if there and not faults and not flaws else 1
+    return 0 if there and not faults and not kept.flaws else 1
 
 
 def _document(found: list[Offer], there: list[str]) -> dict[str, Any]:

@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import swarm
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of
-from nodes.versions.upkeep import Flaw, upkeep_by_operator
+from nodes.versions.upkeep import Flaw, stores_of, upkeep_by_operator
+from swarm.link import jetstream
+from swarm.link.kept_stream import MISSING
 
 
-async def look_at_mesh(target: Target) -> list[Flaw]:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """flaws: what is wrong. memory, files: bytes that the account's streams have set aside."""
+
+    flaws: Sequence[Flaw] = ()
+    memory: int = 0
+    files: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """Fields of a command's JSON."""
+        aside = {"memory_bytes": self.memory, "file_bytes": self.files}
+        return {"flaws": [flaw.document() for flaw in self.flaws], "set_aside": aside}
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        memory, files = self.memory / 1e6, self.files / 1e6
+        return f"set aside by streams: {memory:.0f} MB of memory, {files:.0f} MB of files"
+
+
+def streams_of(client: swarm.Mesh) -> set[str]:
+    """Those that the first push makes."""
+    return {each.stream for each in stores_of(client)}
+
+
+async def look_at_mesh(target: Target) -> Kept:
     """Look, and mend nothing. Raises `SwarmError`."""
     async with client_of(target, signs=False) as client:
         models = dict.fromkeys(model for model, _ in await client.registry.models())
-        return list((await upkeep_by_operator(client, models, mends=False)).left)
+        left = (await upkeep_by_operator(client, models, mends=False)).left
+        if {flaw.stream for flaw in left if flaw.text == MISSING} >= streams_of(client):
+            left = []  # nothing was ever pushed here
+        info = await jetstream.call(client.link, "$JS.API.INFO")
+        aside = [int(info.get(f"reserved_{where}", 0)) for where in ("memory", "storage")]
+        return Kept(left, *aside)
