@@ -388,6 +388,18 @@ class Subjects:
         return f"swarm-{self.mesh}-weights"
 
 
+def stored(root: str, kind: str) -> str:
+    """Where the server tells what it has stored of `events` or of the `audit`. Under rights those
+    who listen to these hear this instead: what members publish goes to an account of its own
+    (`swarm.security.rights.store`). root: of the mesh's subjects."""
+    return f"{root}.stored.{kind}.>"
+
+
+def republished(root: str, kind: str) -> dict[str, str]:
+    """`republish` of the stream of `events` or of the `audit`, as JetStream's API takes it."""
+    return {"src": f"{root}.{kind}.>", "dest": stored(root, kind)}
+
+
 def kv_get_subject(bucket: str, key: str) -> str:
     """Where the server answers with the value of a key."""
     return f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"

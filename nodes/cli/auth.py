@@ -176,6 +176,8 @@ async def run_server(folder: str, options: ServerOptions, auth: str, as_json: bo
     with authority.changing():
         if options.separate_store:
             authority.separate_store()
+        if options.domain:
+            authority.name_domain(options.domain)
         write_server(
             authority,
             target,
@@ -201,8 +203,8 @@ async def run_server(folder: str, options: ServerOptions, auth: str, as_json: bo
 
 
 NO_STORE = (
-    "these keys are older than the store, so a member can spoil desired state: the same command "
-    "with --separate-store, restart the server, push each model again"
+    "these keys are older than the store, so a member can delete lanes and spoil desired state: "
+    "the same command with --separate-store, restart the server, push each model again"
 )
 
 

@@ -58,8 +58,11 @@ class ServerOptions:
     encrypt: bool = option(False, "JetStream's files are encrypted with the variable JS_KEY.")
     separate_store: bool = seldom(
         False,
-        "Of keys older than the store: models and desired state get an account of their own. "
-        "Push each model again then.",
+        "Of keys older than the store: all streams get an account of their own. Push each model "
+        "again then.",
+    )
+    domain: str = seldom(
+        "", "The name of the server's JetStream, where it has one: processes at sites call it so."
     )
 
 

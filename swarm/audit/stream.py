@@ -13,7 +13,7 @@ from swarm.audit.chain import Extent
 from swarm.clock import parse_rfc3339
 from swarm.errors import ApiError, NoResponders, Unavailable
 from swarm.link import Link, jetstream
-from swarm.subjects import Subjects, api
+from swarm.subjects import Subjects, api, republished
 
 NS = 1_000_000_000
 READ_TIMEOUT = 5.0  # seconds
@@ -46,6 +46,7 @@ def stream_config(subjects: Subjects, limits: AuditLimits) -> dict[str, Any]:
         "deny_delete": True,
         "deny_purge": True,
         "allow_direct": True,
+        "republish": republished(subjects.root, "audit"),
     }
 
 
@@ -54,7 +55,10 @@ async def ensure_audit(link: Link, subjects: Subjects) -> None:
     `ApiError`, `Unavailable`, `NotConnected`."""
     if not link.may_call(api("STREAM.CREATE", subjects.audit_stream)):
         return
-    await jetstream.ensure_bounded_stream(link, stream_config(subjects, AuditLimits()))
+    config = stream_config(subjects, AuditLimits())
+    present = (await jetstream.ensure_bounded_stream(link, config))["config"]
+    if "republish" not in present:  # made by an older swarm
+        await jetstream.update_stream(link, present | {"republish": config["republish"]})
 
 
 async def limit_audit(

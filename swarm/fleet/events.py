@@ -14,7 +14,7 @@ from typing import Any
 from swarm.errors import SwarmError
 from swarm.fleet.documents import LARGEST_EVENT
 from swarm.link import Link, jetstream
-from swarm.subjects import Subjects, api
+from swarm.subjects import Subjects, api, republished
 
 log = logging.getLogger("swarm.events")
 
@@ -42,6 +42,7 @@ def stream_config(
         "max_bytes": max_bytes,
         "max_msg_size": LARGEST_EVENT,
         "allow_direct": True,
+        "republish": republished(subjects.root, "events"),
         # Nobody waits for an acknowledgement.
         "no_ack": True,
     }

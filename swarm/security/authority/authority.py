@@ -47,6 +47,7 @@ from swarm.security.authority.limits import NO_LIMITS, UNLIMITED, AccountLimits
 from swarm.security.files import WAIT, alone
 from swarm.security.nkey import ACCOUNT, OPERATOR, USER
 from swarm.security.rights.permissions import MOST_STAGES, Post, needs_model, permissions_of
+from swarm.security.rights.store import Store, store_of
 from swarm.security.rights.table import ROLES, Role
 from swarm.subjects import token
 
@@ -83,6 +84,7 @@ class _State:
     retiring: int = 0  # the generation before, whose users are still admitted; 0: none is
     limits: dict[str, int] = field(default_factory=lambda: asdict(AccountLimits()))
     store: bool = False  # a folder that does not say was made before there was a store
+    domain: str = ""  # of the servers' JetStream
 
 
 def _alone(act: Callable[Concatenate[Authority, P], T]) -> Callable[Concatenate[Authority, P], T]:
@@ -196,9 +198,14 @@ class Authority:
 
     @property
     def has_store(self) -> bool:
-        """Whether desired state, model files, weights and the audit are in an account of their own,
-        where members cannot aim the server's answers at them."""
+        """Whether all streams are in an account of their own, where members cannot aim the
+        server's answers at them, or at what manages them."""
         return self._state.store
+
+    @property
+    def store(self) -> Store | None:
+        """What the servers' configuration says of the store, if there is one."""
+        return store_of(self.mesh, self._state.domain) if self.has_store else None
 
     @property
     def store_key(self) -> AuthorityKey:
@@ -216,23 +223,20 @@ class Authority:
         """The JWT of each account, by public key: what a server has to know of users."""
         operator, now = self.key("operator"), self._now()
         mesh, clients, system = self.key("mesh"), self.key("clients"), self.key("system")
-        limits, store = self.limits, ""
-        of_store = limits
-        if self.has_store:
-            store = self.store_key.public
-            limits, of_store = limits.shared()
+        limits, store = self.limits, self.store
         infer = f"swarm.{self.mesh}.infer.*"
         service = {"name": "infer", "subject": infer, "type": "service"}
         bodies = {
             mesh.public: (
                 "MESH",
                 account_body(
-                    limits.account(True, limits.payload),
+                    # With a store, without JetStream: no message of this account is a call of it.
+                    limits.account(store is None, limits.payload),
                     signing_keys=self._scopes(lambda role: role is not Role.CLIENT),
                     revocations=self._revocations(),
                     exports=[service | {"response_type": "Singleton"}],
-                    imports=store_imports(self.mesh, store) if store else (),
-                    mappings=store_mappings(self.mesh) if store else {},
+                    imports=store_imports(store, self.store_key.public) if store else (),
+                    mappings=store_mappings(store) if store else {},
                 ),
             ),
             # Whoever only asks is in an account of its own, and reaches one subject.
@@ -248,10 +252,8 @@ class Authority:
             system.public: ("SYS", account_body(NO_LIMITS.account(False, UNLIMITED))),
         }
         if store:
-            body = account_body(
-                of_store.account(True, of_store.payload), exports=store_exports(self.mesh)
-            )
-            bodies[store] = ("STORE", body)
+            body = account_body(limits.account(True, limits.payload), exports=store_exports(store))
+            bodies[self.store_key.public] = ("STORE", body)
         return {
             public: encode(operator, public, name, body, now)
             for public, (name, body) in bodies.items()
@@ -338,9 +340,16 @@ class Authority:
 
     @_alone
     def separate_store(self) -> None:
-        """From the next configuration on there is a store. What servers have of models, weights and
-        audit stays behind in the members' account: models have to be pushed again."""
+        """From the next configuration on there is a store. What servers have in the members'
+        account stays behind there, out of reach: models have to be pushed again."""
         self._state.store = True
+        self._save()
+
+    @_alone
+    def name_domain(self, domain: str) -> None:
+        """The servers' JetStream has this name from the next configuration on: processes at linked
+        sites call it by that. Raises `SubjectError`."""
+        self._state.domain = token(domain, "JetStream domain")
         self._save()
 
     @_alone

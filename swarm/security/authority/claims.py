@@ -17,7 +17,7 @@ from typing import Any
 from swarm.security.authority.keys import AuthorityKey
 from swarm.security.authority.limits import UNLIMITED, AccountLimits
 from swarm.security.rights.permissions import subjects_of
-from swarm.security.rights.store import store_of
+from swarm.security.rights.store import ANSWERED_WITHIN, Store
 from swarm.security.rights.table import Role
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
@@ -77,9 +77,8 @@ def account_body(
     }
 
 
-def store_exports(mesh: str) -> list[dict[str, Any]]:
+def store_exports(store: Store) -> list[dict[str, Any]]:
     """What the account of the store offers the members' account."""
-    store = store_of(mesh)
     services = [
         {
             "name": service.subject,
@@ -87,17 +86,19 @@ def store_exports(mesh: str) -> list[dict[str, Any]]:
             "type": "service",
             "response_type": "Stream" if service.many else "Singleton",
         }
-        for service in store.services
+        | ({"response_threshold": ANSWERED_WITHIN * 10**9} if service.many else {})
+        for service in store.offered
     ]
-    return services + [{"name": news, "subject": news, "type": "stream"} for news in store.news]
+    return services + [
+        {"name": news.subject, "subject": news.subject, "type": "stream"} for news in store.news
+    ]
 
 
-def store_imports(mesh: str, account: str) -> list[dict[str, Any]]:
+def store_imports(store: Store, account: str) -> list[dict[str, Any]]:
     """What the members' account takes of it. account: the store's public key."""
-    store = store_of(mesh)
     services = [
         {
-            "name": service.subject,
+            "name": service.imported,
             "subject": service.subject,
             "local_subject": service.imported,
             "account": account,
@@ -106,15 +107,21 @@ def store_imports(mesh: str, account: str) -> list[dict[str, Any]]:
         for service in store.services
     ]
     return services + [
-        {"name": news, "subject": news, "account": account, "type": "stream"} for news in store.news
+        {
+            "name": news.heard,
+            "subject": news.subject,
+            "account": account,
+            "type": "stream",
+        }
+        | ({"local_subject": news.heard} if news.heard != news.subject else {})
+        for news in store.news
     ]
 
 
-def store_mappings(mesh: str) -> dict[str, list[dict[str, Any]]]:
+def store_mappings(store: Store) -> dict[str, list[dict[str, Any]]]:
     """Where the members' account sends what its users publish to the store."""
     return {
-        mapping.subject: [{"subject": mapping.target, "weight": 100}]
-        for mapping in store_of(mesh).mappings
+        mapping.subject: [{"subject": mapping.target, "weight": 100}] for mapping in store.mappings
     }
 
 

@@ -8,7 +8,7 @@ somebody may ask is not among them: NATS limits no rates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from swarm.errors import InvalidArgument
@@ -22,9 +22,9 @@ class AccountLimits:
     """connections: of the members' account, and as many of the clients', over all servers.
     subscriptions: of one connection; a server of a site takes all of its nodes' through one.
     payload: bytes of a member's message; the server's own limit holds beside it. client_payload:
-    of a client's. streams, consumers: in the account, and as many in the store's; each stage
-    of a model version has one stream, and a consumer. memory, disk: bytes of all streams,
-    unlimited unless set: the server sets aside as much at once. Of the disk the store has half.
+    of a client's. streams, consumers: of the mesh; each stage of a model version has one stream,
+    and a consumer. memory, disk: bytes of all streams, unlimited unless set: the server sets aside
+    as much at once.
 
     Raises `InvalidArgument` for what is no number from 1 on, or -1.
     """
@@ -54,12 +54,6 @@ class AccountLimits:
     def message_of(self, role: Role) -> int:
         """The most bytes of a message of this role."""
         return self.client_payload if role is Role.CLIENT else self.payload
-
-    def shared(self) -> tuple[AccountLimits, AccountLimits]:
-        """Of the members' account, and of the store, which keeps its streams in files alone."""
-        disk = UNLIMITED if self.disk == UNLIMITED else max(1, self.disk // 2)
-        members = replace(self, disk=disk)
-        return members, replace(members, memory=min(self.memory, 1))
 
     def account(self, jetstream: bool, payload: int) -> dict[str, Any]:
         """The limits in an account's JWT. Without the last four it has no JetStream."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from swarm.security.authority.authority import Authority, User
 from swarm.security.rights.permissions import Post, permissions_of
-from swarm.security.rights.store import Store, store_of
+from swarm.security.rights.store import ANSWERED_WITHIN, Store
 from swarm.security.rights.table import Role
 
 # A mesh on a plant's PC. Each line says what it is for.
@@ -66,15 +66,14 @@ def plain_conf(authority: Authority, now: float) -> str:
     members = [user for user in valid if user not in clients]
     limits = authority.limits
     infer = f"swarm.{authority.mesh}.infer.*"
-    store = store_of(authority.mesh) if authority.has_store else None
+    store = authority.store
     jetstream = f"jetstream: {{ max_streams: {limits.streams}, max_consumers: {limits.consumers} }}"
-    taken = _of_store(store) if store else ""
+    taken = _of_store(store) if store else f"    {jetstream}\n"
     account_of_store = _store(store, jetstream) if store else ""
     return f"""\
 accounts {{
   SYS {{ }}
   MESH {{
-    {jetstream}
     {limits.as_conf(limits.payload)}
     exports: [ {{ service: {json.dumps(infer)}, accounts: [CLIENTS] }} ]
 {taken}    users: [
@@ -94,15 +93,20 @@ system_account: SYS
 """
 
 
+_MANY = f', response_type: stream, threshold: "{ANSWERED_WITHIN}s" }}'
+
+
 def _store(store: Store, jetstream: str) -> str:
     exports = [
         f"      {{ service: {json.dumps(service.subject)}, accounts: [MESH]"
-        + (", response_type: stream }" if service.many else " }")
-        for service in store.services
+        + (_MANY if service.many else " }")
+        for service in store.offered
     ]
-    exports += [f"      {{ stream: {json.dumps(news)}, accounts: [MESH] }}" for news in store.news]
+    exports += [
+        f"      {{ stream: {json.dumps(news.subject)}, accounts: [MESH] }}" for news in store.news
+    ]
     return (
-        "  # What somebody believes is where members cannot aim the server's answers at it.\n"
+        "  # All streams are where members cannot aim the server's answers at them.\n"
         f"  STORE {{\n    {jetstream}\n    exports: [\n" + "\n".join(exports) + "\n    ]\n  }\n"
     )
 
@@ -114,7 +118,8 @@ def _of_store(store: Store) -> str:
         for service in store.services
     ]
     imports += [
-        f"      {{ stream: {{ account: STORE, subject: {json.dumps(news)} }} }}"
+        f"      {{ stream: {{ account: STORE, subject: {json.dumps(news.subject)} }}"
+        + (f", to: {json.dumps(news.heard)} }}" if news.heard != news.subject else " }")
         for news in store.news
     ]
     mappings = [

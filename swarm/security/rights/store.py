@@ -1,17 +1,17 @@
-"""The store: an account without users, for what somebody believes.
+"""The store: an account without users, which has all streams of a mesh.
 
 Permissions check no reply subject: whoever may ask the server anything can let it send the answer
-to any subject of its own account, past its own rights. So the streams that hold what others believe
-(desired state, manifests, model files, weight versions, the audit) are in an account of their own,
-and no stream of the members' account listens on their subjects.
+to any subject of its own account, past its own rights. An account with JetStream takes a message on
+`$JS.API.STREAM.DELETE.<stream>` for a call, whoever sent it, so the members' account has no
+JetStream, and no stream listens on any of its subjects. All streams are in an account of their own:
+lanes, dead letters, events, desired state, manifests, model files, weight versions, releases, the
+audit, recordings.
 
 Members use the subjects that they would use without all this. The server itself maps them, for
 clients only, to the same subjects behind `WAY`, and those are what the members' account imports
 from the store. `WAY` begins as acknowledgements do: nats-server refuses such a subject as a reply,
 so no answer can be aimed at an import, and it maps no subject of an answer. A right to acknowledge
 names a consumer in the fourth or the sixth token, which the dashes of `WAY` are not.
-
-The lanes stay with the members: an import costs a hop of 4 KiB through the server a fifth more.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarm.subjects import Subjects, covers, in_domain
+from swarm.subjects import Subjects, covers, in_domain, stored
 
 WAY = "$JS.ACK.store.-.-.-"
 _API = "$JS.API"
+# Seconds for which the server keeps the way back of an answer that may be of several messages.
+# Longer than a pull stands (`swarm.transport.lane.pulls.MOST_EXPIRES`).
+ANSWERED_WITHIN = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,108 +38,86 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A subject that the store answers; members' account has it behind `WAY`. many: whether the
-    answer is of several messages, rather than one."""
+    """A subject that the store answers. many: whether the answer is of several messages, rather
+    than one. asked: as members have it behind `WAY`; by the same name, unless this says another."""
 
     subject: str
     many: bool = False
+    asked: str = ""
 
     @property
     def imported(self) -> str:
-        return f"{WAY}.{self.subject}"
+        return f"{WAY}.{self.asked or self.subject}"
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """A subject that the store speaks on; members hear it as `heard`."""
+
+    subject: str
+    heard: str
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """All that a server's configuration says of the store of one mesh. news: subjects of changes,
-    which members hear."""
+    """All that a server's configuration says of the store of one mesh."""
 
     services: tuple[Service, ...]
     mappings: tuple[Mapping, ...]
-    news: tuple[str, ...]
+    news: tuple[News, ...]
+
+    @property
+    def offered(self) -> tuple[Service, ...]:
+        """The services without other names for the same."""
+        return tuple(service for service in self.services if not service.asked)
 
 
-def store_of(mesh: str) -> Store:
-    """The store of a mesh. Raises `SubjectError` for a name that is no token."""
-    names = Subjects(mesh)
-    writes = (
-        f"$KV.{names.config_bucket}.>",
-        f"$KV.{names.weights_bucket}.>",
-        f"$O.{names.models_bucket}.>",
-        f"{names.root}.audit.>",
+def store_of(mesh: str, domain: str = "") -> Store:
+    """The store of a mesh. domain: of the server's JetStream, "" where it has none: processes at a
+    site name it in their calls. Raises `SubjectError` for a name that is no token."""
+    root = Subjects(mesh).root
+    written = (
+        "$KV.>",
+        "$O.>",
+        *(f"{root}.{kind}.>" for kind in ("features", "dead", "events", "audit", "record")),
     )
-    mappings = [Mapping(each, f"{WAY}.{_kept(each)}") for each in writes]
-    mappings += [
-        Mapping(in_domain(each, "*"), f"{WAY}.{_kept(each)}")
-        for each in writes
-        if in_domain(each, "*") != each
-    ]
-    config, weights, files, audit = find_streams(names)
-    for stream in (config, weights, files, audit):
-        mappings.append(_call(f"STREAM.MSG.*.{stream}"))
-        for call in (f"*.*.{stream}", f"*.*.{stream}.>"):
-            mappings += [_call(call), _call(call, at_domain=True)]
-    get = f"{_API}.DIRECT.GET"
-    services = (
+    services = [
+        Service(f"{_API}.INFO"),
         Service(f"{_API}.STREAM.>"),
-        Service(f"{_API}.CONSUMER.>"),
-        Service(f"{get}.{config}"),
-        Service(f"{get}.{config}.>"),
-        Service(f"{get}.{weights}"),
-        Service(f"{get}.{weights}.>"),
-        Service(f"{get}.{files}", many=True),
-        Service(f"{get}.{audit}"),
-        Service(f"{get}.{audit}.>"),
-        *(Service(each) for each in writes),
-    )
-    news = (
-        f"{names.root}.config.>",
-        f"{names.root}.weights.>",
-        names.audit_all,
-        "$JS.EVENT.ADVISORY.>",
-    )
-    return Store(services, tuple(mappings), news)
-
-
-def find_streams(names: Subjects) -> tuple[str, ...]:
-    """The streams that are in the store."""
-    return (
-        f"KV_{names.config_bucket}",
-        f"KV_{names.weights_bucket}",
-        f"OBJ_{names.models_bucket}",
-        names.audit_stream,
-    )
+        Service(f"{_API}.CONSUMER.>", many=True),
+        Service(f"{_API}.DIRECT.>", many=True),
+        Service("$JS.ACK.>"),
+        *map(Service, written),
+    ]
+    mappings = [Mapping(each, f"{WAY}.{each}") for each in (f"{_API}.>", "$JS.ACK.>", *written)]
+    if domain:
+        # As one subject: where a link comes up, nats-server puts mappings of its own for calls in
+        # the place of ours that are for the same ones (`$JS.hub.API.STREAM.>` and so on).
+        mappings.append(Mapping(in_domain(f"{_API}.>", domain), f"{WAY}.{_API}.>"))
+        services.append(Service("$KV.>", asked=f"{_API}.$KV.>"))
+    told = [f"{root}.{kind}.>" for kind in ("config", "weights", "tap")]
+    news = [News(each, each) for each in (*told, "$JS.EVENT.ADVISORY.>")]
+    # nats-server gives nothing that came in as a service out as a stream, so those who listen to
+    # these hear the streams that store them.
+    news += [News(stored(root, kind), f"{root}.{kind}.>") for kind in ("events", "audit")]
+    return Store(tuple(services), tuple(mappings), tuple(news))
 
 
 def ways_of(subjects: Iterable[str], mesh: str) -> list[str]:
     """What the server makes of those of these subjects that are the store's: it checks the rights
     to publish by that. mesh: as in the subjects. Raises as `store_of`."""
     mapped = [mapping.subject for mapping in store_of(mesh).mappings]
-    return [
-        f"{WAY}.{subject}"
-        for subject in subjects
-        if any(covers(each, subject) or covers(subject, each) for each in mapped)
-    ]
+    ways = []
+    for subject in subjects:
+        if any(covers(each, subject) or covers(subject, each) for each in mapped):
+            ways.append(f"{WAY}.{subject}")
+            if subject.startswith("$KV."):
+                ways.append(f"{WAY}.{_API}.{subject}")  # of a call that names a domain
+    return ways
 
 
 def without_way(subject: str) -> str:
     """The subject that a process published to, where the server speaks of what it made of it."""
-    return subject.removeprefix(f"{WAY}.")
-
-
-def _call(call: str, *, at_domain: bool = False) -> Mapping:
-    """Of a call of JetStream. at_domain: as processes at a site name it, for the same target."""
-    asked = f"{_API}.{call}"
-    return Mapping(
-        in_domain(asked, "*") if at_domain else asked, f"{WAY}.{_kept(asked, skip=at_domain)}"
-    )
-
-
-def _kept(subject: str, skip: int = 0) -> str:
-    """The target of a mapping that keeps all tokens. skip: wildcards in front of these, which the
-    target leaves out."""
-    tokens, number = [], int(skip)
-    for each in subject.split("."):
-        number += each == "*"
-        tokens.append(f"{{{{wildcard({number})}}}}" if each == "*" else each)
-    return ".".join(tokens)
+    asked = subject.removeprefix(f"{WAY}.")
+    key = asked.removeprefix(f"{_API}.")
+    return key if key.startswith("$KV.") else asked

@@ -36,6 +36,7 @@ async def test_it_reads_writes_and_hears_of_changes_and_aims_no_answer_at_a_key(
     tmp_path: Path, links: Links
 ) -> None:
     authority = issued(tmp_path / "auth")
+    authority.name_domain("hub")
     (port,) = free_ports(1)
     leaves = (
         f"leafnodes {{\n host: 127.0.0.1\n port: {port}\n no_advertise: true\n"

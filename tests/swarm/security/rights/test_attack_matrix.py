@@ -1,0 +1,399 @@
+"""Each call that the server answers, with each subject that manages something as the reply, by each
+role: no stream, consumer, key or message changes.
+
+nats-server checks no reply subject, so every answer can be aimed: documents, refusals, empty
+statuses, PubAcks, pulled messages. Nothing may be listening where a member aims. The whole product
+is published, and the server's own account of everything is compared once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_server import Inbox, Links
+from rights_users import files, issued
+from support.waiting import eventually
+
+from nodes.up.embedded_cluster import EmbeddedCluster, elected
+from swarm.audit.stream import ensure_audit
+from swarm.fleet.events import ensure_events
+from swarm.learning.weights import Weights
+from swarm.link import Link, LinkMessage, LinkOptions, jetstream
+from swarm.models.registry import Registry
+from swarm.security.authority.authority import Authority
+from swarm.security.authority.server_conf import operator_conf, plain_conf
+from swarm.subjects import Subjects, api, in_domain
+from swarm.transport.lane import LaneOptions, make_lanes
+
+pytestmark = pytest.mark.integration
+
+SUBJECTS = Subjects("default")
+CONFIG = SUBJECTS.config_bucket
+FILES = f"OBJ_{SUBJECTS.models_bucket}"
+ROLES = (
+    *("client", "requester", "edge", "join", "shard-1", "shard-2", "shard-3", "fallback"),
+    *("standby", "auto", "gateway", "learner", "dashboard", "updater"),
+)
+STAGES = (1, 2, 3)
+# A refusal of a stream, which stores nothing; a message that it has already; a status of a pull.
+UNEXPECTED = b"NATS/1.0\r\nNats-Expected-Stream: -\r\n\r\n"
+AGAIN = b"NATS/1.0\r\nNats-Msg-Id: again\r\n\r\n"
+BEHIND = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 999\r\n\r\n"
+PULLS = {
+    "404": b'{"batch": 1, "no_wait": true, "group": "g"}',
+    "408": b'{"batch": 1, "expires": 1000000, "group": "g"}',
+    "400 without a group": b'{"batch": 1, "no_wait": true}',
+    "400": b"{",
+}
+STANDS = b'{"batch": 1, "expires": 20000000000, "group": "g"}'
+MOST_WAITING = 512  # pulls of a consumer; one more is answered with 409
+OWN_STREAMS = (
+    *(f"KV_{CONFIG}", f"KV_{SUBJECTS.weights_bucket}", FILES, SUBJECTS.audit_stream),
+    *(SUBJECTS.dead_stream, SUBJECTS.events_stream),
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something that a user publishes, to be answered."""
+
+    subject: str
+    body: bytes = b""
+    headers: bytes = b""
+
+    def to(self, reply: str) -> bytes:
+        """As the protocol has it, with this reply subject."""
+        head, size = self.headers, len(self.headers) + len(self.body)
+        if head:
+            line = f"HPUB {self.subject} {reply} {len(head)} {size}\r\n"
+        else:
+            line = f"PUB {self.subject} {reply} {size}\r\n"
+        return line.encode() + head + self.body + b"\r\n"
+
+
+def lane(domain: str, stage: int, model: str = "digits") -> str:
+    return SUBJECTS.stream(model, "7", stage, domain)
+
+
+def consumer(stage: int, model: str = "digits") -> str:
+    return SUBJECTS.consumer(model, stage)
+
+
+def all_calls(domain: str) -> list[Call]:
+    """Everything that some role may ask and the server answers, changing nothing."""
+    called = [api("INFO"), api("STREAM.NAMES"), api("STREAM.LIST"), "$SYS.REQ.USER.INFO"]
+    lanes = [lane(domain, stage) for stage in STAGES]
+    for stream in (*OWN_STREAMS, *lanes):
+        called += [api(verb, stream) for verb in ("STREAM.INFO", "CONSUMER.NAMES", "CONSUMER.LIST")]
+    calls = [Call(subject) for subject in called]
+    for stream in (*OWN_STREAMS, *lanes):
+        for verb in ("DIRECT.GET", "STREAM.MSG.GET"):
+            bodies = (b'{"seq": 1}', b'{"seq": 99}', b"{", b"")  # there, 404, 400 or 408
+            calls += [Call(api(verb, stream), body) for body in bodies]
+    for key in ("serve.digits", "models.digits.7", "abort.digits.no", "plan.digits.no"):
+        calls.append(Call(api("DIRECT.GET", f"KV_{CONFIG}", f"$KV.{CONFIG}.{key}")))
+        calls.append(Call(f"$KV.{CONFIG}.{key}", b"?", BEHIND))
+    for stage in STAGES:
+        stream, name = lane(domain, stage), consumer(stage)
+        calls.append(Call(api("CONSUMER.INFO", stream, name)))
+        pulled = api("CONSUMER.MSG.NEXT", stream, name)
+        calls += [Call(pulled, body) for body in PULLS.values()]
+        into = SUBJECTS.features("digits", "7", stage)
+        calls += [Call(into, b"x", UNEXPECTED), Call(into, b"x", AGAIN)]
+        calls.append(Call(SUBJECTS.whereabouts("digits", "7", stage), b"", UNEXPECTED))
+        acked = f"$JS.ACK.{stream}.{name}.1.1.1.1.0"
+        nobody = f"$JS.ACK.{stream}.{name}.1.99.99.1.0"
+        calls += [Call(acked, b"+WPI"), Call(nobody, b"-NAK")]
+        calls.append(Call(nobody, b'+NXT {"batch": 1, "no_wait": true, "group": "g"}'))
+    for subject in (SUBJECTS.dead("digits"), SUBJECTS.audit("somebody")):
+        calls += [Call(subject, b"x", UNEXPECTED), Call(subject, b"x", AGAIN)]
+    if domain:
+        named = [Call(in_domain(it.subject, domain), it.body, it.headers) for it in calls]
+        calls = [call for call in named if call not in calls]
+    return calls
+
+
+def managed(domain: str) -> list[str]:
+    """Every subject on which the server would manage something, or a stream store something."""
+    lanes = [lane(domain, stage) for stage in STAGES]
+    found = [
+        api(f"STREAM.{verb}", stream)
+        for stream in (*lanes, *OWN_STREAMS)
+        for verb in (
+            *("DELETE", "PURGE", "UPDATE", "CREATE", "MSG.DELETE", "SNAPSHOT", "RESTORE"),
+            *("LEADER.STEPDOWN", "PEER.REMOVE"),
+        )
+    ]
+    for stage in STAGES:
+        stream, name = lane(domain, stage), consumer(stage)
+        verbs = ("DELETE", "PAUSE", "LEADER.STEPDOWN", "UNPIN", "RESET", "DURABLE.CREATE", "CREATE")
+        found += [api(f"CONSUMER.{verb}", stream, name) for verb in verbs]
+        into = SUBJECTS.features("digits", "7", stage)
+        found += [api("CONSUMER.CREATE", stream), api("CONSUMER.CREATE", stream, name, into), into]
+        found += [f"$JS.ACK.{stream}.{name}.1.1.1.1.0", api("CONSUMER.MSG.NEXT", stream, name)]
+    found += [api("CONSUMER.CREATE", f"KV_{CONFIG}", "thief", f"$KV.{CONFIG}.>")]
+    found += ["$JS.API.ACCOUNT.PURGE.MESH", "$JS.API.ACCOUNT.STREAM.MOVE.MESH.x"]
+    found += ["$JS.API.META.LEADER.STEPDOWN", "$JS.API.SERVER.REMOVE", "$JS.API.SERVER.STREAM.MOVE"]
+    found += ["$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE", "$SYS.REQ.SERVER.PING"]
+    found += ["$SYS.REQ.ACCOUNT.MESH.CLAIMS.UPDATE", "$SYS.REQ.SERVER.RELOAD"]
+    keys = ("serve.digits", "models.digits.7", "abort.digits.plan", "plan.digits.v", "objective.x")
+    found += [f"$KV.{CONFIG}.{key}" for key in keys]
+    found += [f"$KV.{SUBJECTS.weights_bucket}.ledger.digits.7"]
+    found += [f"$O.{SUBJECTS.models_bucket}.{kind}.x" for kind in "CM"]
+    found += [SUBJECTS.dead("digits"), SUBJECTS.audit("x"), SUBJECTS.event("died")]
+    if domain:
+        found += [in_domain(each, domain) for each in found if in_domain(each, domain) != each]
+        return found
+    return [*found, *(f"$JS.ACK.store.-.-.-.{each}" for each in found)]
+
+
+# The body of a pulled message is its sender's: as what each call takes for an order.
+ORDERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"name": "thief", "subjects": ["thief.>"], "sources": [{"name": f"KV_{CONFIG}"}]},
+    {"name": "mirror", "mirror": {"name": f"KV_{CONFIG}"}},
+    {"stream_name": f"KV_{CONFIG}", "config": {"deliver_subject": "_INBOX.thief", "name": "t"}},
+    {"pause_until": "2099-01-01T00:00:00Z"},
+    {"seq": 1, "no_erase": True, "filter": ">"},
+)
+
+
+def orders(domain: str) -> list[bytes]:
+    """Documents that would change what is there, were they taken for orders."""
+    stolen = [
+        {"name": stream, "subjects": ["x.>"], "republish": {"src": ">", "dest": "_INBOX.thief.>"}}
+        for stream in (lane(domain, 1), f"KV_{CONFIG}")
+    ]
+    return [json.dumps(order).encode() for order in (*ORDERS, *stolen)]
+
+
+@dataclass
+class World:
+    """A server with all that an operator makes, and who connects as whom. near: where members
+    connect."""
+
+    links: Links
+    url: str
+    near: str
+    who: dict[str, dict[str, str]]
+    domain: str = ""
+    copies: int = 1
+    members: dict[str, Link] = field(default_factory=dict)
+
+    async def connect(self, user: str, url: str = "") -> Link:
+        return await self.links.connect(url or self.url, **self.who[user])
+
+    async def make(self) -> Link:
+        """Everything, with a message in each stream; returns the operator's link."""
+        operator = await self.connect("operator")
+        await Registry(operator, SUBJECTS).prepare()
+        await Weights(operator, SUBJECTS).prepare()
+        await ensure_audit(operator, SUBJECTS)
+        await ensure_events(operator, SUBJECTS)
+        wait = LaneOptions(depth=1 << 14, ack_wait=600.0, copies=self.copies)
+        for model in ("digits", "other"):
+            await make_lanes(operator, SUBJECTS, model, "7", 3, wait)
+        config = {"name": FILES, "subjects": [f"$O.{SUBJECTS.models_bucket}.>"]}
+        await jetstream.ensure_stream(operator, config | {"allow_direct": True})
+        for key in ("serve.digits", "models.digits.7", "abort.digits.plan"):
+            await jetstream.kv_put(operator, CONFIG, key, b"believed")
+        await jetstream.kv_put(operator, SUBJECTS.weights_bucket, "ledger.digits.7", b"believed")
+        for subject in (f"$O.{SUBJECTS.models_bucket}.C.x", SUBJECTS.audit("somebody")):
+            await operator.request(subject, b"believed", 5.0, AGAIN, from_server=True)
+        fallback = await self.connect("fallback")
+        await fallback.request(SUBJECTS.dead("digits"), b"dead", 5.0, AGAIN, from_server=True)
+        fallback.publish(SUBJECTS.event("joined"), b"{}")
+        for stage in STAGES:
+            # In the hands of somebody who is at work on it for long.
+            into = SUBJECTS.features("digits", "7", stage)
+            await self.send(fallback, into, b"work", AGAIN)
+            pulled = api("CONSUMER.MSG.NEXT", lane(self.domain, stage), consumer(stage))
+            work, inbox = Inbox(), f"{fallback.server_inbox}.work{stage}"
+            fallback.subscribe(inbox, work)
+            fallback.publish(fallback.in_domain(pulled), STANDS, inbox)
+            await eventually(lambda work=work: work.bodies == [b"work"])  # type: ignore[misc]
+        return operator
+
+    async def send(self, link: Link, subject: str, data: bytes, headers: bytes = b"") -> None:
+        sender = link if link.grants.may_publish(subject) else await self.connect("shard-1")
+        stored = await sender.request(subject, data, 5.0, headers, from_server=True)
+        assert b'"seq"' in bytes(stored.data), bytes(stored.data)
+
+
+# Of an answer of the server: what changes by itself, or by who asks.
+PASSING = {"ts", "last_active", "num_waiting", "active", "leader_since", "replicas"}
+PASSING |= {"priority_groups"}
+
+
+def lasting(doc: Any) -> Any:
+    """The document without what passes."""
+    if isinstance(doc, dict):
+        return {key: lasting(value) for key, value in doc.items() if key not in PASSING}
+    return doc
+
+
+async def all_that_is_there(operator: Link) -> dict[str, Any]:
+    """Each stream and each consumer of the account, as the server tells of it: settings, state,
+    leaders."""
+    found: dict[str, Any] = {}
+    listed = await jetstream.call(operator, api("STREAM.NAMES"))
+    for name in listed["streams"]:
+        asked = {"subjects_filter": ">"}
+        found[name] = lasting(await jetstream.call(operator, api("STREAM.INFO", name), asked))
+        consumers = await jetstream.call(operator, api("CONSUMER.LIST", name))
+        for info in consumers["consumers"] or ():
+            found[f"{name} {info['name']}"] = lasting(info)
+    return found
+
+
+async def burst(link: Link, messages: Iterable[bytes]) -> int:
+    """Write them as they are, and wait until the server has read them; how many."""
+    waiting, sent = bytearray(), 0
+    for message in messages:
+        waiting += message
+        sent += 1
+        if len(waiting) > 1 << 18:
+            link.gather.write(bytes(waiting))
+            waiting.clear()
+            await link.flush(30.0)
+    link.gather.write(bytes(waiting))
+    await link.flush(30.0)
+    return sent
+
+
+async def attack(world: World, calls: list[Call], replies: list[str]) -> dict[str, int]:
+    """Each role publishes each call that it may with each reply; how many were published."""
+
+    async def by(user: str) -> int:
+        link = world.members[user]
+        mine = [call for call in calls if link.grants.may_publish(call.subject)]
+        return await burst(link, (call.to(reply) for call in mine for reply in replies))
+
+    counts = await asyncio.gather(*map(by, world.members))
+    assert [user for user, link in world.members.items() if link.reconnects] == []
+    return dict(zip(world.members, counts, strict=True))
+
+
+async def answered(link: Link, calls: list[Call]) -> set[int]:
+    """Which of these calls are answered to one's own inbox."""
+    found: set[int] = set()
+    replies = []
+    for number, call in enumerate(calls):
+
+        def note(message: LinkMessage, number: int = number) -> None:
+            found.add(number)
+
+        replies.append(link.expect_from_server(note))
+        link.gather.write(call.to(replies[-1]))
+    await link.flush(30.0)
+    for _ in range(100):  # from another server they come when that one has answered
+        if len(found) == len(calls):
+            break
+        await asyncio.sleep(0.02)
+    for reply in replies:
+        link.forget(reply)
+    return found
+
+
+async def nothing_changes(world: World) -> None:
+    operator = await world.make()
+    for role in ROLES:
+        world.members[role] = await world.connect(role, world.near)
+    calls, replies = all_calls(world.domain), managed(world.domain)
+    shard, fallback = world.members["shard-2"], world.members["fallback"]
+    mine = [call for call in calls if fallback.grants.may_publish(call.subject)]
+    before = await all_that_is_there(operator)
+    assert len(before) >= 12 + 6  # streams, and consumers of lanes
+    there = await answered(fallback, mine)
+    silent = {(mine[at].subject, mine[at].body) for at in range(len(mine)) if at not in there}
+    assert silent == set(), "every call of the product is one that the server answers"
+
+    sent = await attack(world, calls, replies)
+    assert await all_that_is_there(operator) == before
+    assert sent["shard-2"] > 5000, sent
+    assert min(sent.values()) >= 1 * len(replies), sent
+
+    # A full consumer answers with 409.
+    pulled = Call(api("CONSUMER.MSG.NEXT", lane(world.domain, 2), consumer(2)))
+    parked = Call(pulled.subject, b'{"batch": 1, "expires": 3000000000, "group": "g"}')
+    nowhere = f"{shard.options.inbox}.nowhere"
+    await burst(shard, (parked.to(nowhere) for _ in range(MOST_WAITING)))
+    await burst(shard, (parked.to(reply) for reply in replies))
+    assert await all_that_is_there(operator) == before
+
+    await pulled_and_settled(world, replies)
+    after = await all_that_is_there(operator)
+    assert after.keys() == before.keys()
+    # Who may send into a lane and pull from it has done so.
+    for own in (lane(world.domain, 1), f"{lane(world.domain, 1)} {consumer(1)}"):
+        assert after.pop(own)["config"] == before.pop(own)["config"]
+    assert after == before
+
+
+async def pulled_and_settled(world: World, replies: list[str]) -> None:
+    """Messages whose words their sender chose are sent to each reply, by pulls that stood already;
+    and each is settled with a question for a confirmation, which is aimed too."""
+    fallback, first = world.members["fallback"], world.members["shard-1"]
+    into, stream = SUBJECTS.features("digits", "7", 1), lane(world.domain, 1)
+    pulled = api("CONSUMER.MSG.NEXT", stream, consumer(1))
+    stands = Call(pulled, STANDS)
+    sent = 0
+    for words in orders(world.domain):
+        for start in range(0, len(replies), MOST_WAITING):
+            aims = replies[start : start + MOST_WAITING]
+            await burst(first, map(stands.to, aims))
+            sent += await burst(fallback, [Call(into, words).to("")] * len(aims))
+    verbs = (b"", b"+ACK", b"+TERM", b"+NXT", b'+NXT {"batch": 1, "no_wait": true, "group": "g"}')
+    settled = (
+        Call(f"$JS.ACK.{stream}.{consumer(1)}.1.{2 + at}.{2 + at}.1.0", verbs[at % len(verbs)])
+        for at in range(sent)
+    )
+    aims = (replies[at % len(replies)] for at in range(sent))
+    await burst(first, (call.to(aim) for call, aim in zip(settled, aims, strict=True)))
+
+
+@pytest.mark.parametrize("kind", ["by JWT", "plain", "by JWT, with a domain"])
+async def test_no_answer_that_a_member_aims_changes_anything(
+    tmp_path: Path, links: Links, kind: str
+) -> None:
+    authority = issued(tmp_path / "auth", [*ROLES, "operator"])
+    domain, plain = ("hub" if "domain" in kind else ""), kind == "plain"
+    if domain:
+        authority.name_domain(domain)
+    conf = plain_conf(authority, 0.0) if plain else operator_conf(authority, str(tmp_path / "jwt"))
+    server = await links.server(conf, domain=domain)
+    named = {"domain": domain} if domain else {}
+    who = {role: files(authority, role, plain) | named for role in (*ROLES, "operator")}
+    await nothing_changes(World(links, server.url, server.url, who, domain))
+
+
+@pytest.mark.benchmark  # three servers agree on leaders first
+@pytest.mark.parametrize("at", [0, 1])
+async def test_nor_one_that_goes_from_server_to_server_of_a_cluster(
+    tmp_path: Path, links: Links, at: int
+) -> None:
+    authority = issued(tmp_path / "auth", [*ROLES, "operator"])
+    who = {role: files(authority, role, False) for role in (*ROLES, "operator")}
+    cluster = EmbeddedCluster(3, more=operator_conf(authority, str(tmp_path / "jwt")))
+    await cluster.start()
+    try:
+        urls = [server.url for server in cluster.servers]
+        await elected(LinkOptions(servers=(urls[0],), **who["operator"]))
+        await nothing_changes(World(links, urls[0], urls[at], who, copies=3))
+    finally:
+        await links.close()
+        await asyncio.gather(*(server.stop() for server in cluster.servers))
+
+
+def test_a_whole_folder_of_keys_knows_the_domain_again(tmp_path: Path) -> None:
+    authority: Authority = issued(tmp_path / "auth", ["operator"])
+    authority.name_domain("hub")
+    again = Authority(authority.directory)
+    assert again.store is not None
+    assert "$JS.hub.API.>" in {mapping.subject for mapping in again.store.mappings}
