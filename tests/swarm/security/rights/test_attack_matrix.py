@@ -28,6 +28,7 @@ from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.models.registry import Registry
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.server_conf import operator_conf, plain_conf
+from swarm.security.rights.store import WAY
 from swarm.subjects import Subjects, api, in_domain
 from swarm.transport.lane import LaneOptions, make_lanes
 
@@ -55,7 +56,7 @@ STANDS = b'{"batch": 1, "expires": 20000000000, "group": "g"}'
 MOST_WAITING = 512  # pulls of a consumer; one more is answered with 409
 OWN_STREAMS = (
     *(f"KV_{CONFIG}", f"KV_{SUBJECTS.weights_bucket}", FILES, SUBJECTS.audit_stream),
-    *(SUBJECTS.dead_stream, SUBJECTS.events_stream),
+    *(SUBJECTS.dead_stream, SUBJECTS.events_stream, f"KV_{SUBJECTS.upgrades_bucket}"),
 )
 
 
@@ -99,6 +100,8 @@ def all_calls(domain: str) -> list[Call]:
     for key in ("serve.digits", "models.digits.7", "abort.digits.no", "plan.digits.no"):
         calls.append(Call(api("DIRECT.GET", f"KV_{CONFIG}", f"$KV.{CONFIG}.{key}")))
         calls.append(Call(f"$KV.{CONFIG}.{key}", b"?", BEHIND))
+    releases = SUBJECTS.upgrades_bucket
+    calls.append(Call(api("DIRECT.GET", f"KV_{releases}", f"$KV.{releases}.wave")))
     for stage in STAGES:
         stream, name = lane(domain, stage), consumer(stage)
         calls.append(Call(api("CONSUMER.INFO", stream, name)))
@@ -145,12 +148,12 @@ def managed(domain: str) -> list[str]:
     keys = ("serve.digits", "models.digits.7", "abort.digits.plan", "plan.digits.v", "objective.x")
     found += [f"$KV.{CONFIG}.{key}" for key in keys]
     found += [f"$KV.{SUBJECTS.weights_bucket}.ledger.digits.7"]
+    found += [f"$KV.{SUBJECTS.upgrades_bucket}.{key}" for key in ("wave", "release.1_1")]
     found += [f"$O.{SUBJECTS.models_bucket}.{kind}.x" for kind in "CM"]
     found += [SUBJECTS.dead("digits"), SUBJECTS.audit("x"), SUBJECTS.event("died")]
     if domain:
         found += [in_domain(each, domain) for each in found if in_domain(each, domain) != each]
-        return found
-    return [*found, *(f"$JS.ACK.store.-.-.-.{each}" for each in found)]
+    return found
 
 
 # The body of a pulled message is its sender's: as what each call takes for an order.
@@ -201,6 +204,10 @@ class World:
             await make_lanes(operator, SUBJECTS, model, "7", 3, wait)
         config = {"name": FILES, "subjects": [f"$O.{SUBJECTS.models_bucket}.>"]}
         await jetstream.ensure_stream(operator, config | {"allow_direct": True})
+        releases = SUBJECTS.upgrades_bucket
+        config = {"name": f"KV_{releases}", "subjects": [f"$KV.{releases}.>"]}
+        await jetstream.ensure_stream(operator, config | {"allow_direct": True})
+        await jetstream.kv_put(operator, releases, "wave", b"believed")
         for key in ("serve.digits", "models.digits.7", "abort.digits.plan"):
             await jetstream.kv_put(operator, CONFIG, key, b"believed")
         await jetstream.kv_put(operator, SUBJECTS.weights_bucket, "ledger.digits.7", b"believed")
@@ -273,7 +280,10 @@ async def attack(world: World, calls: list[Call], replies: list[str]) -> dict[st
     async def by(user: str) -> int:
         link = world.members[user]
         mine = [call for call in calls if link.grants.may_publish(call.subject)]
-        return await burst(link, (call.to(reply) for call in mine for reply in replies))
+        # The server refuses the way itself as a reply, whatever is called.
+        behind = [call.to(f"{WAY}.{reply}") for call in mine[:2] for reply in replies]
+        refused = await burst(link, behind)
+        return refused + await burst(link, (call.to(reply) for call in mine for reply in replies))
 
     counts = await asyncio.gather(*map(by, world.members))
     assert [user for user, link in world.members.items() if link.reconnects] == []
@@ -309,7 +319,7 @@ async def nothing_changes(world: World) -> None:
     shard, fallback = world.members["shard-2"], world.members["fallback"]
     mine = [call for call in calls if fallback.grants.may_publish(call.subject)]
     before = await all_that_is_there(operator)
-    assert len(before) >= 12 + 6  # streams, and consumers of lanes
+    assert len(before) >= 13 + 6  # streams, and consumers of lanes
     there = await answered(fallback, mine)
     silent = {(mine[at].subject, mine[at].body) for at in range(len(mine)) if at not in there}
     assert silent == set(), "every call of the product is one that the server answers"
@@ -317,7 +327,8 @@ async def nothing_changes(world: World) -> None:
     sent = await attack(world, calls, replies)
     assert await all_that_is_there(operator) == before
     assert sent["shard-2"] > 5000, sent
-    assert min(sent.values()) >= 1 * len(replies), sent
+    of_streams = {user: sent[user] for user in ROLES if user != "client"}
+    assert min(of_streams.values()) >= len(replies), sent
 
     # A full consumer answers with 409.
     pulled = Call(api("CONSUMER.MSG.NEXT", lane(world.domain, 2), consumer(2)))
