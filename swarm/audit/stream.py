@@ -58,7 +58,8 @@ async def ensure_audit(link: Link, subjects: Subjects) -> None:
     config = stream_config(subjects, AuditLimits())
     present = (await jetstream.ensure_bounded_stream(link, config))["config"]
     if "republish" not in present:  # made by an older swarm
-        await jetstream.update_stream(link, present | {"republish": config["republish"]})
+        changes = {"republish": config["republish"]}
+        await jetstream.change_stream(link, subjects.audit_stream, changes)
 
 
 async def limit_audit(
