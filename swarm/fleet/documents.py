@@ -309,6 +309,9 @@ STATUS_FIELDS: dict[str, Reader] = {
     ),
     "events": table(COUNT),
     "requests": REQUESTS,
+    "witness": form(
+        {"of": table(COUNT), "held": COUNT, "taken": COUNT, "dropped": COUNT, "rests": COUNT}
+    ),
     "slo": rows(SLO),
     "flaws": rows(FLAW),
     "rollout": ROLLOUT,

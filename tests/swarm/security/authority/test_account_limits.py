@@ -12,7 +12,7 @@ from real_server import Links
 from support.waiting import eventually
 
 from nodes.announce import announce
-from swarm.errors import ApiError, InvalidArgument, NotConnected, ResourceExhausted
+from swarm.errors import ApiError, InvalidArgument, MessageTooLarge, NotConnected
 from swarm.link import Link, LinkOptions, jetstream
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.limits import UNLIMITED, AccountLimits
@@ -80,7 +80,7 @@ async def test_a_client_s_message_that_is_too_large_ends_its_own_connection_alon
     await member.ready(5.0)
     await client.ready(5.0)
     large = b"x" * (SMALL.client_payload + 1)
-    with pytest.raises(ResourceExhausted, match="accepts 1024"):
+    with pytest.raises(MessageTooLarge, match="max_payload is 1024"):
         client.publish("swarm.default.infer.digits", large)
     # One that does not keep to it:
     client.gather.write(b"PUB swarm.default.infer.digits %d\r\n%s\r\n" % (len(large), large))
