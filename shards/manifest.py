@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from shards.errors import ArtifactError
@@ -42,6 +43,7 @@ __all__ = [
     "TensorSpec",
     "check_token",
     "read_dir",
+    "rename_version",
     "sha256",
     "spec_of",
     "verify",
@@ -110,6 +112,16 @@ def write_dir(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def rename_version(directory: str | os.PathLike[str], version: str) -> Manifest:
+    """Give the version in a folder another name, before anybody has it. Returns its manifest.
+
+    Raises as `read_dir`, and `ManifestError` for what is no name of a version."""
+    check_token("model version", version)
+    manifest = replace(read_dir(directory)[0], version=version)
+    _write(Path(directory) / FILE_NAME, manifest.to_json())
+    return manifest
 
 
 def read_dir(directory: str | os.PathLike[str]) -> tuple[Manifest, Callable[[str], bytes]]:

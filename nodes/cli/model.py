@@ -104,6 +104,7 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
     named: list[list[str] | str] = [c for c in options.cuts.split(",") if c]
     cuts = read_plan_file(options.plan).cuts if options.plan else named or None
     model, language = read_source(file)
+    known = [read_dir(folder)[0] for folder in options.like.split(",") if folder]
     with progress(f"splitting {file}: timing its segments", silent=as_json):
         result = split(
             model,
@@ -118,6 +119,7 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
             task=wish,
             language=language,
             batch=options.batch,
+            known=known,
         )
     write_dir(options.output, result.manifest, result.files)
     show(result.manifest, as_json)

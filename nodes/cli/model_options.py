@@ -26,6 +26,11 @@ class SplitOptions(Splitting):
         "", "Name of the tensor after which the edge's layers end; instead of --edge-layers."
     )
     plan: str = seldom("", "A plan's file (`swarm model plan -o`): its cuts; instead of --stages.")
+    like: str = seldom(
+        "",
+        "Folders of versions that were split before, separated by commas: of the first one that is "
+        "of this file, and has as many stages, the cuts are taken, whatever is measured.",
+    )
     one_host: bool = seldom(
         False,
         "All nodes are on one host: the bytes of a cut count as at 8 Gbit/s, not as at 1 Gbit/s.",

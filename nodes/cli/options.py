@@ -239,6 +239,14 @@ class UpOptions(Splitting):
     model: str = option(
         ..., "An ONNX file, a language model's folder, or `toy`, which comes with this package."
     )
+    version: str = option(
+        "auto",
+        "Version of the model; in the mesh it never changes. auto: the mesh's own version of the "
+        "same file and options, else the next number.",
+    )
+    port: int | None = option(
+        None, "Port of the embedded server; a free one when not given.", min=0, max=65535
+    )
     replicas: int = option(1, "Nodes to start for each shard.", min=1, max=16)
     fallback: bool = option(True, "Start a fallback node, which takes over any shard that dies.")
     standby_nodes: int = seldom(

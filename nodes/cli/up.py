@@ -9,6 +9,7 @@ from typing import Any
 
 from nodes.cli.model import check_source, model_name, show
 from nodes.cli.options import Target, UpOptions
+from nodes.cli.with_mesh import connect
 from nodes.console import err, out, print_json, unless
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
@@ -19,11 +20,13 @@ from nodes.up.gateway import UpGateway, start_gateway
 from nodes.up.how_to_ask import how_to_ask
 from nodes.up.mesh import LocalMesh, check_embedded, local_mesh
 from nodes.up.splitting import split_into
-from shards.manifest import Manifest, read_dir
+from nodes.up.version_choice import AUTO, FIRST, Known, chosen, known_versions
+from shards.manifest import Manifest, read_dir, rename_version
 from swarm.errors import BadKey, InvalidArgument
 from swarm.scratch import Scratch
 from swarm.security.identity import Identity
-from swarm.security.trusted_keys import own_key
+from swarm.security.signed_entries import Verifier
+from swarm.security.trusted_keys import TrustedKeys, own_key, own_trust_file
 
 OPEN = (
     "Open on loopback: every process of this machine may ask it, and change it; --secure closes it."
@@ -41,16 +44,16 @@ async def run_up(options: UpOptions, target: Target) -> int:
         raise InvalidArgument("--draft-model guesses as many ids as --drafts says: give both")
     if options.draft_model and options.secure:
         raise InvalidArgument("--draft-model: keys of --secure let a node read one model alone")
-    check_embedded(target.nats, options.secure, options.servers)
+    check_embedded(target.nats, options.secure, options.servers, options.port)
     stop = stop_on_signals()
     with Scratch("up") as directory:
         folder = directory / "model"
         with progress(f"splitting {options.model}", silent=target.json):
-            if not await unless(stop, _split(options, folder)):
+            if not await unless(stop, _split(options, target, folder)):
                 return 130
         if options.draft_model:
             small = replace(options, **ONE_STAGE, model=options.draft_model)
-            if not await unless(stop, _split(small, directory / "draft")):
+            if not await unless(stop, _split(small, target, directory / "draft")):
                 return 130
         manifest, _ = read_dir(folder)
         return await _serve(options, target, folder, manifest, stop)
@@ -68,6 +71,7 @@ async def _serve(
         name=target.mesh,
         max_payload=payload,
         servers=options.servers,
+        port=options.port or 0,
         secure=options.secure,
         shm=not options.stored,
         signer=_own_signer(),
@@ -128,17 +132,32 @@ def _own_signer() -> Identity | None:
         return None
 
 
-async def _split(options: UpOptions, folder: Path) -> None:
-    """Split the model into a new folder. Raises `SwarmError`."""
-    arguments = ["--name", options.name or model_name(options.model), "--version", options.version]
+async def _split(options: UpOptions, target: Target, folder: Path) -> None:
+    """Split the model into a new folder, as the version that the mesh has of it, or will have.
+    Raises `SwarmError`."""
+    check_source(options.model)
+    name, known = options.name or model_name(options.model), Known()
+    if target.nats:  # else the mesh is new, and has nothing
+        async with connect(
+            target, verifier=Verifier(TrustedKeys.of(str(own_trust_file())))
+        ) as mesh:
+            known = await known_versions(mesh, name)
+    like = await asyncio.to_thread(known.write, folder.with_name(f"{folder.name}-known"))
+    version = FIRST if options.version == AUTO else options.version
+    arguments = ["--name", name, "--version", version]
+    if like:
+        arguments += ["--like", ",".join(str(each) for each in like)]
     arguments += ["--stages", str(options.stages), "--edge-layers", str(options.edge_layers)]
     arguments += ["--batch", options.batch]
     arguments.append("--one-host")  # whichever server is used, all nodes are processes of this host
     if options.cuts:
         arguments += ["--cuts", options.cuts]
     arguments += options.task_arguments()
-    check_source(options.model)
     await split_into(folder, options.model, arguments)
+    choice = chosen(options.version, name, read_dir(folder)[0].to_json(), known)
+    await asyncio.to_thread(rename_version, folder, choice.version)
+    if choice.why:
+        _say(choice.why)
 
 
 def _announce(

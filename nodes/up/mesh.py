@@ -190,11 +190,30 @@ def _is_of_here(status: Mapping[str, Any]) -> bool:
     return bool(status.get("host", here) == here)
 
 
-def check_embedded(url: str, secure: bool, servers: int) -> None:
-    """Raises `InvalidArgument` for settings of embedded servers beside the URL of one that runs."""
-    if url and (secure or servers > 1):
-        flag = "--secure" if secure else "--servers"
-        raise InvalidArgument(f"{flag} starts servers of its own: leave out --nats")
+def check_embedded(url: str, secure: bool, servers: int, port: int | None = None) -> None:
+    """Raises `InvalidArgument` for settings of embedded servers beside the URL of one that runs,
+    for one port of several servers, and for a port that is taken."""
+    given = {"--secure": secure, "--servers": servers > 1, "--port": port is not None}
+    for flag, is_given in given.items():
+        if url and is_given:
+            raise InvalidArgument(f"{flag} is for servers of its own: leave out --nats")
+    if port and servers > 1:
+        raise InvalidArgument("--port is for one server: leave out --servers")
+    if port:
+        _check_free(port)
+
+
+def _check_free(port: int) -> None:
+    """Raises `InvalidArgument` for a port of loopback that somebody listens on."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InvalidArgument(
+                f"--port {port}: {error.strerror}: give another port, or --nats "
+                f"nats://127.0.0.1:{port} where that is a server to use"
+            ) from None
 
 
 @asynccontextmanager
@@ -206,6 +225,7 @@ async def local_mesh(
     shm: bool = True,
     watch_server: bool = True,
     servers: int = 1,
+    port: int = 0,
     secure: bool = False,
     tls: bool = True,
     store_key: str | None = None,
@@ -218,13 +238,15 @@ async def local_mesh(
     url: a running server, '' for embedded ones. max_payload: bytes of an embedded server's largest
     message. shm: whether messages may go between processes without the server. watch_server:
     whether an embedded server that dies or hangs is started again. servers: how many are embedded;
-    several are a cluster. secure: whether embedded servers know users, speak TLS and encrypt their
-    files, with keys that end with the mesh. tls: False leaves TLS out of that. store_key: in place
-    of a new one, "" for files in plain. access: to the server of `url`, for all processes.
+    several are a cluster. port: of a single one, 0 for a free one. secure: whether embedded servers
+    know users, speak TLS and encrypt their files, with keys that end with the mesh. tls: False
+    leaves TLS out of that. store_key: in place of a new one, "" for files in plain. access: to the
+    server of `url`, for all processes.
 
-    Raises `InvalidArgument` for `secure` or several servers with a server that runs already.
+    Raises `InvalidArgument` for `secure`, a port or several servers with a server that runs
+    already, and for a port that is taken.
     """
-    check_embedded(url, secure, servers)
+    check_embedded(url, secure, servers, port or None)
     embedded: list[EmbeddedServer] = []
     scratch = Scratch("logs")
     logs = scratch.path
@@ -244,7 +266,7 @@ async def local_mesh(
                 url = cluster.url
                 await elected(LinkOptions(servers=url, **own.options()))
             else:
-                embedded = [EmbeddedServer(max_payload=max_payload, more=more, store_key=key)]
+                embedded = [EmbeddedServer(port, max_payload=max_payload, more=more, store_key=key)]
                 await embedded[0].start()
                 url = embedded[0].url
         trusted = str(own_trust_file())

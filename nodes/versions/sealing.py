@@ -11,6 +11,7 @@ from pathlib import Path
 import swarm
 from shards.manifest import Manifest, SealedFile
 from swarm.errors import InvalidArgument, NotFound
+from swarm.models.same_version import same_version
 from swarm.security.sealed import CHUNK, ModelKey
 
 
@@ -29,7 +30,8 @@ async def sealed_version(
     except NotFound:
         there = None
     if there is not None:
-        if replace(there, sealed={}) != manifest or not there.sealed:
+        plain = replace(there, sealed={}).to_json()
+        if not there.sealed or not same_version(plain, manifest.to_json()):
             raise InvalidArgument(
                 f"{name}@{version} exists and versions are immutable: "
                 "split again with another --version"

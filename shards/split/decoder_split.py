@@ -220,6 +220,9 @@ def _cuts(decoder: DecoderGraph, options: SplitOptions, sizes: dict[str, int]) -
         )
     if stages == 1:
         return []
+    known = list(options.ends[:-1])
+    if len(known) == stages - 1 and known == sorted({*known} & {*range(1, units)}):
+        return known
     costs = _unit_costs(decoder, sizes, timed=options.profile)
     sends = [4 * sizes["width"] / options.bandwidth] * (units - 1)
     return [boundary + 1 for boundary in balance(costs, sends, stages)]

@@ -34,7 +34,8 @@ MOST_WEIGHTS_AT_ONCE = 1 << 30
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """The caller's options; the function `split` documents them."""
+    """The caller's options; the function `split` documents them. ends: where the stages of a known
+    version end, which are taken where the graph can be cut there."""
 
     stages: int | None = None
     cuts: Sequence[Sequence[str] | str] | None = None
@@ -42,6 +43,7 @@ class SplitOptions:
     edge_cut: str | None = None
     profile: bool = True
     bandwidth: float = LINK_BYTES_PER_MS
+    ends: Sequence[int] = ()
 
 
 @dataclass
@@ -90,6 +92,9 @@ def plan_cuts(
         )
     if stages == 1:
         return Plan(edge, [], notes)
+    cuts = _known_cuts(options.ends, edge, after, len(graph), stages)
+    if cuts:
+        return Plan(edge, cuts, notes)
     bytes_at = {position: cut_bytes(graph, sizes, position) for position in after}
     costs = node_costs(graph, sizes)
     chosen = thin_out(after, bytes_at, costs, max(MOST_CANDIDATES, 3 * stages))
@@ -103,6 +108,16 @@ def plan_cuts(
         # A slow core does 1e6 multiply-adds a millisecond. Only the proportion to `sends` matters.
         picked = balance([sum(costs[a:b]) / 1e6 for a, b in pairwise(bounds)], sends, stages)
     return Plan(edge, [chosen[index] for index in picked], notes)
+
+
+def _known_cuts(
+    ends: Sequence[int], edge: int | None, after: Sequence[int], layers: int, stages: int
+) -> list[int]:
+    """The cuts of a known version, where they are sensible ones behind the same edge; else none."""
+    begin = [] if edge is None else [edge]
+    cuts = list(ends[len(begin) : -1])
+    fits = list(ends) == [*begin, *cuts, layers] and len(cuts) == stages - 1
+    return cuts if fits and set(cuts) <= set(after) else []
 
 
 def _preferred(

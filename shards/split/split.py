@@ -30,6 +30,7 @@ from shards.split.batching import TOLERANCE as BATCH_TOLERANCE
 from shards.split.batching import check_mode, judge
 from shards.split.check import CheckReport, check_split, find_example
 from shards.split.decoder_split import split_decoder
+from shards.split.known import known_ends
 from shards.split.plan import Plan, SplitOptions, plan_cuts
 from shards.split.profile import run_chain
 from shards.task.task import Task
@@ -66,6 +67,7 @@ def split(
     task: Wish | None = None,
     time_whole: bool = False,
     batch: str = "auto",
+    known: Sequence[Manifest] = (),
 ) -> SplitResult:
     """Split a model, given as a path or as bytes, into `stages` shards of equal measured time.
 
@@ -79,7 +81,9 @@ def split(
     is an RFC 3339 time, now by default. `task` says what the model is for: the manifest tells it,
     and the graph gets its arithmetic (see `shards.task_graph`). `time_whole` times the whole model
     beside its parts. `batch` says whether requests may share a run: "auto" where the graph's
-    structure shows that rows stay apart, "on" by your word, "off" never; runs confirm both.
+    structure shows that rows stay apart, "on" by your word, "off" never; runs confirm both. `known`
+    are versions that were split before: where one is of the same file, and has as many stages, its
+    cuts are taken, so that the same options give the same version whatever is measured.
 
     A language model with its cache is cut at the ends of layers, and keeps its states in the
     stages; `language` tells about it what its graph does not, and has its tokenizer and chat
@@ -93,8 +97,9 @@ def split(
     check_token("model name", name)
     check_token("model version", version)
     check_mode(batch)
-    options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth)
     source, digest = read_model(model)
+    ends = known_ends(known, digest, stages)
+    options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth, ends)
     created = created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     if is_decoder(source):
         if lighter is not None or example is not None or task is not None:

@@ -1,18 +1,17 @@
 """Who pushes a version: a claim stands in the place of its manifest until that is stored.
 
-For readers a claim is a key without a value. It names the manifest's content. A push with other
+For readers a claim is a key without a value. It names the version's content. A push with other
 content claims anew, so that the earlier one sees by the key's revision that it must not go on. So a
 push that broke off stands in nobody's way.
 """
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 from swarm.errors import Unavailable
 from swarm.link import Link, jetstream
+from swarm.models.same_version import content_digest, same_version
 
-CLAIM = "Swarm-Pushes"  # header: the SHA-256 of the manifest that is being pushed
+CLAIM = "Swarm-Pushes"  # header: the digest of the version that is being pushed
 ATTEMPTS = 8  # at a claim that others make at the same time
 
 
@@ -30,7 +29,7 @@ class PushClaim:
     async def make(self, headers: bytes) -> None:
         """Claim the key. headers: of the key now. Raises `Unavailable` where others have stored
         their manifest."""
-        digest = sha256(self._manifest).hexdigest()
+        digest = content_digest(self._manifest)
         more = {"KV-Operation": "DEL", CLAIM: digest}
         for _ in range(ATTEMPTS):
             if f"{CLAIM}: {digest}".encode() in headers.split(b"\r\n"):
@@ -42,7 +41,7 @@ class PushClaim:
                 self.revision = claimed
                 return
             found, self.revision, headers = await self._present()
-            if found == self._manifest:
+            if self._is_ours(found):
                 return
             if found is not None:
                 break
@@ -52,8 +51,12 @@ class PushClaim:
         """Raises `Unavailable` where others have claimed the key, or stored another manifest there,
         since this claim."""
         found, revision, _ = await self._present()
-        if revision != self.revision and found != self._manifest:
+        if revision != self.revision and not self._is_ours(found):
             raise self.lost()
+
+    def _is_ours(self, found: bytes | None) -> bool:
+        """Whether a stored manifest is of the version that is being pushed."""
+        return found is not None and same_version(found, self._manifest)
 
     async def _present(self) -> tuple[bytes | None, int, bytes]:
         return await jetstream.kv_message(self._link, self._bucket, self._key)

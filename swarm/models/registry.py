@@ -39,6 +39,7 @@ from swarm.models.artifacts import Cut, ObjectStore, Source, evenly
 from swarm.models.config_entries import ConfigEntries, Entry, EntryCopies
 from swarm.models.push_claim import PushClaim
 from swarm.models.recipes import Recipe
+from swarm.models.same_version import same_version
 from swarm.rollout import Plan
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
@@ -393,7 +394,8 @@ class Registry:
         reader fetches those that it has not. prepare(info) is awaited before the
         manifest: nodes find there what it has made.
 
-        The first version of a model serves at once. Raises `InvalidArgument` when the
+        The first version of a model serves at once. The manifest of a version that exists stays
+        where this one differs in what was measured alone. Raises `InvalidArgument` when the
         version exists with other content: versions are immutable. What lies in a version's place
         and is none is replaced: no manifest of it, or one that the verifier refuses. Raises
         `Unavailable` where somebody else begins to push the version before this push has ended,
@@ -406,12 +408,16 @@ class Registry:
         if existing is not None and existing != manifest:
             spoiled = self._spoiled(key, info, existing, headers)
             check = partial(_check_manifest, info.model, info.version)
-            if not spoiled or (await self._entries.read(key, check)).data not in (None, manifest):
+            believed = (await self._entries.read(key, check)).data if spoiled else existing
+            if believed is not None and not same_version(believed, manifest):
                 raise InvalidArgument(
                     f"{info.model}@{info.version} exists and versions are immutable: "
                     "split again with another --version"
                 )
-            log.warning("%s was spoiled, and is replaced: %s", key, spoiled)
+            if spoiled:
+                log.warning("%s was spoiled, and is replaced: %s", key, spoiled)
+            if believed is not None:
+                manifest = believed  # what was measured first stays
         claim = PushClaim(self._link, self._bucket, key, manifest, revision)
         if existing != manifest:
             await claim.make(headers)
@@ -426,8 +432,10 @@ class Registry:
                 counter = self._verifier.check(self._bucket, key, existing, headers).counter
         written = await self._write(key, manifest, counter, claim.revision)
         # Others may have stored the same; a server that is behind shows our claim still.
-        if not written and await jetstream.kv_get(self._link, self._bucket, key) != manifest:
-            raise claim.lost()
+        if not written:
+            found = await jetstream.kv_get(self._link, self._bucket, key)
+            if found is None or not same_version(found, manifest):
+                raise claim.lost()
         present = await self._present(info.model)
         if present.document is None and present.refused is None:
             await self.promote(info.model, info.version)

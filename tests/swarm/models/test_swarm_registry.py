@@ -76,6 +76,15 @@ async def test_a_version_is_never_changed(registry: Registry) -> None:
     await registry.push(manifest("1"), {"a": b"first"})  # the same again: a retry
 
 
+async def test_a_version_that_was_made_again_is_the_same_and_keeps_its_first_manifest(
+    registry: Registry,
+) -> None:
+    first = manifest("1", created="2026-01-01T00:00:00Z")
+    await registry.push(first, {"a": b"first"})
+    await registry.push(manifest("1", created="2026-02-02T00:00:00Z"), {"a": b"first"})
+    assert await registry.manifest("m", "1") == first
+
+
 async def test_a_push_that_is_no_manifest_stores_nothing(registry: Registry) -> None:
     with pytest.raises(InvalidArgument):
         await registry.push(b"{}", {"a": b"x"})
