@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -27,6 +28,9 @@ from swarm.security.authority.server_conf import (
     BASE,
     CIPHER,
     ENCRYPTED,
+    RESOLVER,
+    STATE,
+    WHERE,
     operator_conf,
     plain_conf,
     tls_conf,
@@ -190,7 +194,9 @@ async def run_server(folder: str, options: ServerOptions, auth: str, as_json: bo
     conclude(
         as_json,
         {"configuration": str(target / CONF), "plain": options.plain, "tls": bool(tls)},
-        f"{target / CONF}: nats-server -c {target / CONF}",
+        f"{target / CONF}: cd {shlex.quote(str(target))} && nats-server -c {CONF}"
+        if _is_of_any_place(target)
+        else f"{target / CONF}: nats-server -c {target / CONF}",
         *(
             [f"every command and node then needs --tls-ca {target / 'ca.pem'}"]
             + (["and a certificate: swarm auth certs --client NAME"] if options.mutual else [])
@@ -224,26 +230,44 @@ def write_server(
         raise InvalidArgument(
             f"{folder / CONF} is yours by now: add `{CIPHER.strip()}` to its `jetstream` block"
         )
+    if _is_of_any_place(folder) and _says_resolver(folder) is plain:
+        act = "take `resolver:` out of it" if plain else f"add to it:\n{RESOLVER}"
+        raise InvalidArgument(f"{folder / CONF} is yours by now: {act}")
     make_private_folder(folder)
+    if not (folder / CONF).exists():
+        resolver = "" if plain else RESOLVER
+        includes = f"include ./{USERS_CONF}\ninclude ./{TLS_CONF}\n"
+        write_text(folder / CONF, f"{WHERE}{base}{STATE}{resolver}{includes}")
     tls = ""
     if hosts:
         certificates = authority.certificates
         if not certificates.exists:
             certificates.make()
         ca, cert, key = certificates.issue_server(folder, hosts)
-        tls = tls_conf(cert, key, ca, mutual=mutual)
+        if _is_of_any_place(folder):
+            ca, cert, key = Path(ca.name), Path(cert.name), Path(key.name)
+        tls = WHERE + tls_conf(cert, key, ca, mutual=mutual)
     write_text(folder / TLS_CONF, tls)
     write_text(folder / USERS_CONF, _users_conf(authority, folder, plain))
-    if not (folder / CONF).exists():
-        pid = f'pid_file: "{folder / "server.pid"}"\n'
-        includes = f"include ./{USERS_CONF}\ninclude ./{TLS_CONF}\n"
-        write_text(folder / CONF, f"{base}{pid}{includes}")
+
+
+def _is_of_any_place(folder: Path) -> bool:
+    """Whether the server is started in its folder. One whose configuration is older is started
+    anywhere, and finds its files by absolute paths."""
+    return (folder / CONF).exists() and WHERE in (folder / CONF).read_text()
 
 
 def _users_conf(authority: Authority, folder: Path, plain: bool) -> str:
     if plain:
         return PLAIN_MARK + plain_conf(authority, time.time())
-    return operator_conf(authority, str(folder / "jwt"))
+    jwt_folder = "" if _says_resolver(folder) else str(folder / "jwt")
+    return operator_conf(authority, jwt_folder)
+
+
+def _says_resolver(folder: Path) -> bool:
+    """Whether the server's own file says where accounts are kept."""
+    lines = (folder / CONF).read_text().splitlines()
+    return any(line.lstrip().startswith("resolver") for line in lines)
 
 
 async def run_permissions(options: RightsOptions) -> None:

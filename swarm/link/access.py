@@ -130,18 +130,20 @@ def read_claims(jwt: str, path: str) -> dict[str, object]:
 
 
 def read_secret(path: str, flag: str) -> str:
-    """The text of a file that only its owner may read. Raises `NotAdmitted`."""
+    """The text of a file that nobody else may read, or of a pipe. Raises `NotAdmitted`."""
+    from swarm.security.readers import check_readers, refused_by_kernel
+
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(descriptor).st_mode
-            if stat.S_ISREG(mode) and mode & 0o077:
-                raise NotAdmitted(f"{flag} {path}: others may read it: `chmod 600 {path}`")
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                check_readers(descriptor, path)
             data = file.read(LARGEST_FILE)
+    except InvalidArgument as error:
+        raise NotAdmitted(f"{flag} {path}: {error}") from None
     except OSError as error:
-        raise NotAdmitted(
-            f"{flag} {path}: {error.strerror}: give a file that this user may read"
-        ) from None
+        reason = refused_by_kernel(path, error)
+        raise NotAdmitted(f"{flag} {path}: {reason}: give a file that this user may read") from None
     return data.decode("ascii", "replace")
 
 

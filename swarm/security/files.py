@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from swarm.errors import InvalidArgument, Unavailable
+from swarm.security.readers import check_readers
 
 # Seconds. Who changes a folder of keys may tell servers meanwhile, which takes some seconds where
 # one is away.
@@ -22,7 +23,7 @@ _ASK_EVERY = 0.02  # seconds; the kernel's own wait has no end
 
 
 def read_private(path: str | Path, most: int = -1) -> bytes:
-    """A file that its owner alone may read; `most` of its bytes, -1 for all. Raises `OSError`, and
+    """A file that nobody else may read; `most` of its bytes, -1 for all. Raises `OSError`, and
     `InvalidArgument` for one that others may read, or that is no file."""
     # A pipe without a writer would keep a blocking reader waiting.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -30,14 +31,30 @@ def read_private(path: str | Path, most: int = -1) -> bytes:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             raise InvalidArgument("it is no file")
-        if mode & 0o077:
-            raise InvalidArgument(f"others may read it: `chmod 600 {path}`, or make a new one")
+        check_readers(descriptor, path)
         return file.read(most)
 
 
 def replace(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file whole or not at all. Raises `OSError`."""
     with _beside(path, data, mode) as temporary:
+        os.replace(temporary, path)
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all. One that is there keeps its owner, group and mode, so that
+    whoever reads it (a server of another user) goes on; the world may read none. Raises `OSError`.
+    """
+    try:
+        before = path.stat()
+    except FileNotFoundError:
+        replace(path, data)
+        return
+    with _beside(path, data, stat.S_IMODE(before.st_mode) & 0o770) as temporary:
+        if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+            mode = stat.S_IMODE(temporary.stat().st_mode)
+            os.chown(temporary, before.st_uid, before.st_gid)
+            temporary.chmod(mode)  # a change of the owner takes some bits away
         os.replace(temporary, path)
 
 

@@ -13,17 +13,18 @@ MAY = hasattr(os, "geteuid") and os.geteuid() == 0
 needs_another_user = pytest.mark.skipif(not MAY, reason="only root can become another user")
 
 
-def as_another_user(work: Callable[[], object]) -> object:
-    """What `work` returns, or the error that it raises, in a forked process of the user `NOBODY`.
+def as_another_user(work: Callable[[], object], user: int = NOBODY) -> object:
+    """What `work` returns, or the error that it raises, in a forked process of another user, whose
+    one group has the same number.
 
     Forked, and not started anew: that user may not be able to read the interpreter's files."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgroups([user])
+            os.setgid(user)
+            os.setuid(user)
             outcome = work()
         except BaseException as error:
             outcome = error

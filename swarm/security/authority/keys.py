@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
-import stat
 from pathlib import Path
 
 from swarm.errors import InvalidArgument
-from swarm.security.files import read_private, replace
+from swarm.security.files import read_private, rewrite
 from swarm.security.identity import Identity
 from swarm.security.nkey import USER, decode_public, decode_seed, encode_public, encode_seed
+from swarm.security.readers import check_readers
 
 
 class AuthorityKey:
@@ -54,9 +55,10 @@ def read_text(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file (0600) whole or not at all; its folder is made (0700). Raises `OSError`."""
+    """Replace a file (0600, or as it was) whole or not at all; its folder is made (0700). Raises
+    `OSError`."""
     make_private_folder(path.parent)
-    replace(path, text.encode())
+    rewrite(path, text.encode())
 
 
 def make_private_folder(folder: Path) -> None:
@@ -65,6 +67,10 @@ def make_private_folder(folder: Path) -> None:
     Raises `InvalidArgument` for one that others may enter.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    mode = folder.stat().st_mode
-    if not stat.S_ISDIR(mode) or mode & 0o077:
-        raise InvalidArgument(f"{folder}: others may enter it: `chmod 700 {folder}`")
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        check_readers(descriptor, folder, "others may enter it: `chmod 700 {path}`")
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{folder}: {error}") from None
+    finally:
+        os.close(descriptor)

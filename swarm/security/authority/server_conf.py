@@ -43,16 +43,28 @@ jetstream {
 CIPHER = "cipher: aes, key: $JS_KEY\n"
 ENCRYPTED = BASE.replace(f"# {CIPHER}", CIPHER)
 
+WHERE = """\
+# The server is started in the folder of this file, wherever that is mounted, read-only too:
+#   cd FOLDER && nats-server -c nats-server.conf        (WorkingDirectory=, working_dir, workingDir)
+"""
+# What the server writes, beside its streams.
+STATE = 'pid_file: "/var/lib/nats/server.pid"\n'
+RESOLVER = """\
+# Accounts that change while the server runs: revocations, limits.
+resolver: { type: full, dir: "/var/lib/nats/jwt", allow_delete: false }
+"""
+
 
 def operator_conf(authority: Authority, jwt_folder: str) -> str:
     """The users of an authority, by JWT. jwt_folder: where the server keeps accounts that are
-    updated while it runs; absolute."""
+    updated while it runs; absolute. "" where another file says so (`RESOLVER`)."""
     preload = "\n".join(f"  {public}: {jwt}" for public, jwt in authority.accounts().items())
+    resolver = f"resolver: {{ type: full, dir: {json.dumps(jwt_folder)}, allow_delete: false }}\n"
     return (
         f"operator: {authority.operator_jwt()}\n"
         f"system_account: {authority.key('system').public}\n"
-        f"resolver: {{ type: full, dir: {json.dumps(jwt_folder)}, allow_delete: false }}\n"
-        f"resolver_preload: {{\n{preload}\n}}\n"
+        + (resolver if jwt_folder else "")
+        + f"resolver_preload: {{\n{preload}\n}}\n"
     )
 
 
@@ -150,15 +162,16 @@ def _users(authority: Authority, users: list[User]) -> str:
 
 
 def tls_conf(cert: Path, key: Path, ca: Path | None, mutual: bool) -> str:
-    """TLS 1.3 with these files. mutual: clients need a certificate of `ca`."""
+    """TLS 1.3 with these files; relative ones are looked for where the server is started. mutual:
+    clients need a certificate of `ca`."""
     lines = [
         "tls {",
-        f"  cert_file: {json.dumps(str(cert.absolute()))}",
-        f"  key_file: {json.dumps(str(key.absolute()))}",
+        f"  cert_file: {json.dumps(str(cert))}",
+        f"  key_file: {json.dumps(str(key))}",
         '  min_version: "1.3"',
     ]
     if ca is not None:
-        lines.append(f"  ca_file: {json.dumps(str(ca.absolute()))}")
+        lines.append(f"  ca_file: {json.dumps(str(ca))}")
     if mutual:
         lines.append("  verify: true")
     return "\n".join([*lines, "}", ""])
