@@ -52,13 +52,16 @@ class TensorSpec:
 
     `datatype` is one of `DTYPES`; another one raises KeyError. `shape` holds -1 for a dynamic
     dimension. `batch` says that axis 0 is a dynamic batch axis: its rows are independent samples,
-    so requests may be concatenated along it. `dtype` is the numpy type in native byte order.
+    so requests may be concatenated along it. `any_rank` says that a tensor may have any number of
+    axes: the shape is empty then, and no check looks at it. `dtype` is the numpy type in native
+    byte order.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     batch: bool = False
+    any_rank: bool = False
     # A field, not a property: each run of a stage compares it with the tensors that arrive.
     dtype: np.dtype[Any] = field(init=False, compare=False, repr=False)
 
@@ -71,16 +74,19 @@ class TensorSpec:
         return math.prod(dim for dim in self.shape if dim != -1) * self.dtype.itemsize
 
     def __str__(self) -> str:
+        if self.any_rank:
+            return f"{self.datatype} of any shape"
         return f"{self.datatype}[{','.join('?' if d == -1 else str(d) for d in self.shape)}]"
 
     def to_dict(self) -> dict[str, Any]:
-        """The form for JSON. `batch` is left out when false."""
+        """The form for JSON. `batch` and `any_rank` are left out when false."""
         out: dict[str, Any] = {
             "name": self.name,
             "datatype": self.datatype,
             "shape": list(self.shape),
         }
-        return {**out, "batch": True} if self.batch else out
+        flags = {"batch": self.batch, "any_rank": self.any_rank}
+        return out | {flag: True for flag, is_set in flags.items() if is_set}
 
     @classmethod
     def from_dict(cls, raw: object) -> TensorSpec:
@@ -99,10 +105,13 @@ class TensorSpec:
             isinstance(dim, int) and not isinstance(dim, bool) and dim >= -1 for dim in shape
         ):
             raise ManifestError(f"tensor {name!r}: shape must be integers, -1 for dynamic")
+        any_rank = raw.get("any_rank", False)
+        if not isinstance(any_rank, bool) or (any_rank and shape):
+            raise ManifestError(f"tensor {name!r}: any_rank must be a boolean, without a shape")
         batch = raw.get("batch", False)
-        if not isinstance(batch, bool) or (batch and not shape):
+        if not isinstance(batch, bool) or (batch and not shape and not any_rank):
             raise ManifestError(f"tensor {name!r}: batch must be a boolean, and needs an axis 0")
-        return cls(name, datatype, tuple(shape), batch)
+        return cls(name, datatype, tuple(shape), batch, any_rank)
 
 
 def spec_of(name: str, array: np.ndarray) -> TensorSpec:

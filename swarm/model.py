@@ -27,11 +27,13 @@ LARGE = 16 * 1024  # bytes of a message: 7 ms at 20 Mbit/s
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A tensor's name, datatype and shape; -1 stands for any size."""
+    """A tensor's name, datatype and shape; -1 stands for any size. any_rank: it may have any number
+    of axes; the shape is empty then."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    any_rank: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -179,7 +181,7 @@ def check_tensors(
                 f"not {array.dtype}"
             )
         shape = array.shape
-        if shape != spec.shape and not _fits(spec.shape, shape):
+        if shape != spec.shape and not _fits(spec, shape):
             raise InvalidArgument(
                 f"input {spec.name!r} must have shape {_shape(spec.shape)}, not {_shape(shape)}"
             )
@@ -187,9 +189,10 @@ def check_tensors(
             raise InvalidArgument(f"input {spec.name!r} is empty: shape {_shape(shape)}")
 
 
-def _fits(wanted: tuple[int, ...], got: tuple[int, ...]) -> bool:
-    return len(wanted) == len(got) and all(
-        want in (-1, have) for want, have in zip(wanted, got, strict=True)
+def _fits(spec: Spec, got: tuple[int, ...]) -> bool:
+    return spec.any_rank or (
+        len(spec.shape) == len(got)
+        and all(want in (-1, have) for want, have in zip(spec.shape, got, strict=True))
     )
 
 
@@ -212,7 +215,12 @@ def _stage(doc: dict[str, Any]) -> Stage:
 
 
 def _specs(docs: list[dict[str, Any]]) -> tuple[Spec, ...]:
-    specs = tuple(Spec(str(d["name"]), str(d["datatype"]), tuple(d["shape"])) for d in docs)
+    specs = tuple(
+        Spec(
+            str(d["name"]), str(d["datatype"]), tuple(d["shape"]), d.get("any_rank", False) is True
+        )
+        for d in docs
+    )
     for spec in specs:
         if spec.datatype not in DTYPES:
             raise ValueError(f"tensor {spec.name!r} has datatype {spec.datatype}")

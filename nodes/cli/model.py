@@ -145,7 +145,9 @@ def show(manifest: Manifest, as_json: bool) -> None:
             "layers": [shard.start, shard.end],
             "compute_ms": round(shard.compute_ms, 4),
             "weights_bytes": shard.bytes,
-            "receives": {s.name: [s.datatype, list(s.shape)] for s in shard.receives},
+            "receives": {
+                s.name: [s.datatype, None if s.any_rank else list(s.shape)] for s in shard.receives
+            },
             "receives_bytes": sum(s.nbytes for s in shard.receives),
         }
         for shard in manifest.shards
@@ -171,7 +173,10 @@ def show(manifest: Manifest, as_json: bool) -> None:
     for heading in ("stage", "layers", "compute ms", "shard KB", "receives", "KB"):
         table.add_column(heading, justify="left" if heading == "receives" else "right")
     for row in rows:
-        tensors = ", ".join(f"{n} {d[0]}{d[1]}" for n, d in row["receives"].items())
+        tensors = ", ".join(
+            f"{name} {datatype}{' of any shape' if shape is None else shape}"
+            for name, (datatype, shape) in row["receives"].items()
+        )
         table.add_row(
             "edge (0)" if row["stage"] == 0 else str(row["stage"]),
             "[{}, {})".format(*row["layers"]).replace("[", r"\["),

@@ -39,7 +39,9 @@ class UpGateway:
 
     def lines(self, local: LocalMesh, manifest: Manifest) -> Lines:
         """That ask a model which the mesh serves."""
-        inputs = [Spec(spec.name, spec.datatype, spec.shape) for spec in manifest.inputs]
+        inputs = [
+            Spec(spec.name, spec.datatype, spec.shape, spec.any_rank) for spec in manifest.inputs
+        ]
         examples = manifest.extra.get("examples", {})
         return lines_for(manifest.model, inputs, examples, self.door(local, "http"), self.key)
 

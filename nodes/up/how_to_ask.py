@@ -16,6 +16,7 @@ from pathlib import Path
 from nodes.access import NOTHING, Access
 from shards.decoder.texts import TOKENIZER
 from shards.manifest import Manifest
+from shards.specs import TensorSpec
 from swarm.subjects import Subjects
 from swarm.wire.tensors import DTYPES
 
@@ -70,7 +71,7 @@ def how_to_ask(
     """
     uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in environment else ""
     where = f"--nats {shlex.quote(url)}" + ("" if mesh == "default" else f" --mesh {mesh}")
-    shapes = {spec.name: _shape(manifest, spec.name, spec.shape) for spec in manifest.inputs}
+    shapes = {spec.name: _shape(manifest, spec) for spec in manifest.inputs}
     arrays = ", ".join(
         f'{json.dumps(spec.name)}: numpy.zeros({shapes[spec.name]}, "{DTYPES[spec.datatype]}")'
         for spec in manifest.inputs
@@ -121,9 +122,9 @@ def how_to_ask(
     )
 
 
-def _shape(manifest: Manifest, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _shape(manifest: Manifest, spec: TensorSpec) -> tuple[int, ...]:
     """A shape that the model takes: free dimensions are as they were when the model was split."""
-    example = manifest.extra.get("examples", {}).get(name)
-    if isinstance(example, list) and len(example) == len(shape):
+    example = manifest.extra.get("examples", {}).get(spec.name)
+    if isinstance(example, list) and (spec.any_rank or len(example) == len(spec.shape)):
         return tuple(int(size) for size in example)
-    return tuple(max(1, size) for size in shape)
+    return tuple(max(1, size) for size in spec.shape)

@@ -65,7 +65,7 @@ def follow(graph: Graph, types: Mapping[str, TensorType]) -> Followed:
     counts = {types[name].shape[0] for name in graph.inputs if types[name].shape}
     for name in graph.inputs:
         shape = types[name].shape
-        no = _no_rows(name, shape, counts)
+        no = _no_rows(types[name], counts)
         why = why or no
         values[name] = (
             Value(None, mixed=no) if no else Value((ROWS, *_sizes(name, shape)[1:]), Rows(0))
@@ -183,11 +183,12 @@ def _sizes(name: str, shape: tuple[int | str | None, ...]) -> Dims:
     )
 
 
-def _no_rows(
-    name: str, shape: tuple[int | str | None, ...], counts: Container[int | str | None]
-) -> str:
+def _no_rows(kind: TensorType, counts: Container[int | str | None]) -> str:
     """Why an input has no rows along axis 0, "" where it has. `counts` are all inputs' sizes of
     axis 0."""
+    name, shape = kind.name, kind.shape
+    if kind.any_rank:
+        return f"nothing tells how many axes input {name!r} has, and a batch needs an axis 0"
     if not shape:
         return f"input {name!r} has no axes, and a batch needs an axis 0"
     if isinstance(shape[0], int):

@@ -88,6 +88,9 @@ def _request(
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise DeviceError(f"option {unknown[0]!r} of tensorrt: it takes {', '.join(OPTIONS)}")
+    free = next((spec.name for spec in inputs if spec.any_rank), None)
+    if free is not None:
+        raise DeviceError(f"input {free!r} may have any number of axes, and an engine needs one")
     precision = options.get("precision", "fp32")
     if precision not in PRECISIONS:
         raise DeviceError(f"precision {precision!r}: it is {', '.join(PRECISIONS)}")

@@ -148,7 +148,7 @@ class StageRuntime:
 
 
 def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, np.ndarray]) -> None:
-    """Check names, datatypes and shapes; a dimension of -1 takes any size.
+    """Check names, datatypes and shapes; a dimension of -1 takes any size, `any_rank` any shape.
 
     All inputs with a batch axis must have equally many rows. Raises InputError for the first
     tensor that does not fit.
@@ -161,9 +161,11 @@ def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, np.ndarray]) ->
         if not isinstance(array, np.ndarray):
             raise InputError(spec.name, str(spec), type(array).__name__)
         shape = array.shape
-        if array.dtype != spec.dtype or (shape != spec.shape and not _fits(spec.shape, shape)):
+        if array.dtype != spec.dtype or (shape != spec.shape and not _fits(spec, shape)):
             raise InputError(spec.name, str(spec), _describe(array))
         if spec.batch:
+            if not shape:  # where any rank fits
+                raise InputError(spec.name, "an axis 0 with the rows of a batch", _describe(array))
             if rows not in (-1, shape[0]):
                 raise InputError(spec.name, f"a batch of {rows}", f"a batch of {shape[0]}")
             rows = shape[0]
@@ -173,9 +175,10 @@ def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, np.ndarray]) ->
         raise InputError(unknown, f"only {', '.join(names)}", "an unknown tensor")
 
 
-def _fits(wanted: tuple[int, ...], got: tuple[int, ...]) -> bool:
-    return len(wanted) == len(got) and all(
-        want in (-1, have) for want, have in zip(wanted, got, strict=True)
+def _fits(spec: TensorSpec, got: tuple[int, ...]) -> bool:
+    return spec.any_rank or (
+        len(spec.shape) == len(got)
+        and all(want in (-1, have) for want, have in zip(spec.shape, got, strict=True))
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from shards.graph.layer_range import LayerRange
 from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import make_session
 from shards.runtimes.synthetic import random_feeds, worst_deviation
+from shards.specs import TensorSpec
 from shards.split.profile import Tensors, run_chain
 
 # Sizes to try for dynamic dimensions other than the batch: those of sequences, then of pictures.
@@ -37,17 +38,16 @@ def find_example(
     """Inputs that the model runs on, and an empty reason; or None and the reason.
 
     Without a `given` example the values are seeded (see `random_feeds`), and a model with dynamic
-    dimensions is tried with several sizes. A model that is too large to be loaded whole (`None`)
+    dimensions is tried with several sizes, and one that does not tell how many axes an input has
+    with several numbers of axes. A model that is too large to be loaded whole (`None`)
     gets the first size untried. Raises ModelError when a `given` example fails.
     """
     specs = [kind.spec() for kind in inputs]
-    dynamic = any(-1 in spec.shape[1:] for spec in specs)
-    sizes = _DYNAMIC_SIZES if dynamic else (1,)
     if whole is None:
-        return dict(given) if given else random_feeds(specs, dynamic=sizes[0]), ""
+        return dict(given) if given else next(_tried(specs)), ""
     session = make_session(whole, level="basic")
     reason = ""
-    for feeds in [dict(given)] if given else (random_feeds(specs, dynamic=n) for n in sizes):
+    for feeds in [dict(given)] if given else _tried(specs):
         try:
             session.run(None, feeds)
         except Exception as error:  # pybind raises a dozen unrelated types here
@@ -57,6 +57,16 @@ def find_example(
     if given:
         raise ModelError(f"the model does not run on the example: {reason}")
     return None, reason
+
+
+def _tried(specs: Sequence[TensorSpec]) -> Iterator[dict[str, np.ndarray]]:
+    """Seeded inputs, one set for each choice of the sizes that the specifications leave open."""
+    free = [spec.name for spec in specs if spec.any_rank]
+    is_dynamic = bool(free) or any(-1 in spec.shape[1:] for spec in specs)
+    for n in _DYNAMIC_SIZES if is_dynamic else (1,):
+        # The shapes of rows, pictures, sequences, a list and one number.
+        for shape in ((1, n), (1, 3, n, n), (1, n, n), (n,), ()) if free else ((),):
+            yield random_feeds(specs, dict.fromkeys(free, shape), dynamic=n)
 
 
 def check_split(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
 from shards.graph.layer_range import LayerRange, extract, layer_range
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
-from shards.graph.tensor_types import TensorType, infer_types
+from shards.graph.tensor_types import TensorType, infer_sizes, infer_types
 from shards.manifest import LighterModel, Manifest, Shard, check_token, sha256
 from shards.runtimes.ort import make_session
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
@@ -142,7 +142,7 @@ def split(
     feeds, reason = find_example(whole, [types[n] for n in graph.inputs], example)
     sizes = types
     if feeds is not None:
-        sizes = infer_types(graph, {key: array.shape for key, array in feeds.items()})
+        sizes = infer_sizes(graph, types, {key: array.shape for key, array in feeds.items()})
     whole_rows = None if followed.why else lambda name: not followed.crosses(name)
     found = plan_cuts(graph, types, options, sizes=sizes, feeds=feeds, whole_rows=whole_rows)
     parts = [(part, extract(graph, part, types)) for part in _layer_ranges(graph, found)]
@@ -166,7 +166,11 @@ def split(
         uncut = layer_range(graph, 0, len(graph), first=True, last=True)
         [whole_ms] = run_chain([(uncut, whole)], [feeds], budget_s=1.0).times_ms
     notes = (*task_notes, *found.notes, *report.notes)
-    specs = _specs(types, parts, report, batch=batching.by != "")
+    specs = {
+        name: types[name].spec(batch=batching.by != "")
+        for part, _ in parts
+        for name in (*part.receives, *part.sends)
+    }
     staged = list(enumerate(parts, start=0 if found.edge is not None else 1))
     shards = tuple(
         _shard(stage, part, data, specs, took)
@@ -257,24 +261,6 @@ def _shard(
         sends=named(part.sends),
         compute_ms=round(compute_ms, 4),
     )
-
-
-def _specs(
-    types: Mapping[str, TensorType],
-    parts: Sequence[tuple[LayerRange, bytes | None]],
-    report: CheckReport,
-    *,
-    batch: bool,
-) -> dict[str, TensorSpec]:
-    """Specifications of all tensors that cross, by name. Unknown ranks are those that were seen."""
-    specs: dict[str, TensorSpec] = {}
-    for part, _ in parts:
-        for name in (*part.receives, *part.sends):
-            kind, shape = types[name], report.shapes.get(name)
-            if shape is not None and not kind.shape and shape:
-                kind = replace(kind, shape=(None,) * len(shape))
-            specs[name] = kind.spec(batch=batch)
-    return specs
 
 
 def _check_crossing(graph: Graph, types: Mapping[str, TensorType]) -> None:

@@ -137,3 +137,13 @@ def test_right_inputs_pass() -> None:
     for rows in (1, 5):
         info().check({"x": np.zeros((rows, 8), F)})
     check_tensors((), {}, "a stage")
+
+
+def test_a_tensor_of_any_rank_takes_each_shape_and_is_marked_as_such() -> None:
+    free = info(inputs=[tensor(shape=()) | {"any_rank": True}])
+    for shape in ((), (4,), (1, 3, 5, 5)):
+        free.check({"x": np.zeros(shape, np.float32)})
+    with pytest.raises(InvalidArgument, match="must be FP32"):
+        free.check({"x": np.zeros(4, np.int64)})
+    with pytest.raises(InvalidArgument, match=r"must have shape \[\], not \[4\]"):
+        info(inputs=[tensor(shape=())]).check({"x": np.zeros(4, np.float32)})

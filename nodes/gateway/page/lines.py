@@ -94,7 +94,7 @@ def completion_lines(model: str, url: str, key: str = "") -> Lines:
 
 def shape_of(spec: Spec, example: Any) -> tuple[int, ...]:
     """A shape that the model takes: free dimensions as in the example, else 1."""
-    if isinstance(example, list) and len(example) == len(spec.shape):
+    if isinstance(example, list) and (spec.any_rank or len(example) == len(spec.shape)):
         return tuple(int(size) for size in example)
     return tuple(max(1, size) for size in spec.shape)
 
