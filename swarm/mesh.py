@@ -12,6 +12,7 @@ import numpy as np
 from swarm.errors import (
     DeadlineExceeded,
     InvalidArgument,
+    NotFound,
     PermissionDenied,
     Status,
     SwarmError,
@@ -56,6 +57,9 @@ CONNECT_TIMEOUT = 5.0  # seconds
 TEACH_TIMEOUT = 60.0  # seconds
 MOST_OF_ID = 100  # characters of an id that a caller gives
 TEND_EVERY = 5 * BEAT  # seconds
+# Seconds within which nodes say that they hold a model which the registry does not have; between
+# two looks at what they have said.
+HEARD_WITHIN, LOOK_AGAIN = 0.5, 0.02
 
 KnownPeers = Callable[[ModelInfo, int], Iterable[StagePeer]]
 
@@ -328,6 +332,8 @@ class Mesh:
             self._by_service.denied(model)
             remaining = deadline - asyncio.get_running_loop().time()
             return await self._by_service.ask(model, request, remaining)
+        except NotFound as error:
+            return refused(request.id, model, await self._unknown(model, error, deadline))
         except (SwarmError, TimeoutError) as error:
             return refused(request.id, model, error)
         if info.edge is not None:
@@ -362,6 +368,21 @@ class Mesh:
                     self.link, model, self.agent, request.session, request.id, deadline
                 )
         return info
+
+    async def _unknown(self, model: str, error: NotFound, deadline: float) -> SwarmError:
+        """The error for a model that the registry does not have: another one where nodes hold it,
+        since the server has lost its store then."""
+        loop, name = asyncio.get_running_loop(), model.partition("@")[0]
+        until = min(deadline, loop.time() + HEARD_WITHIN)
+        self.statuses.wanted()
+        while not self.statuses.holds(name):
+            if loop.time() >= until:
+                return error
+            await asyncio.sleep(LOOK_AGAIN)
+        return Unavailable(
+            f"nodes hold {name!r}, and the server's store of models has lost it, as `swarm status` "
+            "shows: an operator pushes it again, `swarm model push DIR`"
+        )
 
     def _delivery_mode(self, delivery: str) -> str:
         mode = DELIVERY_MODES.get(delivery)

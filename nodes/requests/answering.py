@@ -30,6 +30,7 @@ from swarm.errors import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    NotFound,
     Status,
     SwarmError,
     Unavailable,
@@ -222,7 +223,8 @@ class InferAnswerer:
                 return await self._mesh.catalog.version_for(
                     model, request.agent, request.session, request.id
                 )
-        except (Unavailable, TimeoutError):
+        except (NotFound, Unavailable, TimeoutError):
+            # The link to the registry is cut, or its server has lost its store.
             if version := self._served(model):
                 return version
             raise

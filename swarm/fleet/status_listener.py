@@ -116,6 +116,16 @@ class StatusListener:
         silent = now - max(heard.at, self._since) >= heard.holds
         return now - heard.at < REMEMBER_FOR and not (self._sid and silent)
 
+    def holds(self, model: str) -> bool:
+        """Whether a node that is known has a stage of any version of the model."""
+        now = self._clock()
+        return any(
+            served == model
+            for heard in self._nodes.values()
+            if self._is_known(heard, now)
+            for served, _, _ in heard.serves
+        )
+
     def flaw(self, model: str, version: str) -> str:
         """What a node says is wrong at the server with what this version needs there; "" where
         none says so, or nobody listens."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
 import pytest
 from fake_stage import INFO, Desk, FakeStage, Message, answer_at_once, is_fast
+from real_server import Links
+from statuses import a_status
 
 import swarm
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import InvalidArgument
+from swarm.subjects import Subjects
 from swarm.wire.messages import Features
 
 pytestmark = pytest.mark.integration
@@ -74,3 +78,24 @@ async def test_an_id_that_a_caller_gives_comes_back_and_nobody_can_guess_the_one
     assert plain.id == seen[2]
     assert len(set(seen)) == 3
     assert all(re.fullmatch("order-17-[0-9A-Z]{26}", id_) for id_ in seen[:2])
+
+
+async def test_a_model_that_nodes_hold_and_the_store_has_lost_is_unavailable_and_not_unknown(
+    server: EmbeddedServer, links: Links
+) -> None:
+    """A server that lost its disk, while the nodes of a model live."""
+    node = await links.connect(server.url)
+    subjects = Subjects("test")
+
+    def say(_: object) -> None:
+        document = json.dumps(a_status("shard-1-a", mesh="test")).encode()
+        node.publish(subjects.status("shard-1-a"), document)
+
+    node.subscribe(subjects.status_request, say)
+    await node.flush()
+    x = {"image": np.ones((1, 1, 8, 8), np.float32)}
+    async with swarm.connect(server.url, "test") as mesh:
+        with pytest.raises(swarm.Unavailable, match="swarm model push"):
+            await mesh.infer("digits", x, 10.0)
+        with pytest.raises(swarm.NotFound, match="swarm model list"):
+            await mesh.infer("absent", x, 10.0)
