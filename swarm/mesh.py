@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
@@ -20,6 +21,7 @@ from swarm.errors import (
     error_for,
 )
 from swarm.fleet.advertised import StagePeer
+from swarm.fleet.observed import Observed
 from swarm.fleet.placement import Served
 from swarm.fleet.status_listener import StatusListener
 from swarm.ids import ulid
@@ -126,6 +128,9 @@ class Mesh:
         self._by_service = ServiceRequester(
             self.link, self.subjects, self.requester.seen, self.agent
         )
+        self._observed = Observed(time.monotonic)
+        user = options.connects_as
+        self._client = f"{user}-{self.rollouts.name}" if user else self.rollouts.name
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Mesh:
@@ -191,6 +196,8 @@ class Mesh:
             await beat(TEND_EVERY)
             self.requester.tend()
             self._links.tend()
+            if self._observed.is_due:
+                self._tell_observed()
             if self._known_peers is None:
                 # Without the short cuts of one host, messages are no reason to listen.
                 self.statuses.tend(self.requester.sent if self.lender.host else 0)
@@ -199,10 +206,20 @@ class Mesh:
 
     async def close(self) -> None:
         """Free what this client holds, and disconnect."""
+        if not self._observed.is_empty:
+            self._tell_observed()
         self.shadows.close()
         self.rollouts.close()
         self.requester.close()
         await self._links.close()
+
+    def _tell_observed(self) -> None:
+        """Tell what became of this client's requests, to whoever counts; without a connection, at
+        the next one."""
+        subject = self.subjects.observed(self._client)
+        if self.link.connected and self.link.grants.may_publish(subject):
+            self.link.publish(subject, self._observed.report(self._client))
+            self._observed.told()
 
     async def model(self, model: str) -> ModelInfo:
         """The model version that serves this client: `NAME`, or `NAME@VERSION`. Raises `NotFound`,
@@ -299,6 +316,7 @@ class Mesh:
                 traceparent=header if trace is None else trace.traceparent,
             )
             result = await self._ask(model, request, budget, delivery, hedge)
+            self._observed.note(model.partition("@")[0], str(result.status))
             result.id = request_id or result.id
         except BaseException as error:
             if trace is not None:

@@ -183,6 +183,14 @@ class Subjects:
     def status_all(self) -> str:
         return f"{self.root}.status.>"
 
+    def observed(self, client: str) -> str:
+        """What became of a client's requests, as it sees them."""
+        return f"{self.root}.observed.{self._named(client)}"
+
+    @property
+    def observed_all(self) -> str:
+        return f"{self.root}.observed.>"
+
     @property
     def server(self) -> str:
         """What the supervisor of an embedded server says of it."""

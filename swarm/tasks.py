@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 log = logging.getLogger("swarm")
@@ -13,3 +15,15 @@ def told(task: asyncio.Task[Any]) -> None:
     """A callback of a task that is done: logs the error that ended it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("%s has ended by a defect", task.get_name(), exc_info=error)
+
+
+@asynccontextmanager
+async def owned(work: Coroutine[Any, Any, None], name: str = "") -> AsyncIterator[None]:
+    """Some work that goes on inside the block, and ends with it."""
+    task = asyncio.create_task(work, name=name or None)
+    task.add_done_callback(told)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -14,8 +14,11 @@ from nodes.event_loop import stop_on_signals
 from nodes.health.endpoint import endpoint
 from nodes.place import Place
 from swarm.errors import InvalidArgument
+from swarm.fleet.observed import ObservedTotals
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
+from swarm.models.serving_versions import ServingVersions
+from swarm.tasks import owned
 
 
 async def run_exporter(port: str, most_nodes: int, target: Target) -> None:
@@ -23,15 +26,29 @@ async def run_exporter(port: str, most_nodes: int, target: Target) -> None:
     async with client_of(target) as client:
         try:
             from nodes.watch.metrics.endpoint import figures
+            from nodes.watch.metrics.families import Families
             from nodes.watch.metrics.fleet import of_fleet
         except ModuleNotFoundError as error:
             raise InvalidArgument(f"{error}: pip install 'swarm-mesh[metrics]'") from None
         where = Place.of(port)
         stop = stop_on_signals()
-        picture = FleetPicture(most_nodes=most_nodes)
-        async with FleetWatch(client.link, client.subjects, picture, events=0):
-            pages = figures(lambda: of_fleet(picture, client.link.connected, time.monotonic()))
-            with endpoint(where, pages) as bound:
+        picture, observed = FleetPicture(most_nodes=most_nodes), ObservedTotals()
+        link, subjects = client.link, client.subjects
+        serving = ServingVersions(link, subjects, client.registry, picture)
+        async with FleetWatch(link, subjects, picture, events=0) as watch, owned(serving.run()):
+            if link.grants.may_subscribe(subjects.observed_all):
+                link.subscribe(
+                    subjects.observed_all, lambda told: observed.take(told.data, time.monotonic())
+                )
+
+            def collect() -> Families:
+                stages, servers = serving.stages, watch.servers.values()
+                for model, _ in stages:
+                    observed.expect(model)
+                now = time.monotonic()
+                return of_fleet(picture, link.connected, now, stages, servers, observed)
+
+            with endpoint(where, figures(collect)) as bound:
                 url = f"http://{where.at(bound)}/metrics"
                 if target.json:
                     print_json({"event": "ready", "url": url})

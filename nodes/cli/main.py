@@ -185,11 +185,16 @@ def teach(model: Model, options: TeachOptions) -> Ran:
     return run_teach(model, options)
 
 
-def status(target: Target) -> Ran:
-    """Show every node once: state, requests, latencies, memory. Exits with 1 if none answers."""
+def status(
+    target: Target,
+    any_node: bool = seldom(False, "Exit with 0 as soon as any node answers, whatever lacks."),
+) -> Ran:
+    """Show every node once: state, requests, latencies, memory.
+
+    Exits with 1 if none answers, with 3 if a stage of a model that serves has no ready node."""
     from nodes.cli.status import run_status
 
-    return run_status(target)
+    return run_status(target, any_node=any_node)
 
 
 def top(

@@ -17,12 +17,15 @@ from nodes.console import out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.watch.fields import one_line
 from nodes.watch.status_table import node_view, status_table
+from swarm.fleet.coverage import covered, lacking
 from swarm.fleet.picture import FleetNode, FleetPicture
 from swarm.fleet.service import FleetWatch
 from swarm.flow.objective import Objective
 from swarm.link.greetings import old_servers
+from swarm.models.serving_versions import ServingVersions
 
 NO_DOCUMENT = (ValueError, TypeError, ArithmeticError, RecursionError)  # of a foreign message
+LACKS = 3  # the exit code where a stage of a model that serves has no ready node
 LAST_NOTES = 4  # events of the server that are shown
 NOTE_LISTS = ("lost", "kept", "restored")  # of an event of the server
 
@@ -105,13 +108,18 @@ def _is_server(server: dict[str, Any]) -> bool:
     return False
 
 
-async def run_status(target: Target) -> int:
-    """`swarm status`; returns its exit code, 1 where no node answers."""
+async def run_status(target: Target, any_node: bool = False) -> int:
+    """`swarm status`; returns its exit code: 1 where no node answers, 3 where a stage of a model
+    that serves has no ready node, unless `any_node` is enough."""
     async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             await watch.hear_all()
+            serving = ServingVersions(client.link, client.subjects, client.registry, watch.picture)
+            await serving.read()
             now = time.monotonic()
             nodes = [document(node, now) for node in watch.picture.nodes.values()]
+            covers = covered(serving.stages, watch.picture.nodes.values(), now)
+            lack = [cover.line for cover in lacking(covers)]
         servers = [server for server in watch.servers.values() if _is_server(server)]
         # A server alone would not have admitted this client.
         found = await old_servers(client.link) if client.link.home.cluster else []
@@ -119,6 +127,7 @@ async def run_status(target: Target) -> int:
         if target.json:
             doc: dict[str, Any] = {"mesh": target.mesh, "nodes": nodes}
             doc |= {"servers_too_old": old} if old else {}
+            doc |= {"lacks": lack} if lack else {}
             # "server" alone for readers that know of one
             print_json(doc | ({"server": servers[0], "servers": servers} if servers else {}))
         elif nodes:
@@ -137,9 +146,12 @@ async def run_status(target: Target) -> int:
                 f"no node speaks in mesh {target.mesh!r}: swarm up, or swarm-node --role shard-1 …"
             )
         if not target.json:
-            for line in old:
+            told_last = [*old, *(f"LACKS: {line}" for line in lack)]
+            for line in told_last:
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
-        return 0 if nodes else 1
+        if not nodes:
+            return 1
+        return LACKS if lack and not any_node else 0
 
 
 def live_table(fleet: FleetPicture) -> Table:

@@ -17,6 +17,7 @@ from nodes.config import AUTO, NodeConfig
 from nodes.connection.checkpoint import Checkpoint
 from nodes.connection.connection import Connection
 from nodes.duties.duties import Duties
+from nodes.life.condition import NodeCondition
 from nodes.life.own_entry import OwnEntry
 from nodes.life.reconciler import Reconciler
 from nodes.life.status import StatusPublisher
@@ -80,7 +81,8 @@ class Node:
         inbox = "" if self.audit is None else self.audit.gossip
         self._entry = OwnEntry(connection, self._versions.pulling, inbox)
         self._duties = Duties(connection, self._versions, self._entry.take, auto, self.audit)
-        more = [more_status, self._duties.status, self._requests.status]
+        condition = NodeCondition(connection.mesh.link, self._devices)
+        more = [more_status, self._duties.status, self._requests.status, condition.status]
         if self.audit is not None:
             more.append(self.audit.status)
         self._status = StatusPublisher(connection, self._versions.pulling, more, started, on_change)
@@ -102,6 +104,9 @@ class Node:
         if auto is not None:
             auto.on_change = self._reconciler.look_again
         self.became_ready = self._reconciler.became_ready
+
+    def _devices(self) -> set[str]:
+        return {server.model.device for server in self._versions.servers()}
 
     def status(self) -> dict[str, Any]:
         """The status document as of now."""

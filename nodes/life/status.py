@@ -199,6 +199,7 @@ def _stage_document(server: StageServer, now: float) -> dict[str, Any]:
         "version": server.info.version,
         "weights": server.model.weights_version,
         "device": server.model.device,
+        "wanted_device": server.model.wanted_device,
         "in_hand": server.queued,
         "waiting": server.waiting,
         "counters": server.stats.counters.as_doc(),

@@ -74,6 +74,8 @@ class DeviceChain:
         self._ways = [way for way in ways if not way.is_slow]
         self._runtime, self._at = self._first(0)
         self.device = self._ways[self._at].device
+        # The best device that was to be used by now: where `device` is another one, it has failed.
+        self.wanted = self._ways[0].device
         self.inputs: tuple[TensorSpec, ...] = self._runtime.inputs
         self.outputs: tuple[TensorSpec, ...] = self._runtime.outputs
         self._builder: threading.Thread | None = None
@@ -172,6 +174,7 @@ class DeviceChain:
             runtime.warm()
         except (ModelError, RunError) as error:
             if not self._stop.is_set():
+                self.wanted = way.device
                 self._tell(DeviceChange(self.device, f"{way.device} is not used: {error}"))
             return
         with self._lock:
@@ -179,6 +182,7 @@ class DeviceChain:
                 # The device that served until now stands behind the new one.
                 self._spare, self._spare_at = self._runtime, self._at
                 self._runtime, self.device = runtime, way.device
+                self.wanted = way.device
                 taken = True
             else:
                 taken = False

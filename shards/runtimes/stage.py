@@ -51,6 +51,11 @@ class StageRuntime:
         """Where the stage computes at the moment, as `shards.runtimes.device` names it."""
         return getattr(self.runtime, "device", "cpu")
 
+    @property
+    def wanted_device(self) -> str:
+        """Where it was to compute by now: another device than `device` where that one failed."""
+        return getattr(self.runtime, "wanted", self.device)
+
     def numbered(self, weights_version: int) -> StageRuntime:
         """This stage on the same session, as another weight version."""
         return StageRuntime(

@@ -161,6 +161,7 @@ STAGE_FIELDS: dict[str, Reader] = {
     "compute_s": HISTOGRAM,
     "batch_sizes": rows(COUNT),
     "device": text,
+    "wanted_device": text,
 }
 REQUESTS = form(
     {
@@ -327,6 +328,11 @@ STATUS_FIELDS: dict[str, Reader] = {
     "codecs": rows(text),
     "link_rate": COUNT,
     "link": form({"round_trip_us": COUNT, "down": COUNT, "up": COUNT}),
+    "connection": form(
+        {"round_trip_us": COUNT, "sent": COUNT, "resent": COUNT, "connections": COUNT}
+    ),
+    "expires": table(COUNT),
+    "gpus": rows(form({"gpu": COUNT, "load": SHARE, "used": COUNT, "total": COUNT}, ("gpu",))),
     "sites": anything,
     "gateway": form({"doors": table(DOOR), "refused": COUNT}),
 }

@@ -367,6 +367,12 @@ class Registry:
             raise _busy(model)
         return previous
 
+    async def named(self) -> list[str]:
+        """The models that have a desired state, sorted. Raises `PermissionDenied` for a user who
+        may not list keys."""
+        keys = await jetstream.kv_keys(self._link, self._bucket, "serve")
+        return [key.removeprefix("serve.") for key in keys]
+
     async def models(self) -> list[tuple[str, str]]:
         """The model and version of each manifest that was pushed, sorted."""
         found = []

@@ -25,6 +25,8 @@ from swarm.errors import Status
 from swarm.flow.latency import BUCKETS_S
 
 MOST_STAGES, MOST_BREAKERS, MOST_SLOS, MOST_CAMERAS = 32, 32, 32, 64  # of one node that are told
+MOST_FLAWS, MOST_GPUS = 32, 16
+EXPIRIES = ("credentials", "certificate", "server")
 STATES = ("waiting", "loading", "ready", "draining", "left", "failed", "dead", "silent", "suspect")
 STATUSES = frozenset(map(str, Status))
 GOSSIP_EVENTS = ("joined", "left", "suspected", "refuted", "died", "returned", "duplicate")
@@ -32,6 +34,7 @@ TOLD_EVENTS = (
     *GOSSIP_EVENTS,
     "took-over", "gave-back", "rejected", "routing", "watchdog", "learning", "audit", "slo",
     "rolled-out", "rolled-back", "planned", "proposed", "clock-stepped",
+    "device", "flaw", "mended",
 )  # fmt: skip
 OUTCOMES = ("served", "failed", "expired", "refused", "cancelled", "dead_lettered", "redelivered")
 PLACED, MOST_PLACED = ("edge", "split", "core"), 8
@@ -47,6 +50,7 @@ OTHER = "other"
 
 PEER_STATES = ("alive", "suspect", "dead", "left")
 INFO = ("host", "software", "model", "version")
+FLAW = ("stream", "title", "of", "mend")
 NODE = ("node", "role")
 STAGE = (*NODE, "model", "version", "stage")
 
@@ -181,6 +185,43 @@ class Families:
             self.gauge("swarm_wanted_replicas", about, STAGE, where, row.get("replicas"))
         for slo in rows(status.get("slo"))[:MOST_SLOS]:
             self._slo(at, slo)
+        for flaw in rows(status.get("flaws"))[:MOST_FLAWS]:
+            named = tuple(_text(flaw.get(name)) for name in FLAW)
+            about = "1 while something that the mesh keeps at its server is not as it has to be."
+            self.gauge("swarm_flaw", about, (*NODE, *FLAW), (*at, *named), 1)
+        self._connection(at, part(status, "connection"))
+        for what, moment in _known(part(status, "expires"), EXPIRIES):
+            about = "When what admits the node ends, in seconds since 1970."
+            self.gauge(
+                "swarm_expiry_timestamp_seconds", about, (*NODE, "what"), (*at, what), moment
+            )
+        if rollout := part(status, "rollout"):
+            self._rollout(at, rollout)
+        for gpu in rows(status.get("gpus"))[:MOST_GPUS]:
+            self.figures(GPU_FIGURES, (*NODE, "gpu"), (*at, _text(gpu.get("gpu"))), gpu)
+
+    def _connection(self, at: tuple[str, ...], connection: Fields) -> None:
+        microseconds = connection.get("round_trip_us")
+        about = "Round trip to the server, as the kernel measures it."
+        seconds = None if microseconds is None else microseconds / 1e6
+        self.gauge("swarm_connection_round_trip_seconds", about, NODE, at, seconds)
+        sent, resent = connection.get("sent"), connection.get("resent")
+        if sent is not None and resent is not None:
+            about = "Share of the connection's segments that had to be sent again."
+            loss = min(1.0, resent / sent) if sent else 0.0
+            self.gauge("swarm_connection_loss_ratio", about, NODE, at, loss)
+        self.figures(CONNECTION_FIGURES, NODE, at, connection)
+
+    def _rollout(self, of: tuple[str, ...], rollout: Fields) -> None:
+        at = (*of, *(_text(rollout.get(name)) for name in ("model", "version")))
+        labels = (*NODE, "model", "version")
+        about = "Share of the traffic that a version under rollout gets, as the node sees it."
+        share = rollout.get("share")
+        ratio = None if share is None else share / 100
+        self.gauge("swarm_rollout_share_ratio", about, labels, at, ratio)
+        about = "1 where the rollout was ended, and the version before serves again."
+        back = rollout.get("state") == "rolled-back"
+        self.gauge("swarm_rollout_rolled_back", about, labels, at, back)
 
     def _gossip(self, at: tuple[str, ...], gossip: Fields) -> None:
         sizes = [(way, gossip.get(f"{way}_bytes")) for way in ("sent", "received")]
@@ -208,6 +249,12 @@ class Families:
         about = "Results that found the next lane full."
         self.counter("swarm_hop_blocked", about, STAGE, at, counters.get("blocked"))
         self.figures(STAGE_FIGURES, STAGE, at, stage)
+        if device := _text(stage.get("device")):
+            about = "1 at the device that the stage computes on."
+            self.gauge("swarm_stage_device", about, (*STAGE, "device"), (*at, device), 1)
+            wanted = _text(stage.get("wanted_device")) or device
+            about = "1 where the stage computes on another device than it should: that one failed."
+            self.gauge("swarm_stage_device_lost", about, STAGE, at, wanted != device)
 
     def _requests(self, at: tuple[str, ...], requests: Fields) -> None:
         statuses = _known(part(requests, "by_status"), STATUSES)
@@ -309,6 +356,25 @@ PROCESS_FIGURES: tuple[Figure, ...] = (
         "Requests of the last seconds, by the node's own count.",
         "rate",
     ),
+)
+CONNECTION_FIGURES: tuple[Figure, ...] = (
+    (
+        Families.gauge,
+        "swarm_connection_segments",
+        "Segments of TCP that the present connection has sent.",
+        "sent",
+    ),
+    (
+        Families.counter,
+        "swarm_connections",
+        "Connections to a server since the node's start.",
+        "connections",
+    ),
+)
+GPU_FIGURES: tuple[Figure, ...] = (
+    (Families.gauge, "swarm_gpu_load_ratio", "Share of the time in which it computes.", "load"),
+    (Families.gauge, "swarm_gpu_memory_used_bytes", "Of the device, by all processes.", "used"),
+    (Families.gauge, "swarm_gpu_memory_bytes", "Memory of the device.", "total"),
 )
 DOOR_FIGURES: tuple[Figure, ...] = (
     (

@@ -1,8 +1,16 @@
-"""The picture of a fleet as metrics: each node's, and how many nodes are in which state."""
+"""The picture of a fleet as metrics: each node's, how many nodes are in which state, and what
+nobody but an onlooker can tell: which stages have no node, how the servers are, what clients see.
+"""
 
 from __future__ import annotations
 
-from nodes.watch.metrics.families import STATES, Families, NodeStatus
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nodes.watch.fields import part
+from nodes.watch.metrics.families import STATES, STATUSES, Families, NodeStatus
+from swarm.fleet.coverage import StageCover, Version, covered
+from swarm.fleet.observed import ObservedTotals
 from swarm.fleet.picture import FleetPicture
 
 OFFENCES = (
@@ -14,11 +22,24 @@ OFFENCES = (
     "too_many_nodes",
     "too_many_bytes",
 )
+COVERED = ("model", "version", "stage")
+STORES = ("fine", "full", "gone")
+NO_VERSIONS: Mapping[Version, int] = {}
 
 
-def of_fleet(picture: FleetPicture, connected: bool, now: float) -> Families:
-    """connected: whether the exporter hears the mesh. now: seconds, of the picture's clock. A node
-    that left is told of no more: its series end."""
+def of_fleet(
+    picture: FleetPicture,
+    connected: bool,
+    now: float,
+    serving: Mapping[Version, int] = NO_VERSIONS,
+    servers: Iterable[Mapping[str, Any]] = (),
+    observed: ObservedTotals | None = None,
+) -> Families:
+    """connected: whether the exporter hears the mesh. now: seconds, of the picture's clock.
+    serving: the number of stages of each version that requests may go to. servers: the last words
+    of embedded servers. observed: what clients told. A node that left is told of no more: its
+    series end. While nothing is heard nobody knows which stages have a node, and none is told of.
+    """
     families = Families()
     families.gauge(
         "swarm_exporter_connected",
@@ -40,6 +61,13 @@ def of_fleet(picture: FleetPicture, connected: bool, now: float) -> Families:
             (kind,),
             picture.refused.get(kind, 0),
         )
+    if connected:
+        for cover in covered(serving, picture.nodes.values(), now):
+            _stage(families, cover)
+        for server in servers:
+            _server(families, server)
+    if observed is not None:
+        _clients(families, observed)
     for node in picture.nodes.values():
         state = node.state(now)
         if state == "left":
@@ -48,3 +76,42 @@ def of_fleet(picture: FleetPicture, connected: bool, now: float) -> Families:
         silence = now - (node.known if node.heard is None else node.heard)
         families.add(NodeStatus(node.node, status, state, silence, list(node.marks(now))))
     return families
+
+
+def _stage(families: Families, cover: StageCover) -> None:
+    at = (cover.model, cover.version, str(cover.stage))
+    about = "Nodes that are ready for a stage of a version that serves."
+    families.gauge("swarm_stage_ready_nodes", about, COVERED, at, cover.ready)
+    for kind, count in (
+        ("primary", cover.primaries),
+        ("standby", cover.standbys),
+        ("fallback", cover.fallbacks),
+    ):
+        about = "The same, by what the nodes are to the stage."
+        families.gauge("swarm_stage_nodes", about, (*COVERED, "kind"), (*at, kind), count)
+
+
+def _server(families: Families, server: Mapping[str, Any]) -> None:
+    """Of a document that anybody may have written."""
+    url, store = server.get("url"), part(server, "store")
+    at = (str(url)[:200],)
+    up = server.get("state") == "up"
+    families.gauge("swarm_server_up", "1 where an embedded server is up.", ("server",), at, up)
+    about = "1 at the state of an embedded server's store."
+    for state in STORES:
+        is_so = store.get("state") == state
+        families.gauge("swarm_server_store", about, ("server", "state"), (*at, state), is_so)
+    free = store.get("free_bytes")
+    if isinstance(free, int) and free >= 0:
+        about = "Room on the disk of an embedded server's store."
+        families.gauge("swarm_server_store_free_bytes", about, ("server",), at, free)
+
+
+def _clients(families: Families, observed: ObservedTotals) -> None:
+    about = "Answers to clients that use the library, by status, as they see them."
+    for model, counts in sorted(observed.by_model.items()):
+        # From zero on: a counter that begins with failures would have no rate.
+        for status in sorted(STATUSES):
+            at = (model, status)
+            count = counts.get(status, 0)
+            families.counter("swarm_client_requests", about, ("model", "status"), at, count)

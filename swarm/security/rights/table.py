@@ -184,6 +184,16 @@ TABLE = (
         subscribe=NODES | {Role.OPERATOR},
     ),
     Row(
+        "swarm.{mesh}.observed.{user}.*",
+        "what became of a client's requests, as it sees them",
+        publish={Role.REQUESTER},
+    ),
+    Row(
+        "swarm.{mesh}.observed.>",
+        "the same, of all clients",
+        subscribe={Role.DASHBOARD, Role.OPERATOR},
+    ),
+    Row(
         "swarm.{mesh}.server",
         "an embedded server's state, from its supervisor",
         publish={Role.OPERATOR},
@@ -282,6 +292,11 @@ TABLE = (
         publish=NODES | {Role.REQUESTER},
     ),
     Row(
+        f"{_GET}.KV_{_CONFIG}.$KV.{_CONFIG}.models.*.*",
+        "manifests of every model: how many stages have to have a node",
+        publish={Role.DASHBOARD},
+    ),
+    Row(
         f"{_GET}.KV_{_CONFIG}",
         "older revisions of both, where the newest cannot be believed; of any model",
         publish=NODES | {Role.REQUESTER, Role.DASHBOARD},
@@ -327,8 +342,8 @@ TABLE = (
     ),
     Row(
         f"$JS.API.STREAM.INFO.KV_{_CONFIG}",
-        "is the registry there?",
-        publish=NODES | {Role.REQUESTER},
+        "is the registry there, and which models?",
+        publish=NODES | {Role.REQUESTER, Role.DASHBOARD},
     ),
     Row(f"{_GET}.OBJ_{_MODELS}", "model files", publish=NODES),
     Row(f"$JS.API.STREAM.INFO.OBJ_{_MODELS}", "is the object store there?", publish=NODES),

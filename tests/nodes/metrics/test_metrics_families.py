@@ -16,6 +16,7 @@ from nodes.place import Place
 from nodes.watch.metrics.families import MOST_STAGES, Families, NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
 from swarm.errors import InvalidArgument
+from swarm.fleet.observed import MOST_MODELS, Observed, ObservedTotals
 from swarm.fleet.picture import FleetPicture
 from swarm.flow.latency import BUCKETS_S
 from swarm.subjects import Subjects
@@ -65,6 +66,13 @@ MORE = {
         | {"kept_bytes": 0, "counters": {"tokens": 70, "opened": 3, "invented": 1}}
         | {"first_token_s": HISTOGRAM, "between_tokens_s": HISTOGRAM}
     ],
+    "flaws": [
+        {"stream": "L", "title": "the lane", "detail": "gone", "mend": "mend it", "of": "digits@1"}
+    ],
+    "connection": {"round_trip_us": 1500, "sent": 200, "resent": 10, "connections": 2},
+    "expires": {"credentials": 1.9e9, "invented": 1.0},
+    "rollout": {"model": "digits", "version": "2", "share": 25.0, "state": "rolled-back"},
+    "gpus": [{"gpu": 0, "load": 0.5, "used": 1 << 30, "total": 4 << 30}],
     "cameras": [
         {"name": "gate", "state": "running", "frames": 9, "dropped": 4, "torn": 1, "sent": 5}
         | {"decode_ms": 2.0, "reconnects": 3, "age_s": HISTOGRAM}
@@ -80,6 +88,8 @@ def measured(stage: int = 1) -> dict[str, Any]:
         queue_s=HISTOGRAM,
         compute_s=HISTOGRAM,
         batch_sizes=[5, 1, 0, 0, 0, 0, 0, 0],
+        device="cpu",
+        wanted_device="cuda",
     )
 
 
@@ -149,6 +159,31 @@ def test_a_status_becomes_metrics_in_base_units() -> None:
     assert (labels["model"], labels["version"], labels["stage"], depth) == ("digits", "1", "1", 2.0)
 
 
+def test_links_devices_expiries_flaws_and_rollouts_are_told() -> None:
+    found = of(NodeStatus("n1", all_told(), "ready"))
+    node = {"node": "n1", "role": "shard-1"}
+    stage = node | {"model": "digits", "version": "1", "stage": "1"}
+    assert found["swarm_connection_round_trip_seconds"] == [(node, 0.0015)]
+    assert found["swarm_connection_loss_ratio"] == [(node, 0.05)]
+    assert found["swarm_connections_total"] == [(node, 2.0)]
+    assert found["swarm_stage_device"] == [(stage | {"device": "cpu"}, 1.0)]
+    assert found["swarm_stage_device_lost"] == [(stage, 1.0)]
+    assert found["swarm_expiry_timestamp_seconds"] == [(node | {"what": "credentials"}, 1.9e9)]
+    flaw = {"stream": "L", "title": "the lane", "of": "digits@1", "mend": "mend it"}
+    assert found["swarm_flaw"] == [(node | flaw, 1.0)]
+    canary = node | {"model": "digits", "version": "2"}
+    assert found["swarm_rollout_rolled_back"] == [(canary, 1.0)]
+    assert found["swarm_rollout_share_ratio"] == [(canary, 0.25)]
+    assert found["swarm_gpu_load_ratio"] == [(node | {"gpu": "0"}, 0.5)]
+    assert found["swarm_gpu_memory_used_bytes"] == [(node | {"gpu": "0"}, float(1 << 30))]
+
+
+def test_a_stage_on_the_device_that_it_should_have_has_lost_none() -> None:
+    stages = [a_stage(1, device="cuda", wanted_device="cuda"), a_stage(2, device="cpu")]
+    found = of(NodeStatus("n1", a_status("n1", stages=stages), "ready"))
+    assert [value for _, value in found["swarm_stage_device_lost"]] == [0.0, 0.0]
+
+
 def test_the_doors_of_a_gateway_are_told_by_code() -> None:
     found = of(NodeStatus("n1", all_told(), "ready"))
     door = {"node": "n1", "role": "shard-1", "door": "http"}
@@ -199,6 +234,117 @@ def test_the_fleet_is_told_by_state_and_who_left_is_told_no_more() -> None:
     refused = {labels["reason"]: value for labels, value in found["swarm_fleet_refused_total"]}
     assert refused["malformed"] == 1.0
     assert found["swarm_exporter_connected"] == [({}, 1.0)]
+
+
+SERVED = {("digits", "1"): 3, ("gone", "7"): 1}
+
+
+def fleet_of(**states: str) -> FleetPicture:
+    """Nodes of three stages, s1 … s3, and a fallback, in these states."""
+    picture = FleetPicture()
+    for node, stages in (("s1", (1,)), ("s2", (2,)), ("s3", (3,)), ("back", (1, 2, 3))):
+        document = a_status(node, stages, state=states.get(node, "ready"))
+        picture.take_status(Subjects("m").status(node), json.dumps(document).encode(), 1.0)
+    return picture
+
+
+def ready_nodes(picture: FleetPicture, now: float, connected: bool = True) -> dict[str, float]:
+    """The nodes that are ready, by model and stage."""
+    found = samples(of_fleet(picture, connected, now, SERVED)).get("swarm_stage_ready_nodes", [])
+    return {f"{labels['model']}/{labels['stage']}": value for labels, value in found}
+
+
+def test_stages_of_versions_that_serve_are_told_with_their_ready_nodes() -> None:
+    assert ready_nodes(fleet_of(), 1.5) == {
+        "digits/1": 2, "digits/2": 2, "digits/3": 2, "gone/1": 0
+    }  # fmt: skip
+    kinds = samples(of_fleet(fleet_of(s2="failed"), True, 1.5, SERVED))["swarm_stage_nodes"]
+    second = {labels["kind"]: value for labels, value in kinds if labels["stage"] == "2"}
+    assert second == {"primary": 0.0, "standby": 0.0, "fallback": 1.0}
+
+
+@pytest.mark.parametrize("state", ["waiting", "loading", "draining", "left", "failed"])
+def test_a_node_that_is_not_ready_covers_no_stage(state: str) -> None:
+    assert ready_nodes(fleet_of(s2=state, back=state), 1.5)["digits/2"] == 0
+
+
+def test_a_stage_whose_nodes_died_fell_silent_or_were_forgotten_stays_told_as_lacking() -> None:
+    died = fleet_of()
+    for node in ("s2", "back"):
+        data = json.dumps({"node": "s1", "kind": "died", "subject": node}).encode()
+        died.take_event("swarm.m.events.died", data, 1.2)
+    assert ready_nodes(died, 1.5)["digits/2"] == 0
+    died.tend(1000.0)
+    assert not died.nodes
+    assert ready_nodes(died, 1000.0)["digits/2"] == 0
+    assert ready_nodes(fleet_of(), 8.0)["digits/2"] == 0  # silent
+
+
+def test_while_nothing_is_heard_no_stage_is_said_to_lack() -> None:
+    assert ready_nodes(fleet_of(), 8.0, connected=False) == {}
+
+
+def test_servers_are_told_whatever_their_documents_hold() -> None:
+    good = {"url": "s", "state": "up", "store": {"state": "full", "free_bytes": 4096}}
+    servers = [good, {"url": "t"}, {"url": 3, "store": 5, "state": []}]
+    found = samples(of_fleet(FleetPicture(), True, 1.0, servers=servers))
+    assert [value for _, value in found["swarm_server_up"]] == [1.0, 0.0, 0.0]
+    assert found["swarm_server_store_free_bytes"] == [({"server": "s"}, 4096.0)]
+    full = {labels["server"]: v for labels, v in found["swarm_server_store"] if v}
+    assert full == {"s": 1.0}
+
+
+def test_what_clients_observed_is_added_up_and_told_from_zero_on() -> None:
+    clock = [0.0]
+    client, totals = Observed(lambda: clock[0]), ObservedTotals()
+    totals.expect("digits")
+    for status in ("OK", "OK", "UNAVAILABLE"):
+        client.note("digits", status)
+    client.note("made-up", "NOT_FOUND")
+    assert not client.is_due
+    clock[0] = 6.0
+    assert client.is_due
+    for _ in range(2):
+        totals.take(client.report("c"), clock[0])
+    client.told()
+    assert client.is_empty
+    found = samples(of_fleet(FleetPicture(), True, 1.0, observed=totals))
+    counts = {
+        (labels["model"], labels["status"]): v for labels, v in found["swarm_client_requests_total"]
+    }
+    assert (counts["digits", "OK"], counts["digits", "UNAVAILABLE"]) == (4.0, 2.0)
+    assert counts["digits", "INTERNAL"] == 0.0
+    assert not [model for model, _ in counts if model != "digits"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"v": 2, "requests": {"m": {"OK": 1}}}',
+        b'{"v": 1, "requests": {"m": {"OK": -1}}}',
+        b'{"v": 1, "requests": {"m": {"OK": "1"}}}',
+        b'{"v": 1, "requests": {"m": 7}}',
+        b'{"v": 1, "requests": {"a.b": {"OK": 1}}}',
+        b'{"v": 1, "requests": {"": {"OK": 1}}}',
+    ],
+)
+def test_a_report_that_cannot_be_counts_nothing(data: bytes) -> None:
+    totals = ObservedTotals()
+    totals.take(data, 0.0)
+    assert totals.by_model == {}
+
+
+def test_names_that_clients_make_up_leave_room_for_models_that_serve() -> None:
+    totals = ObservedTotals()
+    for number in range(3 * MOST_MODELS):
+        report = {"v": 1, "requests": {f"m{number}": {"OK": 1, "invented": 9}}}
+        totals.take(json.dumps(report).encode(), 0.0)
+    assert len(totals.by_model) == MOST_MODELS
+    totals.expect("serves")
+    assert totals.by_model["serves"] == {}
+    assert totals.by_model["m0"] == {"OK": 1}
 
 
 @pytest.mark.parametrize("text", ["", "x", "70000", ":9464", "-1", "0.0.0.0:", "１"])

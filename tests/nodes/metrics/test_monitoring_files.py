@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from programs import needed
-from test_metrics_families import all_told, of
+from test_metrics_families import all_told, of, samples
 
-from nodes.watch.metrics.families import NodeStatus
+from nodes.watch.metrics.families import STATES, NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
+from swarm.fleet.observed import ObservedTotals
 from swarm.fleet.picture import FleetPicture
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "monitoring"
@@ -45,6 +46,44 @@ def test_rules_and_configuration_are_valid() -> None:
     ):
         done = promtool(*arguments)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_alertmanagers_file_is_valid_and_sends_pages_and_tickets_to_different_places() -> None:
+    program = needed("amtool", "prometheus-alertmanager")
+    file = FOLDER / "alertmanager.yml"
+    done = subprocess.run(
+        [program, "check-config", str(file)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    routes = {
+        severity: subprocess.run(
+            [program, "config", "routes", "test", f"--config.file={file}", f"severity={severity}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout.strip()
+        for severity in ("page", "ticket")
+    }
+    assert routes == {"page": "on-call", "ticket": "tickets"}
+
+
+def test_each_alert_is_a_page_or_a_ticket() -> None:
+    rules = (FOLDER / "alerts.rules.yml").read_text()
+    severities = re.findall(r"labels: \{severity: (\w+)\}", rules)
+    assert len(severities) == len(re.findall(r"- alert: ", rules))
+    assert set(severities) == {"page", "ticket"}
+
+
+def test_every_state_that_a_node_can_have_is_named_by_a_rule_or_is_well() -> None:
+    named = set(
+        "|".join(
+            re.findall(
+                r'swarm_node_state\{state=~?"([a-z|]+)"', (FOLDER / "alerts.rules.yml").read_text()
+            )
+        ).split("|")
+    )
+    # Who left has no series.
+    assert {*STATES, "other"} - named == {"ready", "left"}
 
 
 def test_each_alert_fires_when_it_should_and_not_before() -> None:
@@ -85,10 +124,13 @@ def test_the_dashboards_panels_have_places_of_their_own() -> None:
 
 @pytest.mark.parametrize("name", ["recording.rules.yml", "alerts.rules.yml", DASHBOARD.name])
 def test_every_metric_that_is_asked_for_is_told(name: str) -> None:
-    told = set(of(NodeStatus("n1", all_told(), "ready"))) | {
-        family.name for family in of_fleet(FleetPicture(), True, 0.0)
-    }
-    told |= {"swarm_recording", "swarm_alerts"}  # names of groups
+    observed = ObservedTotals()
+    observed.expect("digits")
+    server = {"url": "s", "state": "up", "store": {"state": "fine", "free_bytes": 1}}
+    fleet = of_fleet(FleetPicture(), True, 0.0, {("digits", "1"): 1}, [server], observed)
+    told = {*of(NodeStatus("n1", all_told(), "ready")), *samples(fleet)}
+    groups = ("recording", "availability", "nodes", "requests", "store", "changes")
+    told |= {f"swarm_{group}" for group in groups}
     text = "\n".join(asked()) if name == DASHBOARD.name else (FOLDER / name).read_text()
     assert sorted(set(NAME.findall(LABELS.sub("", text))) - told) == []
 
