@@ -18,6 +18,7 @@ from onnx import ModelProto
 
 from shards.errors import ModelError
 from shards.graph.source import PROTOBUF_LIMIT, normalize, weight_bytes
+from shards.runtimes.ort_errors import reason_of
 
 # Weights below this many bytes stay inside the file where large ones go to a file of their own.
 _LARGEST_INLINE_WEIGHT = 1024
@@ -36,7 +37,7 @@ def fuse(model: ModelProto, *, limit: int = PROTOBUF_LIMIT) -> ModelProto:
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised, and not printed too
     with tempfile.TemporaryDirectory(prefix="fuse-") as folder:
         fused_path = Path(folder) / "fused.onnx"
         options.optimized_model_filepath = str(fused_path)
@@ -54,7 +55,7 @@ def fuse(model: ModelProto, *, limit: int = PROTOBUF_LIMIT) -> ModelProto:
         try:
             ort.InferenceSession(loadable, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # pybind raises a dozen unrelated types here
-            raise ModelError(f"ONNX Runtime refuses the model: {error}") from error
+            raise ModelError(f"ONNX Runtime refuses the model: {reason_of(error)}") from error
         fused = onnx.load(str(fused_path))
     if fused.functions:
         raise ModelError(

@@ -21,6 +21,7 @@ from shards.quantize.measure import times_by_turns
 from shards.quantize.quantize import MOST_BYTES, Tell
 from shards.quantize.rows import by_rows
 from shards.runtimes.ort import make_session
+from shards.runtimes.ort_errors import reason_of
 from shards.specs import DTYPES
 from shards.split.decoder_split import kv_datatype_of, sizes_of
 
@@ -163,7 +164,9 @@ class _Judge:
             try:
                 (logits,) = session.run([self._logits], dict(self.feed(count, 0, start)))
             except Exception as error:  # pybind raises a dozen unrelated types here
-                raise ModelError(f"the model does not run on the text: {error}") from error
+                raise ModelError(
+                    f"the model does not run on the text: {reason_of(error)}"
+                ) from error
             rows = np.asarray(logits[0], np.float32)
             following = self._tokens[start + 1 : start + 1 + count]
             largest = rows.max(axis=1)

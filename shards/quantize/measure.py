@@ -13,6 +13,7 @@ import numpy as np
 from shards.errors import ModelError
 from shards.quantize.samples import Samples
 from shards.runtimes.ort import make_session
+from shards.runtimes.ort_errors import reason_of
 
 Answers = Mapping[str, np.ndarray]
 _FEWEST_RUNS = 5
@@ -44,7 +45,9 @@ def answers(
         try:
             rows.append(session.run(names, feed))
         except Exception as error:  # pybind raises a dozen unrelated types here
-            raise ModelError(f"the model does not run on the samples: {error}") from error
+            raise ModelError(
+                f"the model does not run on the samples: {reason_of(error)}"
+            ) from error
         done(1)
     try:
         return {

@@ -18,6 +18,7 @@ import numpy as np
 
 from shards.errors import DoesNotFit, InputError, RunError
 from shards.runtimes.ort import Level, make_session
+from shards.runtimes.ort_errors import reason_of
 from shards.specs import DTYPES
 
 # Bindings that are kept: one for each range of slots and number of tokens that a run had lately.
@@ -105,7 +106,7 @@ class KvStage(ABC):
         except (RunError, InputError):
             raise
         except Exception as error:  # pybind raises a dozen unrelated types here
-            raise RunError(f"the stage failed: {error}") from error
+            raise RunError(f"the stage failed: {reason_of(error)}") from error
         for at, position in enumerate(places, slot):
             # A session begins at 0: what the slot held before is another session's.
             behind = position + rows.shape[1]

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shards.errors import ModelError, RunError, RunTerminated
+from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.runtime import CancelToken
 from shards.runtimes.synthetic import TOLERANCE, random_feeds, worst_deviation
 from shards.specs import ORT_TYPES, TensorSpec
@@ -90,7 +91,7 @@ def make_session(
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVEL_NAMES[level])
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised, and not printed too
     # Nodes share cores, and a spinning thread keeps a core from the others (measured: 144 instead
     # of 80 ms, and twice the CPU time).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -123,7 +124,7 @@ def make_session(
     try:
         session = ort.InferenceSession(loadable, options, providers=list(providers))
     except Exception as error:  # pybind raises a dozen unrelated types here
-        raise ModelError(f"ONNX Runtime refuses the model: {error}") from error
+        raise ModelError(f"ONNX Runtime refuses the model: {reason_of(error)}") from error
     # A fallback to another provider would hide a broken accelerator.
     if names[0] not in session.get_providers():
         raise ModelError(
@@ -174,7 +175,9 @@ def plain_answer(
     try:
         runs = [reference.run(list(names), dict(feeds)) for _ in range(2)]
     except Exception as error:  # pybind raises a dozen unrelated types here
-        log.warning("no self-test: the model does not run on synthetic input (%s)", error)
+        log.warning(
+            "no self-test: the model does not run on synthetic input (%s)", reason_of(error)
+        )
         return None
     expected, again = (dict(zip(names, run, strict=True)) for run in runs)
     if worst_deviation(expected, again) != 0.0:
@@ -271,7 +274,7 @@ class OrtRuntime:
         except Exception as error:  # pybind raises a dozen unrelated types here
             if cancel is not None and cancel.cancelled:
                 raise RunTerminated("the run was cancelled or ran out of its budget") from error
-            raise RunError(f"ONNX Runtime failed: {error}") from error
+            raise RunError(f"ONNX Runtime failed: {reason_of(error)}") from error
         finally:
             # The terminate flag cannot be taken back: such options are not used again.
             if cancel is not None and cancel.end():

@@ -11,6 +11,7 @@ from shards.errors import ModelError
 from shards.graph.layer_range import LayerRange
 from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import make_session
+from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.synthetic import random_feeds, worst_deviation
 from shards.specs import TensorSpec
 from shards.split.profile import Tensors, run_chain
@@ -51,7 +52,7 @@ def find_example(
         try:
             session.run(None, feeds)
         except Exception as error:  # pybind raises a dozen unrelated types here
-            reason = str(error)
+            reason = reason_of(error)
         else:
             return feeds, ""
     if given:
@@ -89,8 +90,12 @@ def check_split(
         session = make_session(whole, level="basic")
         # The session of the whole lacks an output that is also a model input.
         names = [out.name for out in session.get_outputs()]
-        runs = [dict(zip(names, session.run(names, dict(feeds)), strict=True)) for _ in range(2)]
+        try:
+            answers = [session.run(names, dict(feeds)) for _ in range(2)]
+        except Exception as error:  # pybind raises a dozen unrelated types here
+            raise ModelError(f"the whole model does not run: {reason_of(error)}") from error
         del session
+        runs = [dict(zip(names, answer, strict=True)) for answer in answers]
         apart = worst_deviation(runs[0], {name: basic.sent[-1][0][name] for name in names})
         if worst_deviation(*runs) > 0.0:
             notes.append("not compared with the whole: the model draws random numbers")

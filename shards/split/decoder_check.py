@@ -14,6 +14,7 @@ from shards.errors import ModelError
 from shards.graph.decoder import MASK, POSITIONS, TOKENS, DecoderGraph
 from shards.runtimes.kv_stage import KvStage, StageForm
 from shards.runtimes.ort import make_session
+from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.synthetic import (
     TOLERANCE,
     TOLERANCE_HALF,
@@ -118,7 +119,7 @@ def check_decoder(
     except ModelError:
         raise
     except Exception as error:  # pybind raises a dozen unrelated types here
-        raise ModelError(f"the language model does not run: {error}") from error
+        raise ModelError(f"the language model does not run: {reason_of(error)}") from error
     if not batch:
         notes.append("sessions run one by one: a shared run would change their bits")
     return DecoderReport([statistics.median(t) if t else 0.0 for t in times], batch, proof, notes)

@@ -17,6 +17,7 @@ from shards.graph.graph import Graph
 from shards.graph.layer_range import LayerRange, extract, layer_range
 from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import Level, make_session
+from shards.runtimes.ort_errors import reason_of
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -66,7 +67,7 @@ def run_chain(
                     [spent] = _time_in_turn(runs[:1], budget_s / len(parts))
             except Exception as error:  # pybind raises a dozen unrelated types here
                 raise ModelError(
-                    f"layers [{part.start}, {part.end}) do not run: {error}"
+                    f"layers [{part.start}, {part.end}) do not run: {reason_of(error)}"
                 ) from error
             del session, runs
         current = [
@@ -141,7 +142,7 @@ def time_stages(
     except ModelError:
         raise
     except Exception as error:  # pybind raises a dozen unrelated types here
-        raise ModelError(f"a stage cannot be timed: {error}") from error
+        raise ModelError(f"a stage cannot be timed: {reason_of(error)}") from error
     total = [took.get(part.start, 0.0) for part in parts]
     return total[1:] if boundaries[0] > 0 else total
 

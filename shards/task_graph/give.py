@@ -11,6 +11,7 @@ from shards.graph.graph import Graph
 from shards.graph.source import PROTOBUF_LIMIT, weight_bytes
 from shards.graph.tensor_types import infer_types
 from shards.runtimes.ort import make_session
+from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.synthetic import random_feeds
 from shards.specs import TensorSpec, spec_of
 from shards.task.heads import PictureInput, picture_input
@@ -67,7 +68,9 @@ def _outputs(model: ModelProto, shape: tuple[int, ...], picture: PictureInput) -
     try:
         arrays = session.run(names, feeds)
     except Exception as error:  # pybind raises a dozen unrelated types here
-        raise TaskError(f"the model does not run on one picture {list(shape)}: {error}") from error
+        raise TaskError(
+            f"the model does not run on one picture {list(shape)}: {reason_of(error)}"
+        ) from error
     return [spec_of(name, array) for name, array in zip(names, arrays, strict=True)]
 
 
