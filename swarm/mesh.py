@@ -14,7 +14,6 @@ from swarm.errors import (
     DeadlineExceeded,
     InvalidArgument,
     NotFound,
-    PermissionDenied,
     Status,
     SwarmError,
     Unavailable,
@@ -231,6 +230,7 @@ class Mesh:
 
         def changed() -> None:
             self.catalog.forget()
+            self._by_service.forget()
             on_change()
 
         def on_key(message: LinkMessage) -> None:
@@ -345,15 +345,11 @@ class Mesh:
             if budget <= 0:
                 raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
             mode = self._delivery_mode(delivery)
-        except PermissionDenied:
-            # The server did not tell this user's rights before.
-            self._by_service.denied(model)
-            remaining = deadline - asyncio.get_running_loop().time()
-            return await self._by_service.ask(model, request, remaining)
-        except NotFound as error:
-            return refused(request.id, model, await self._unknown(model, error, deadline))
         except (SwarmError, TimeoutError) as error:
-            return refused(request.id, model, error)
+            result = await self._by_service.instead(model, request, deadline, error)
+            if isinstance(error, NotFound) and result.status is Status.NOT_FOUND:
+                return refused(request.id, model, await self._unknown(model, error, deadline))
+            return result
         if info.edge is not None:
             # Who answers observes a rollout, and decides by it.
             decided = "@" in model or not self.rollouts.followed

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from swarm.errors import Internal, InvalidArgument, SwarmError
+from swarm.errors import Internal, InvalidArgument, PermissionDenied, SwarmError
 from swarm.generation.cascade import Cascade
 from swarm.generation.ensemble import Ensemble
 from swarm.generation.follow import Follower, GeneratedToken, Usage
@@ -143,6 +143,7 @@ class Generation:
         subject = self._subjects.generate(self.model)
         reply = self._link.expect(self._on_message)
         self._link.on_up.append(self._reconnected)
+        self._link.on_denied.append(self._denied)
         try:
             while True:
                 while self._come:
@@ -162,6 +163,7 @@ class Generation:
                         await self._news.wait()
                 self._news.clear()
         finally:
+            self._link.on_denied.remove(self._denied)
             self._link.on_up.remove(self._reconnected)
             self._link.forget(reply)
             if not follower.done:
@@ -184,6 +186,12 @@ class Generation:
     def _reconnected(self) -> None:
         self._follower.lost(asyncio.get_running_loop().time())
         self._news.set()
+
+    def _denied(self, subject: str, error: PermissionDenied) -> None:
+        """This user may not ask for tokens of the model: nobody will answer."""
+        if subject == self._subjects.generate(self.model) and not self._follower.done:
+            self._follower.not_sent(error, asyncio.get_running_loop().time())
+            self._news.set()
 
     def _cancel(self) -> None:
         """Free the slots on all stages, as far as this user may say so; else they free themselves

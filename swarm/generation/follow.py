@@ -136,7 +136,10 @@ class Follower:
             self._behind_the_end(data)
             return None
         if status == b"503":
-            self._again(NoResponders("no node serves this model's stage 1 at present"), now)
+            text = (
+                "no node serves this model's stage 1 at present, or none that this account reaches"
+            )
+            self._again(NoResponders(text), now)
             return None
         if not data:
             return None

@@ -59,6 +59,10 @@ _STORED = re.compile(rb"Nats-Time-Stamp: ([0-9TZ:.+-]{20,40})")
 _PUB_ACK = re.compile(rb'\{"stream":"[^"\\{}]*", ?"seq":([0-9]{1,18})(?:,[^{}]*)?\}')
 
 
+# The account, or the server, has no JetStream: that is how it is set up, and does not pass.
+OFF = {10039, 10076}
+
+
 async def call(
     link: Link, subject: str, doc: dict[str, Any] | None = None, timeout: float = 3.0
 ) -> dict[str, Any]:

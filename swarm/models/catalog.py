@@ -21,7 +21,7 @@ from swarm.errors import (
 from swarm.fleet.placement import Served
 from swarm.flow.backoff import Backoff
 from swarm.flow.objective import Objective
-from swarm.link import Link
+from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.models.followed_rollouts import Rollouts
 from swarm.models.registry import InForce, Registry
@@ -92,6 +92,8 @@ class Catalog:
             except LinkEnded:
                 raise
             except (Unavailable, ApiError) as error:
+                if isinstance(error, ApiError) and error.err_code in jetstream.OFF:
+                    raise
                 # A server that has answered nothing since the first connection has no JetStream.
                 was_cut_off = isinstance(error, NotConnected) or link.reconnects > 0
                 pause = pauses.next()

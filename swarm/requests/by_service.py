@@ -8,14 +8,17 @@ import time
 from dataclasses import replace
 
 from swarm.errors import (
+    ApiError,
     DeadlineExceeded,
     NoResponders,
     NotConnected,
+    NotFound,
+    PermissionDenied,
     Status,
     SwarmError,
     Unavailable,
 )
-from swarm.link import Link, LinkMessage
+from swarm.link import Link, LinkMessage, jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.requests.request import refused
 from swarm.requests.retry import RetryBudget
@@ -44,19 +47,47 @@ class ServiceRequester:
         link.on_up.append(self._denied.clear)  # it may come back with other rights
 
     def is_only_way(self, model: str) -> bool:
-        """Whether this user may not read what serves the model, or not send to its first stage."""
+        """Whether this user may not read what serves the model, or not send to its first stage; or
+        can do neither, in an account of its own."""
         name = model.partition("@")[0]
         grants = self._link.grants
-        if grants is EVERYTHING or TOKEN.fullmatch(name) is None:
+        if name in self._denied or grants is EVERYTHING or TOKEN.fullmatch(name) is None:
             return name in self._denied
         bucket = self._subjects.config_bucket
         reads = self._link.in_domain(kv_get_subject(bucket, f"serve.{name}"))
         sends = self._subjects.features(name, "0", 1)
         return not (grants.may_publish(reads) and grants.may_publish(sends))
 
-    def denied(self, model: str) -> None:
-        """The server has refused to let this user read what serves the model."""
+    async def instead(
+        self, model: str, request: Request, deadline: float, error: BaseException
+    ) -> Result:
+        """The result of a request that failed by `error` before it was sent: the service's, where
+        this user can ask that alone. deadline: the loop's time."""
+        denied = isinstance(error, PermissionDenied)  # the server did not tell the rights before
+        failed = refused(request.id, model, error)
+        if not denied and not await self._has_no_registry(error):
+            return failed
+        result = await self.ask(model, request, deadline - asyncio.get_running_loop().time())
+        if not denied and not result.reached:
+            return failed
         self._denied.add(model.partition("@")[0])
+        return result
+
+    def forget(self) -> None:
+        """What serves the models has changed, or may be readable now."""
+        self._denied.clear()
+
+    async def _has_no_registry(self, error: BaseException) -> bool:
+        """Whether a look-up failed because this user's account has no registry at all. The mesh may
+        be in another account, of which this one imports the service alone."""
+        if isinstance(error, ApiError):
+            return error.err_code in jetstream.OFF
+        if not isinstance(error, NotFound):
+            return False
+        bucket = f"KV_{self._subjects.config_bucket}"
+        with contextlib.suppress(SwarmError):  # then it is there, or nobody knows
+            return not await jetstream.stream_exists(self._link, bucket)
+        return False
 
     async def ask(self, model: str, request: Request, budget: float) -> Result:
         """See `swarm.mesh.Mesh.ask_service`. A failure is a `Result` too."""
@@ -79,6 +110,7 @@ class ServiceRequester:
             from_node = True
         except NoResponders:
             result = refused(request.id, name, Unavailable(f"no node serves {name!r} at present"))
+            result.reached = False
         except (SwarmError, TimeoutError) as failure:
             result = refused(request.id, name, failure)
         result.latency = time.perf_counter() - started

@@ -19,13 +19,14 @@ from swarm.errors import (
     NoResponders,
     NotConnected,
     NotFound,
+    PermissionDenied,
     ResourceExhausted,
     SwarmError,
     Unavailable,
 )
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.site.forwarding import Progress, beginning
-from swarm.subjects import Subjects, api, in_domain, token
+from swarm.subjects import Subjects, api, in_domain, token, without_domain
 from swarm.wire.tensors import Part
 
 REFUSE, DROP_OLDEST = "refuse", "drop-oldest"  # what a full store does with one more request
@@ -347,14 +348,22 @@ class SiteStore:
             return []
         subject = in_domain(api("DIRECT.GET", stream), self.site)
         many = {"batch": count, "max_bytes": BATCH_BYTES} if "next_by_subj" in ask else {}
-        answers: asyncio.Queue[LinkMessage] = asyncio.Queue()
+        answers: asyncio.Queue[LinkMessage | PermissionDenied] = asyncio.Queue()
         reply = self._link.expect_from_server(answers.put_nowait)
         found: list[Stored] = []
+
+        def denied(refused: str, error: PermissionDenied) -> None:
+            if refused in (subject, without_domain(subject)):
+                answers.put_nowait(error)
+
+        self._link.on_denied.append(denied)
         try:
             self._link.publish(subject, json.dumps(ask | many).encode(), reply)
             while True:
                 async with asyncio.timeout(TIMEOUT):
                     message = await answers.get()
+                if isinstance(message, PermissionDenied):
+                    raise message
                 if message.status == b"503":
                     raise await self._nobody()
                 if message.status in (END_OF_BATCH, *NO_MESSAGES):
@@ -373,6 +382,7 @@ class SiteStore:
                 return found
             raise Unavailable(f"site {self.site!r} did not answer within {TIMEOUT} s") from None
         finally:
+            self._link.on_denied.remove(denied)
             self._link.forget(reply)
 
 
