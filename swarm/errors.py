@@ -16,6 +16,7 @@
     ├── PermissionDenied            the user's rights do not allow it
     ├── DeadlineExceeded            the budget ended
     ├── ResourceExhausted           a lane, quota or buffer is full: come back later
+    ├── Cancelled                   its client has ended the request
     ├── Unavailable                 nobody can answer at present
     │   ├── NotConnected            no connection to a NATS server
     │   │   ├── LinkEnded           it was closed, or has met a defect: none comes back
@@ -39,6 +40,7 @@ class Status(StrEnum):
     """How a request ended, by gRPC's canonical names."""
 
     OK = "OK"
+    CANCELLED = "CANCELLED"
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     NOT_FOUND = "NOT_FOUND"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
@@ -109,6 +111,12 @@ class PermissionDenied(SwarmError):
     """Who asks is known, and has no right to it: the server refused a publish or a subscription."""
 
     status = Status.PERMISSION_DENIED
+
+
+class Cancelled(SwarmError):
+    """Its client has ended the request, and needs no answer any more."""
+
+    status = Status.CANCELLED
 
 
 class DeadlineExceeded(SwarmError):
@@ -186,6 +194,7 @@ class ApiError(SwarmError):
 
 
 _BY_STATUS: dict[str, type[SwarmError]] = {
+    Status.CANCELLED: Cancelled,
     Status.INVALID_ARGUMENT: InvalidArgument,
     Status.NOT_FOUND: NotFound,
     Status.DEADLINE_EXCEEDED: DeadlineExceeded,

@@ -163,6 +163,10 @@ class Subjects:
         """Ids of requests whose requester waits no more."""
         return f"{self.root}.cancel.{token(model, 'model name')}.{token(version, 'version')}"
 
+    def cancel_asked(self, model: str) -> str:
+        """Requests at `infer` that their clients end."""
+        return f"{self.root}.cancel.{token(model, 'model name')}"
+
     def gossip(self, node: str) -> str:
         return f"{self.root}.gossip.{self._named(node)}"
 

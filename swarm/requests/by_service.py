@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from swarm.errors import (
 )
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.link.grants import EVERYTHING
+from swarm.requests.cancels import word
 from swarm.requests.request import refused
 from swarm.requests.retry import RetryBudget
 from swarm.requests.sessions import SeenWeights
@@ -97,7 +99,12 @@ class ServiceRequester:
         if request.session:
             weights = max(weights, self._seen.least(session))
         request = replace(
-            request, version=version, budget=budget, agent=self._agent, weights=weights
+            request,
+            version=version,
+            budget=budget,
+            agent=self._agent,
+            weights=weights,
+            key=secrets.token_hex(16),
         )
         started = time.perf_counter()
         from_node = False
@@ -113,12 +120,22 @@ class ServiceRequester:
             result.reached = False
         except (SwarmError, TimeoutError) as failure:
             result = refused(request.id, name, failure)
+        except asyncio.CancelledError:
+            self._cancel(name, request)
+            raise
         result.latency = time.perf_counter() - started
         if request.session and result.status is Status.OK:
             self._seen.saw(session, result.weights)
         elif request.session and from_node and result.status in _PERHAPS_BEHIND:
             self._seen.lacked(session, weights)  # perhaps: the answer does not always say so
         return result
+
+    def _cancel(self, model: str, request: Request) -> None:
+        """Nobody waits for the answer any more: whoever has the request need not compute it."""
+        subject = self._subjects.cancel_asked(model)
+        if self._link.grants.may_publish(subject):
+            with contextlib.suppress(SwarmError):  # it only saves work
+                self._link.publish(subject, word(request))
 
     async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
         """The answer of whichever node serves `infer.<model>`; asked again after silence, where the

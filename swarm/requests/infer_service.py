@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
 
-from swarm.errors import Internal, NotConnected, ResourceExhausted, Status, SwarmError
+from swarm.errors import (
+    Cancelled,
+    DecodeError,
+    Internal,
+    NotConnected,
+    ResourceExhausted,
+    Status,
+    SwarmError,
+)
 from swarm.link import Link, LinkMessage
+from swarm.requests.cancels import Cancels
 from swarm.requests.micro_service import Endpoint, MicroService
 from swarm.requests.repeats import Repeats
 from swarm.requests.request import refused
 from swarm.requests.witness import key_of
 from swarm.requests.witnessing import Notices
 from swarm.wire import oip
+from swarm.wire.maps import pack
 from swarm.wire.messages import Request, Result
 from swarm.wire.tensors import Part
 
@@ -24,6 +36,7 @@ log = logging.getLogger("swarm.service")
 MAX_IN_FLIGHT = 256  # requests that a node handles for such clients at a time
 STOP_TIMEOUT, FINISH_TIMEOUT = 1.0, 5.0  # seconds to leave the service, to finish requests
 SERVICE_ERROR_CODES = {
+    Status.CANCELLED: "499",
     Status.INVALID_ARGUMENT: "400",
     Status.UNAUTHENTICATED: "401",
     Status.PERMISSION_DENIED: "403",
@@ -70,12 +83,34 @@ class InferService:
         )
         self._answer = Repeats(answer).answer
         self._tasks: set[asyncio.Task[None]] = set()
+        self._cancels = Cancels()
+        self._listening: list[int] = []
         self.refused = 0
         """Requests refused because too many were in flight."""
 
     def start(self) -> None:
         """Register with service discovery, and listen if there is anything to serve."""
         self._service.start()
+        for endpoint in self._service.endpoints:
+            root, _, model = endpoint.subject.rpartition(".infer.")
+            subject = f"{root}.cancel.{model}"
+            self._listening.append(self._link.subscribe(subject, self._cancel_soon))
+
+    def _cancel_soon(self, message: LinkMessage) -> None:
+        """Behind the requests that came with it, which begin in this turn of the loop."""
+        asyncio.get_running_loop().call_soon(self._cancel, message)
+
+    def _cancel(self, message: LinkMessage) -> None:
+        """A client ends a request, of whichever node has it: that one says so."""
+        try:
+            id_, ended = self._cancels.end(model_of(message), message.data)
+            answer: dict[str, object] = {"id": id_, "cancelled": ended}
+        except DecodeError as error:
+            answer, ended = {"error": str(error), "status": str(error.status)}, 1
+        if message.reply and ended:
+            data = json.dumps(answer).encode() if oip.is_json(message.data) else pack(answer)
+            with contextlib.suppress(SwarmError):  # the request's own answer tells too
+                self._link.publish(message.reply, data)
 
     def take(self, message: LinkMessage, waited: float) -> None:
         """Answer a request in the place of a node that has not, for `waited` seconds."""
@@ -108,7 +143,13 @@ class InferService:
                 if waited:
                     budget = self._budget if ask.budget is None else ask.budget
                     ask.budget = max(0.0, budget - waited)
-                result = await self._answer(model, ask)
+                try:
+                    with self._cancels.running(model, ask):
+                        result = await self._answer(model, ask)
+                except asyncio.CancelledError:
+                    if not self._cancels.was_ended():
+                        raise
+                    result = refused(ask.id, model, Cancelled("its client has ended it"))
                 result.ignored = ask.ignored
             except SwarmError as error:
                 result = refused("", model, error)
@@ -150,6 +191,13 @@ class InferService:
     async def stop(self) -> None:
         """Take no more requests; those in flight end within `FINISH_TIMEOUT` or are cancelled."""
         await self._service.stop(STOP_TIMEOUT)
+        try:
+            await self._finish()
+        finally:
+            for sid in self._listening:
+                self._link.unsubscribe(sid)
+
+    async def _finish(self) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FINISH_TIMEOUT)
         for task in self._tasks:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from swarm.errors import DeadlineExceeded
 from swarm.wire.messages import Request, Result
 
-_Key = tuple[str, str, str, str, str, int, tuple[str, ...]]
+_Key = tuple[str, str, str, str, str, str, int, tuple[str, ...]]
 
 
 class Repeats:
@@ -31,8 +31,9 @@ class Repeats:
         when its own budget ends."""
         if not request.id:
             return await self._answer(model, request)
-        who, what = (request.agent, request.session), (request.version, request.weights)
-        key = (model, request.id, *who, *what, request.outputs)
+        who = request.agent, request.session, request.key
+        what = request.version, request.weights, request.outputs
+        key = (model, request.id, *who, *what)
         running = self._running.get(key)
         if running is not None and _same(running[0], request):
             self.joined += 1

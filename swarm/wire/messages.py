@@ -34,6 +34,7 @@ _PRINTABLE = re.compile("[!-~]+")  # no space, no control character
 # pattern, or a subject of the mesh or the server, is no inbox (`swarm.subjects.may_answer`).
 _ROUTE = re.compile(r"(?:[!-~]{1,128} ){3}(?!swarm\.|\$)[!-)+-=?-~]{1,512}")
 MAX_HOPS = 256
+LEAST_KEY, MOST_KEY = 16, 128  # characters of a client's secret
 _STATUS = {str(status): status for status in Status}
 
 
@@ -326,8 +327,9 @@ def _seconds(value: Any) -> float:
 @dataclass(slots=True)
 class Request:
     """A request of a simple client to `infer.<model>`; every field but `inputs` is optional.
-    outputs: those that are wanted, () for all. ignored: names of its parameters that mean nothing.
-    shadow: a copy that an answerer makes for itself. None of these three travels in MessagePack."""
+    key: a secret of the client, by which alone it can end the request; "" where it never wants to.
+    These do not travel in MessagePack: outputs, those that are wanted, () for all; ignored, names
+    of its parameters that mean nothing; shadow, of a copy that an answerer makes for itself."""
 
     inputs: dict[str, np.ndarray]
     id: str = ""
@@ -338,12 +340,13 @@ class Request:
     weights: int = 0  # the least weight version that the answer is computed with
     shadow: bool = False
     traceparent: str = ""  # W3C Trace Context
+    key: str = field(default="", repr=False)
     outputs: tuple[str, ...] = ()
     ignored: str = ""
 
     def parts(self) -> list[Part]:
         doc: dict[str, Any] = {"v": VERSION}
-        for key in ("id", "version", "session", "agent", "weights", "traceparent"):
+        for key in ("id", "version", "session", "agent", "weights", "traceparent", "key"):
             if value := getattr(self, key):
                 doc[key] = value
         if self.budget is not None:
@@ -368,7 +371,18 @@ class Request:
             agent=_get(doc, "agent", str, "")[:128],
             weights=_get(doc, "weights", int, 0),
             traceparent=_get(doc, "traceparent", str, "")[:128],
+            key=checked_key(doc.get("key", "")),
         )
+
+
+def checked_key(value: Any) -> str:
+    """The secret by which a client ends its request; one that is guessed in no lifetime. Raises
+    `DecodeError`, which does not repeat it."""
+    if value != "" and (type(value) is not str or not LEAST_KEY <= len(value) <= MOST_KEY):
+        raise DecodeError(
+            f"key: a secret text of {LEAST_KEY} to {MOST_KEY} characters, drawn for this request"
+        )
+    return str(value)
 
 
 def _versioned(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:

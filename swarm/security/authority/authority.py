@@ -27,6 +27,8 @@ from swarm.errors import InvalidArgument, NotFound
 from swarm.security.authority.certificates import CertificateAuthority
 from swarm.security.authority.claims import (
     account_body,
+    client_exports,
+    client_imports,
     credentials_text,
     encode,
     operator_body,
@@ -224,8 +226,6 @@ class Authority:
         operator, now = self.key("operator"), self._now()
         mesh, clients, system = self.key("mesh"), self.key("clients"), self.key("system")
         limits, store = self.limits, self.store
-        infer = f"swarm.{self.mesh}.infer.*"
-        service = {"name": "infer", "subject": infer, "type": "service"}
         bodies = {
             mesh.public: (
                 "MESH",
@@ -234,19 +234,19 @@ class Authority:
                     limits.account(store is None, limits.payload),
                     signing_keys=self._scopes(lambda role: role is not Role.CLIENT),
                     revocations=self._revocations(),
-                    exports=[service | {"response_type": "Singleton"}],
+                    exports=client_exports(self.mesh),
                     imports=store_imports(store, self.store_key.public) if store else (),
                     mappings=store_mappings(store) if store else {},
                 ),
             ),
-            # Whoever only asks is in an account of its own, and reaches one subject.
+            # Whoever only asks is in an account of its own, and reaches what it asks.
             clients.public: (
                 "CLIENTS",
                 account_body(
                     limits.account(False, limits.client_payload),
                     signing_keys=self._scopes(lambda role: role is Role.CLIENT),
                     revocations=self._revocations(),
-                    imports=[service | {"account": mesh.public}],
+                    imports=client_imports(self.mesh, mesh.public),
                 ),
             ),
             system.public: ("SYS", account_body(NO_LIMITS.account(False, UNLIMITED))),

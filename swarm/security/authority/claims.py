@@ -18,7 +18,7 @@ from swarm.security.authority.keys import AuthorityKey
 from swarm.security.authority.limits import UNLIMITED, AccountLimits
 from swarm.security.rights.permissions import subjects_of
 from swarm.security.rights.store import ANSWERED_WITHIN, Store
-from swarm.security.rights.table import Role
+from swarm.security.rights.table import TOKENS_WITHIN, Role, offered_to_clients
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 
@@ -75,6 +75,26 @@ def account_body(
         "imports": list(imports),
         "mappings": dict(mappings or {}),
     }
+
+
+def client_exports(mesh: str) -> list[dict[str, Any]]:
+    """What the members' account offers to the clients'."""
+    return [
+        _service(subject)
+        | {"response_type": "Stream" if many else "Singleton"}
+        | ({"response_threshold": TOKENS_WITHIN * 10**9} if many else {})
+        for subject, many in offered_to_clients(mesh)
+    ]
+
+
+def client_imports(mesh: str, members: str) -> list[dict[str, Any]]:
+    """The same for the clients' account. members: the other one's public key."""
+    services = [_service(subject) for subject, _ in offered_to_clients(mesh)]
+    return [service | {"account": members} for service in services]
+
+
+def _service(subject: str) -> dict[str, Any]:
+    return {"name": subject.split(".")[2], "subject": subject, "type": "service"}
 
 
 def store_exports(store: Store) -> list[dict[str, Any]]:

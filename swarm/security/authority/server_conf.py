@@ -13,7 +13,7 @@ from pathlib import Path
 from swarm.security.authority.authority import Authority, User
 from swarm.security.rights.permissions import Post, permissions_of
 from swarm.security.rights.store import ANSWERED_WITHIN, Store
-from swarm.security.rights.table import Role
+from swarm.security.rights.table import TOKENS_WITHIN, Role, offered_to_clients
 
 # A mesh on a plant's PC. Each line says what it is for.
 BASE = """\
@@ -77,7 +77,16 @@ def plain_conf(authority: Authority, now: float) -> str:
     clients = [user for user in valid if Post.of(user.role).role is Role.CLIENT]
     members = [user for user in valid if user not in clients]
     limits = authority.limits
-    infer = f"swarm.{authority.mesh}.infer.*"
+    offered = offered_to_clients(authority.mesh)
+    exported = [
+        f"{{ service: {json.dumps(subject)}, accounts: [CLIENTS]"
+        + (f', response_type: stream, threshold: "{TOKENS_WITHIN}s" }}' if many else " }")
+        for subject, many in offered
+    ]
+    imported = [
+        f"{{ service: {{ account: MESH, subject: {json.dumps(subject)} }} }}"
+        for subject, _ in offered
+    ]
     store = authority.store
     jetstream = f"jetstream: {{ max_streams: {limits.streams}, max_consumers: {limits.consumers} }}"
     taken = _of_store(store) if store else f"    {jetstream}\n"
@@ -87,15 +96,19 @@ accounts {{
   SYS {{ }}
   MESH {{
     {limits.as_conf(limits.payload)}
-    exports: [ {{ service: {json.dumps(infer)}, accounts: [CLIENTS] }} ]
+    exports: [
+{_lines(exported)}
+    ]
 {taken}    users: [
 {_users(authority, members)}
     ]
   }}
-{account_of_store}  # Whoever only asks is in an account of its own, and reaches one subject.
+{account_of_store}  # Whoever only asks is in an account of its own, and reaches what it asks.
   CLIENTS {{
     {limits.as_conf(limits.client_payload)}
-    imports: [ {{ service: {{ account: MESH, subject: {json.dumps(infer)} }} }} ]
+    imports: [
+{_lines(imported)}
+    ]
     users: [
 {_users(authority, clients)}
     ]
@@ -103,6 +116,10 @@ accounts {{
 }}
 system_account: SYS
 """
+
+
+def _lines(entries: list[str]) -> str:
+    return "\n".join(f"      {entry}" for entry in entries)
 
 
 _MANY = f', response_type: stream, threshold: "{ANSWERED_WITHIN}s" }}'

@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 ROLES = tuple(Role)
 ABOUT = {
-    Role.CLIENT: "asks the `infer` service, from an account of its own; sees nothing else",
+    Role.CLIENT: "asks for inferences and tokens, from an account of its own; sees nothing else",
     Role.REQUESTER: "asks by lanes and by fast mode; reads the registry and statuses",
     Role.EDGE: "captures, runs early stages, sends to others, answers requests; reads no features",
     Role.JOIN: "hears edges' results, asks the model that joins them, answers requests",
@@ -54,6 +54,10 @@ ABOUT = {
     Role.UPDATER: "brings a device to releases of the node software, and tells how far it is",
     Role.OPERATOR: "makes streams and consumers, pushes, promotes; asks for no inference",
 }
+
+# Seconds for which the server keeps the way back to a client that reads tokens: as long as an
+# answer may take (`swarm.generation.request.MOST_BUDGET`).
+TOKENS_WITHIN = 600
 
 EVERYBODY = frozenset(Role)
 NOBODY: frozenset[Role] = frozenset()
@@ -70,13 +74,15 @@ CONFIG_READERS = NODES | {Role.REQUESTER, Role.OPERATOR}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One subject. queues: the queue groups in which alone it may be subscribed to; () for any."""
+    """One subject. queues: the queue groups in which alone it may be subscribed to; () for any.
+    many: one message has several answers."""
 
     subject: str
     about: str
     publish: Set[Role] = NOBODY
     subscribe: Set[Role] = NOBODY
     queues: tuple[str, ...] = ()
+    many: bool = False
 
 
 _CONSUMER = "{mesh}={model}=stage{stage}=any"
@@ -95,6 +101,12 @@ TABLE = (
         publish={Role.CLIENT, Role.REQUESTER},
         subscribe=ANSWERERS,
         queues=("q", "w.*"),
+    ),
+    Row(
+        "swarm.{mesh}.cancel.{model}",
+        "requests that their clients end, by a secret",
+        publish={Role.CLIENT, Role.REQUESTER},
+        subscribe=ANSWERERS,
     ),
     Row(
         "swarm.{mesh}.notices.{model}",
@@ -140,6 +152,7 @@ TABLE = (
         publish={Role.CLIENT, Role.REQUESTER, Role.GATEWAY},
         subscribe=ANSWERERS,
         queues=("q", "w.*"),
+        many=True,
     ),
     Row(
         "swarm.{mesh}.steps.{model}.*.1.*.*", "sessions to another node of stage 1", publish=SERVERS
@@ -390,6 +403,16 @@ TABLE = (
     # Answers. Processes answer each other on four tokens; the server alone on more.
     Row("_INBOX.{user}.>", "the own inbox", subscribe=EVERYBODY),
     Row("_INBOX.*.*.*", "answers to processes; none that the server gives", publish=NODES),
-    Row("_R_.>", "answers to clients of another account", publish=ANSWERERS),
+    Row("_R_.>", "answers to clients of another account", publish=ANSWERERS | SERVERS),
     Row("$SYS.REQ.USER.INFO", "what may this user do?", publish=EVERYBODY),
 )
+
+
+def offered_to_clients(mesh: str) -> list[tuple[str, bool]]:
+    """What the clients' account imports of the members': each subject of a mesh that a client may
+    publish to, of all models, and whether a message to it has several answers."""
+    return [
+        (row.subject.replace("{mesh}", mesh).replace("{model}", "*"), row.many)
+        for row in TABLE
+        if Role.CLIENT in row.publish and row.subject.startswith("swarm.")
+    ]

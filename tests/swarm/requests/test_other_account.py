@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
@@ -38,9 +37,9 @@ AT_ONCE = 1.0  # seconds: no budget and no timeout is waited for
 
 
 @pytest.fixture(params=["", "jetstream: enabled"], ids=["no JetStream", "JetStream of its own"])
-async def two_accounts(request: pytest.FixtureRequest, links: Links) -> AsyncIterator[str]:
+async def two_accounts(request: pytest.FixtureRequest, links: Links) -> str:
     """A server whose users `node` and `app` have an account each."""
-    yield (await links.server(ACCOUNTS.replace("JETSTREAM", request.param))).url
+    return (await links.server(ACCOUNTS.replace("JETSTREAM", request.param))).url
 
 
 async def serving(links: Links, url: str) -> tuple[Link, list[Request]]:

@@ -57,6 +57,7 @@ async def test_the_same_request_joins_the_one_that_runs_whatever_budget_it_has()
         replace(ONE, version="2"),
         replace(ONE, weights=3),
         replace(ONE, outputs=("y",)),
+        replace(ONE, key="another client's secret"),
         replace(ONE, inputs={"x": np.zeros(3, np.float32)}),
         replace(ONE, inputs={"x": np.ones(3, np.int32)}),
         replace(ONE, inputs={"x": np.ones((3, 1), np.float32)}),

@@ -12,7 +12,9 @@ import pytest
 from real_server import Inbox, Links
 from rights_users import NODES, USERS, files
 from shared_server import SharedServer
+from support.waiting import eventually
 
+from swarm.link import LinkMessage
 from swarm.security.authority.authority import Authority
 
 pytestmark = pytest.mark.integration
@@ -59,6 +61,9 @@ PUBLISH = {
     "swarm.default.fresh.digits.7.3": "shard-2 fallback standby",
     "swarm.default.fresh.other.7.3": "",
     "swarm.default.cancel.digits.7": REQUESTERS,
+    "swarm.default.cancel.digits": "client requester",
+    "swarm.default.cancel.other": "",
+    "swarm.default.generate.digits": "client requester gateway",
     "swarm.default.cancel.other.7": "gateway",
     "swarm.default.gossip.<edge>.x": NODES,
     "swarm.other.gossip.<edge>.x": "",
@@ -144,7 +149,7 @@ PUBLISH = {
     "_INBOX.operator.random.7": NODES,
     "_INBOX.edge.random.server.7": "",
     "_INBOX.edge.random.pull.7": "",
-    "_R_.random.7": ANSWERERS,
+    "_R_.random.7": f"{ANSWERERS} shard-2",
     "$SYS.REQ.USER.INFO": ALL,
     "$SYS.REQ.SERVER.PING": "",
     "$SYS.REQ.CLAIMS.UPDATE": "",
@@ -285,3 +290,30 @@ async def test_a_client_cannot_aim_the_answer_at_a_process_of_the_mesh(
     assert bytes((await client.request("swarm.default.infer.digits", b"?")).data) == b"seven"
     await victim.flush()
     assert heard == []
+
+
+async def test_a_client_reads_the_tokens_of_its_model_and_ends_a_request(
+    mesh: tuple[SharedServer, Authority, bool], links: Links
+) -> None:
+    """Tokens are told by the last stage, whichever node took the request."""
+    server, authority, plain = mesh
+    head = await links.connect(server.url, **files(authority, "shard-1", plain))
+    tail = await links.connect(server.url, **files(authority, "shard-2", plain))
+
+    def tell(message: LinkMessage) -> None:
+        head.publish(message.reply, b"accepted")
+        for token in range(5):
+            tail.publish(message.reply, b"%d" % token)
+
+    ended = Inbox()
+    head.subscribe("swarm.default.generate.digits", tell, "q")
+    head.subscribe("swarm.default.cancel.digits", ended)
+    await head.flush()
+    client = await links.connect(server.url, **files(authority, "client", plain))
+    told = Inbox()
+    reply = client.expect(told)
+    client.publish("swarm.default.generate.digits", b"?", reply)
+    await eventually(lambda: len(told) == 6)
+    assert sorted(told.bodies) == [b"0", b"1", b"2", b"3", b"4", b"accepted"]
+    client.publish("swarm.default.cancel.digits", b"mine")
+    await eventually(lambda: ended.bodies == [b"mine"])
