@@ -128,10 +128,13 @@ class Compute:
         outcomes: Outcomes,
         clock: Callable[[], float] = time.monotonic,
         pictures: Pictures | None = None,
+        is_sound: Callable[[], bool] = lambda: False,
     ) -> None:
         """clock: seconds, monotonic: the one that deliveries are received by. pictures: of the
-        stage that takes the model's input, where this may come as a picture."""
+        stage that takes the model's input, where this may come as a picture. is_sound: whether the
+        model is known to compute rightly now; asked in the thread of a run that failed."""
         self.model = model
+        self._is_sound = is_sound
         self._clock = clock
         self._stage = stage
         self._options = options
@@ -334,7 +337,7 @@ class Compute:
             token = CancelToken()
             self._on_loop = (job.expires, token)
         try:
-            result = model.run(job.inputs, token)
+            result = self._run_one(model, job, token)
         except InputError as error:
             self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
             return
@@ -347,6 +350,19 @@ class Compute:
         self._ended = self._clock()
         seconds = self._ended - started
         self._outcomes.computed(job, result, seconds, 1, model.weights_version)
+
+    def _run_one(
+        self, model: StageModel, job: Job, token: CancelToken | None
+    ) -> dict[str, np.ndarray]:
+        """One request's run. Where it fails, known input tells whose fault that is: an index
+        behind a table's end fails on each node, and says nothing of other requests."""
+        try:
+            return model.run(job.inputs, token)
+        except (InputError, RunTerminated):
+            raise
+        except Exception:
+            job.is_own_fault = self._is_sound()
+            raise
 
     def end_overdue(self, now: float) -> None:
         """End a run on the loop whose budget is over. Called by a thread: such a run blocks the
@@ -379,8 +395,8 @@ class Compute:
         tensors = [job.inputs for job in batch]
 
         def work() -> list[dict[str, np.ndarray]]:
-            if len(tensors) == 1:
-                return [model.run(tensors[0], token)]
+            if len(batch) == 1:
+                return [self._run_one(model, batch[0], token)]
             return model.run_batch(tensors, token)
 
         def done(results: Any, error: Exception | None, seconds: float) -> None:

@@ -157,7 +157,9 @@ class StageServer:
         self._clock = routes.clock
         takes_input = stage == 1 and info.edge is None
         pictures = PictureInput(info) if takes_input and info.picture else None
-        self._compute = Compute(stage, model, options, self.stats, self, self._clock, pictures)
+        self._compute = Compute(
+            stage, model, options, self.stats, self, self._clock, pictures, self._self_test.proves
+        )
         self._onward: StageSender | None = None
         if stage < info.last:
             self._onward = StageSender(routes, info, stage + 1, self.stats.compute)
@@ -424,7 +426,13 @@ class StageServer:
         """Answer with a failure. retry_after: seconds, as of `Delivery.fail`."""
         if self._audit is not None:
             self._audit.failed(job.features, status)
+        if job.is_own_fault:
+            job.features.hops.append(self._idle_hop(job))
         job.delivery.fail(status, reason, self.stage, self._node, retry_after)
+
+    def _idle_hop(self, job: Job) -> dict[str, Any]:
+        """Of a failure: by it the requester knows that nothing is broken in this stage."""
+        return {"stage": self.stage, "node": self._node, "queue_us": job.queue_us, "compute_us": 0}
 
     def cancelled(self, job: Job) -> None:
         """Nobody waits for the job any more."""
@@ -438,7 +446,7 @@ class StageServer:
     def stayed_behind(self, job: Job, weights: int) -> None:
         """Answer that the model has older weights than the request asks for, with a hop of this
         stage that says which: the requester knows by it that nothing is broken here."""
-        hop = {"stage": self.stage, "node": self._node, "queue_us": job.queue_us, "compute_us": 0}
+        hop = self._idle_hop(job)
         job.features.hops.append(hop | {"batch": 0, WEIGHTS: weights} if weights else hop)
         text = (
             f"stage {self.stage} computes with weight version {weights} here, the request asks for "

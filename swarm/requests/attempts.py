@@ -258,3 +258,11 @@ def is_behind(outcome: Outcome) -> bool:
     if not isinstance(outcome, Result) or outcome.status is not Status.UNAVAILABLE:
         return False
     return bool(outcome.stage and outcome.hops and outcome.hops[-1].stage == outcome.stage)
+
+
+def is_own_fault(result: Result | None) -> bool:
+    """Whether a stage could not compute this request, and works: its own hop says so. The failure
+    says nothing of other requests."""
+    if result is None or result.status is not Status.INTERNAL:
+        return False
+    return bool(result.stage and result.hops and result.hops[-1].stage == result.stage)

@@ -19,7 +19,14 @@ from swarm.errors import (
 from swarm.link import Link
 from swarm.model import ModelInfo
 from swarm.requests.admission import Admitted, ModelAdmission
-from swarm.requests.attempts import DEFAULTS, AttemptConfig, Attempts, is_silence, is_unusual
+from swarm.requests.attempts import (
+    DEFAULTS,
+    AttemptConfig,
+    Attempts,
+    is_own_fault,
+    is_silence,
+    is_unusual,
+)
 from swarm.requests.model_way import ModelWay
 from swarm.requests.request import FAST, Ask, Picker
 from swarm.requests.sessions import SeenWeights
@@ -114,6 +121,8 @@ class Requester:
                 error = Unavailable(f"{error}: {flaw}")
             refused = ask.failed(error)
             refused.reached = not isinstance(error, Unavailable)
+            # Who asks again at once must not keep the loop from the answers that others wait for.
+            await asyncio.sleep(0)
             return refused
         session = (ask.info.model, ask.info.version, ask.agent, ask.session)
         if ask.session and len(self.seen):
@@ -134,7 +143,7 @@ class Requester:
                 now,
                 unusual=attempts.wants_fast
                 and is_unusual(attempts, ask.hedge is not None, result, now - started),
-                judged=ok or (not request.was_behind and not is_silence(result)),
+                judged=ok or not (request.was_behind or is_silence(result) or is_own_fault(result)),
                 no_lane_at=attempts.at if request.no_lane and not ok else None,
             )
         result.latency = now - started

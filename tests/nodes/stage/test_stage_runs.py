@@ -86,6 +86,35 @@ async def test_a_poison_member_does_not_fail_its_companions(
     assert b.counters.failed == 1
 
 
+@pytest.mark.parametrize("compute_ms", [5.0, 0.01], ids=["by the worker", "inline"])
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_failure_ends_with_a_hop_where_known_input_passes_beside_it(
+    bench: MakeBench, compute_ms: float, knows: bool
+) -> None:
+    b = await bench(FakeModel(compute_ms))
+    if knows:
+        b.server.take_weights(b.model, learned(b.model, {"x": np.ones((1, 4), np.float32)}))
+    await b.all_ended(b.send(POISON), b.send(1.0))
+    failed, other = b.answers()["r1"], b.answers()["r2"]
+    assert (failed.status, other.status) == (Status.INTERNAL, Status.OK)
+    assert [(hop.stage, hop.node) for hop in failed.hops] == [(2, "n1")] * knows
+
+
+async def test_a_failure_of_a_stage_that_fails_on_known_input_too_has_no_hop_of_it(
+    bench: MakeBench,
+) -> None:
+    b = await bench(FakeModel())
+    b.server.take_weights(b.model, learned(b.model, {"x": np.ones((1, 4), np.float32)}))
+
+    def broken(array: np.ndarray) -> np.ndarray:
+        raise RunError("the memory is gone")
+
+    b.model.compute = broken
+    await b.all_ended(b.send(1.0))
+    result = b.answers()["r1"]
+    assert (result.status, list(result.hops)) == (Status.INTERNAL, [])
+
+
 async def test_an_answer_says_how_long_each_stage_waited_and_computed(bench: MakeBench) -> None:
     b = await bench(FakeModel(slow=0.010))
     await b.all_ended(b.send(age=0.5))

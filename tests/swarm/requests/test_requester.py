@@ -57,6 +57,52 @@ async def test_an_answer_after_a_failure_changes_nothing(desk: SimulatedDesk) ->
     assert len(desk.stage.seen) == 1
 
 
+@pytest.mark.parametrize("works", [True, False], ids=["a stage that works", "a broken stage"])
+async def test_requests_that_cannot_be_computed_cost_others_nothing(
+    desk: SimulatedDesk, works: bool
+) -> None:
+    """A stage that works says so by its hop. Where it does not, its breaker opens."""
+
+    def fail(stage: SimulatedStage, message: Message, features: Features) -> None:
+        if works:
+            hop = {"stage": 1, "node": "fake", "queue_us": 0, "compute_us": 0}
+            features.hops.append(hop)
+        stage.fail(features, Status.INTERNAL, "an index behind the table's end")
+        message.done()
+
+    desk.stage.behave = fail
+    failed = [await desk.infer(10.0) for _ in range(40)]
+    desk.stage.behave = answer_at_once
+    assert (await desk.infer(10.0)).status is (Status.OK if works else Status.UNAVAILABLE)
+    told = {result.status for result in failed}
+    assert told == ({Status.INTERNAL} if works else {Status.INTERNAL, Status.UNAVAILABLE})
+
+
+async def test_who_asks_again_at_once_behind_a_refusal_keeps_nobody_from_the_loop(
+    desk: SimulatedDesk,
+) -> None:
+    def fail(stage: SimulatedStage, message: Message, features: Features) -> None:
+        stage.fail(features, Status.INTERNAL, "broken")
+        message.done()
+
+    desk.stage.behave = fail
+    while (await desk.infer(10.0)).status is not Status.UNAVAILABLE:
+        pass
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    for _ in range(100):
+        assert (await desk.infer(10.0)).status is Status.UNAVAILABLE
+    beside.cancel()
+    assert turns >= 100
+
+
 async def test_silence_is_asked_again_inside_the_budget_with_the_same_id(
     desk: SimulatedDesk,
 ) -> None:
