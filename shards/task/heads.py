@@ -1,22 +1,33 @@
-"""Which head a model has, told from the shapes of its outputs; where they do not tell, it asks.
+"""Which head a model has, told from the shapes of its outputs and from what was seen of them; where
+two heads could claim them, it asks.
 
 Shapes are those at one picture: the batch axis is 1, or free (-1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shards.errors import TaskError
 from shards.specs import TensorSpec
 from shards.task.decode import DECODERS
+from shards.task.seen import Seen, are_shares, span, sum_to_one
 
 # Pixels of the model's picture to a cell, of YOLO's three scales and of the four of its P6 models.
 _YOLO_STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 _YOLO_ANCHORS = 3  # of version 5, in each cell
 _ULTRAFACE = ((8, 3), (16, 2), (32, 2), (64, 3))  # pixels to a cell, priors in each cell
+_COCO = 80  # classes of the data set that most detectors are trained on
 _BACKGROUND = ("background", "__background__", "bg")
+# Tasks that the metadata of a file names, and what they give: no head reads it.
+_UNREAD = {
+    "segment": "masks of single objects",
+    "pose": "keypoints",
+    "obb": "oriented boxes",
+    "depth": "depth maps",
+}
+_NOTHING = Seen()
 
 
 @dataclass(frozen=True)
@@ -77,51 +88,102 @@ def tell(
     labels: Sequence[str] = (),
     decode: str = "",
     chosen: Sequence[str] = (),
-    constant: frozenset[str] = frozenset(),
-    softmax: frozenset[str] = frozenset(),
+    seen: Seen = _NOTHING,
 ) -> Head:
-    """The head of a model. size: width and height of its picture. decode, chosen: what the owner
-    says; the rest is told from shapes. constant, softmax: see `shards.task.wish.settle`. Raises
-    TaskError with the choices."""
-    asked = _Asked(kind, decode, outputs)
+    """The head of a model. size: width and height of its picture. labels: of the owner, or of the
+    file. decode, chosen: what the owner says; the rest is told from shapes and from `seen`. Raises
+    TaskError with the choices, or with the name of a head that nothing here reads."""
+    asked = _Asked(kind, decode, outputs, len(labels), seen)
     if chosen:
         known = {spec.name: spec for spec in outputs}
         if missing := [name for name in chosen if name not in known]:
             raise asked.unsure(f"there is no output {', '.join(missing)}")
-        outputs = [known[name] for name in chosen]
+    picked = [known[name] for name in chosen] if chosen else outputs
     if kind == "detect":
-        return _detect(asked, size, outputs, labels, bool(chosen), constant)
-    if len(outputs) != 1:
-        raise asked.unsure(f"it has {len(outputs)} outputs: --outputs names the one to read")
-    (spec,) = outputs
+        return _detect(asked, size, picked, labels, bool(chosen))
+    if len(picked) != 1:
+        raise asked.unsure(f"it has {len(picked)} outputs: --outputs names the one to read")
+    (spec,) = picked
     if kind == "segment":
         return _segment(asked, spec, labels)
     trailing = spec.shape[2:]
     if len(spec.shape) < 2 or spec.shape[1] < 1 or any(dim != 1 for dim in trailing):
-        raise asked.unsure(f"{spec.name} {spec} is not [n,{'classes' if labels else 'd'}]")
+        rows = "; rows of scores, as text recognisers give them, are not read"
+        raise asked.unsure(
+            f"{spec.name} {spec} is not [n,{'classes' if labels else 'd'}]"
+            + (rows if kind == "classify" and len(spec.shape) == 3 else "")
+        )
     if kind == "embed":
         return Head("embedding", (spec.name,), f"{spec.name} {spec} is a vector")
-    _check_labels(labels, spec.shape[1], asked)
-    told = "probabilities" if spec.name in softmax else "logits"
-    why = "made by a Softmax" if spec.name in softmax else "made by no Softmax"
-    return Head(decode or told, (spec.name,), f"{spec.name} {spec}: {decode or told}, {why}")
+    return _classify(asked, spec, labels)
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What was asked, for errors."""
+    """What was asked, for errors. labels: how many the owner or the file names."""
 
     kind: str
     decode: str
     outputs: Sequence[TensorSpec]
+    labels: int
+    seen: Seen
 
-    def unsure(self, why: str) -> TaskError:
-        shown = ", ".join(f"{spec.name} {spec}" for spec in self.outputs)
+    @property
+    def shown(self) -> str:
+        return ", ".join(f"{spec.name} {spec}" for spec in self.outputs)
+
+    def unsure(self, why: str, counts: Mapping[str, int] | None = None) -> TaskError:
+        """counts: the classes that the outputs have, by how they are read."""
+        if self.labels and counts and self.labels not in counts.values():
+            read = ", ".join(f"{count} as {name}" for name, count in counts.items())
+            why = f"{why}; {self.named} fit no way of reading it: {read}"
         choices = ", ".join(DECODERS[self.kind])
         return TaskError(
-            f"the shapes do not tell how {self.kind} reads {shown}: {why}. "
+            f"the shapes do not tell how {self.kind} reads {self.shown}: {why}. "
             f"--decode says it: {choices}"
         )
+
+    def unread(self, what: str) -> TaskError:
+        """For a head that is known by name, and that no choice would read."""
+        return TaskError(f"{self.shown}: {what} not read by --task {self.kind} or any other")
+
+    @property
+    def named(self) -> str:
+        return f"{self.labels} label{'' if self.labels == 1 else 's'}"
+
+    def check(self, classes: int, spec: TensorSpec, decode: str) -> None:
+        """Raises TaskError where the labels are not as many as the classes."""
+        if self.labels and classes >= 0 and self.labels != classes:
+            raise TaskError(
+                f"{self.named} for {classes} classes: {spec.name} {spec} has {classes} of them as "
+                f"{decode}. --labels names each; where the file's own names do not fit, the model "
+                f"may be none for --task {self.kind}"
+            )
+
+
+def _classify(asked: _Asked, spec: TensorSpec, labels: Sequence[str]) -> Head:
+    classes, seen = spec.shape[1], asked.seen
+    name = (spec.name,)
+    if not spec.datatype.endswith(("FP16", "FP32", "FP64", "BF16")):
+        raise asked.unread(f"{spec.name} has whole numbers, no scores, and that is")
+    asked.check(classes, spec, "scores of classes")
+    shown = f"{spec.name} {spec}"
+    if asked.decode:
+        return Head(asked.decode, name, f"{shown}: {asked.decode}, as --decode says")
+    if spec.name in seen.softmax | seen.sigmoid:
+        maker = "Softmax" if spec.name in seen.softmax else "Sigmoid"
+        return Head("probabilities", name, f"{shown}: probabilities, made by a {maker}")
+    if classes == 1:
+        raise asked.unsure(
+            "a softmax of one value is always 1, and no Sigmoid makes it a score: put one into the "
+            "graph, or say that it is a score already"
+        )
+    if sum_to_one(seen.of(spec.name)):
+        raise asked.unsure(
+            "no Softmax was found, but the values of runs lie from 0 to 1 and sum to one, as "
+            "probabilities do; a second softmax would make them wrong"
+        )
+    return Head("logits", name, f"{shown}: logits, made by no Softmax")
 
 
 def _detect(
@@ -130,41 +192,84 @@ def _detect(
     outputs: Sequence[TensorSpec],
     labels: Sequence[str],
     in_order: bool,
-    constant: frozenset[str],
 ) -> Head:
+    task = asked.seen.said.task
+    if task in _UNREAD:
+        raise asked.unread(f"the file says it is for {task}: {_UNREAD[task]} are")
     wanted = DECODERS["detect"].get(asked.decode)
     if wanted is not None and len(outputs) != wanted:
         raise asked.unsure(f"{asked.decode} reads {wanted}: --outputs names them in its order")
+    has_rows = any(len(spec.shape) == 3 for spec in asked.outputs)
+    for spec in asked.outputs:
+        if len(spec.shape) == 4 and has_rows and not asked.decode:
+            raise asked.unread(
+                f"{spec.name} {spec} has the shape of masks' prototypes, {spec.shape[1]} of each "
+                "box's values weigh them, and instance segmentation is"
+            )
     if any(len(spec.shape) not in (2, 3) for spec in outputs):
         raise asked.unsure("a head has the shape [1,n,m]")
     if len(outputs) == 1:
-        return _yolo(asked, size, outputs[0], labels)
+        return _yolo(asked, size, outputs[0])
     if len(outputs) not in (2, 3):
         raise asked.unsure(f"{len(outputs)} outputs: --outputs names those to read")
-    return _ssd(asked, size, list(outputs), labels, in_order, constant)
+    return _ssd(asked, size, list(outputs), labels, in_order)
 
 
-def _yolo(asked: _Asked, size: tuple[int, int], spec: TensorSpec, labels: Sequence[str]) -> Head:
+def _yolo(asked: _Asked, size: tuple[int, int], spec: TensorSpec) -> Head:
     if len(spec.shape) != 3:
         raise asked.unsure("a head has the shape [1,n,m]")
     _, rows, columns = spec.shape
-    found = asked.decode
     cells = {sum((size[0] // s) * (size[1] // s) for s in strides) for strides in _YOLO_STRIDES}
-    why = "as --decode says"
+    counts = {"yolo-v8": rows - 4, "yolo-v5": columns - 5}
+    if asked.decode and asked.decode not in counts:
+        raise asked.unsure(f"{asked.decode} reads {DECODERS['detect'][asked.decode]} outputs")
+    found, why = asked.decode, "as --decode says"
     if not found:
+        of_three = rows % _YOLO_ANCHORS == 0 and rows // _YOLO_ANCHORS in cells and columns > 5
+        if columns in cells and rows > 4 and of_three:
+            raise asked.unsure("both of its axes may count cells", counts)
         if columns in cells and rows > 4:
             found, why = "yolo-v8", f"{columns} cells, one box each"
-        elif rows % _YOLO_ANCHORS == 0 and rows // _YOLO_ANCHORS in cells and columns > 5:
+        elif of_three:
             found, why = "yolo-v5", f"{rows // _YOLO_ANCHORS} cells, three boxes each"
         elif rows in cells:
-            raise asked.unsure("one box a cell along axis 1 may be decoded (yolo-v5) or not")
+            raise asked.unsure(
+                "one box a cell along axis 1 may be decoded (yolo-v5) or not", counts
+            )
         else:
-            raise asked.unsure(f"{size[0]}x{size[1]} pixels have {min(cells)} cells")
-    if found not in ("yolo-v8", "yolo-v5"):
-        raise asked.unsure(f"{found} reads {DECODERS['detect'][found]} outputs")
-    classes = rows - 4 if found == "yolo-v8" else columns - 5
-    _check_labels(labels, classes, asked)
+            raise asked.unsure(f"{size[0]}x{size[1]} pixels have {min(cells)} cells", counts)
+    asked.check(counts[found], spec, found)
+    if not asked.decode:
+        _check_yolo(asked, size, spec, found, counts[found])
     return Head(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
+
+
+def _check_yolo(
+    asked: _Asked, size: tuple[int, int], spec: TensorSpec, decode: str, classes: int
+) -> None:
+    """Raises TaskError unless all values behind a box are scores, as far as is seen, and something
+    beside the shape says how many classes there are: keypoints, angles and the weights of masks
+    stand in the same place."""
+    values = asked.seen.of(spec.name)
+    if values is not None and values.ndim == 3:
+        values = values if decode == "yolo-v8" else values.transpose(0, 2, 1)
+        boxes, scores = values[:, :4], values[:, 4:]
+        if not are_shares(scores):
+            raise asked.unsure(
+                f"the values behind the four of a box run {span(scores)} on a synthetic picture, "
+                "so they are not all scores from 0 to 1: keypoints (pose), oriented boxes and "
+                "masks stand there too, and are not read"
+            )
+        if boxes.max() <= 2 < min(size):
+            raise asked.unsure(
+                f"the boxes run {span(boxes)} on a synthetic picture, as shares do, and {decode} "
+                "reads pixels"
+            )
+    if not asked.labels and classes not in (1, _COCO):
+        raise asked.unsure(
+            f"it may be a detector of {classes} classes, or one of keypoints (pose), oriented "
+            f"boxes or masks, which are not read: --labels with {classes} names says the first"
+        )
 
 
 def _ssd(
@@ -173,16 +278,16 @@ def _ssd(
     outputs: list[TensorSpec],
     labels: Sequence[str],
     in_order: bool,
-    constant: frozenset[str],
 ) -> Head:
     if not in_order:
-        outputs = _ordered(asked, outputs, constant)
+        outputs = _ordered(asked, outputs)
     boxes, scores = outputs[:2]
     if boxes.shape[-1] != 4 or scores.shape[:-1] != boxes.shape[:-1] or scores.shape[-1] < 2:
         raise asked.unsure("boxes [1,n,4] and scores [1,n,1+classes] are expected")
     classes = scores.shape[-1] - 1
     names_background = len(labels) == classes + 1 and labels[0].lower() in _BACKGROUND
-    _check_labels(labels[1:] if names_background else labels, classes, asked)
+    if not names_background:
+        asked.check(classes, scores, "scores of a background and classes")
     found, why = asked.decode, "as --decode says"
     priors = sum(
         -(-size[0] // pixels) * -(-size[1] // pixels) * each for pixels, each in _ULTRAFACE
@@ -193,15 +298,20 @@ def _ssd(
         found, why = "ultraface", f"{priors} priors and one class"
     elif not found:
         raise asked.unsure("boxes may be corners in shares (ssd), or offsets that need anchors")
+    values = asked.seen.of(scores.name)
+    if not asked.decode and values is not None and not are_shares(values):
+        raise asked.unsure(
+            f"the scores run {span(values)} on a synthetic picture, and {found} reads shares, "
+            "after a softmax"
+        )
     names = tuple(spec.name for spec in outputs)
     shown = ", ".join(f"{spec.name} {spec}" for spec in outputs)
     return Head(found, names, f"{shown}: {found}, {why}", names_background)
 
 
-def _ordered(
-    asked: _Asked, outputs: list[TensorSpec], constant: frozenset[str]
-) -> list[TensorSpec]:
+def _ordered(asked: _Asked, outputs: list[TensorSpec]) -> list[TensorSpec]:
     """Boxes, scores, anchors."""
+    constant = asked.seen.constant
     anchors = [s for s in outputs if s.name in constant or len(s.shape) == 2]
     rest = [s for s in outputs if s not in anchors]
     fours = [s for s in rest if s.shape[-1] == 4]
@@ -217,23 +327,27 @@ def _segment(asked: _Asked, spec: TensorSpec, labels: Sequence[str]) -> Head:
         found, why = "classes", "whole numbers"
     if found == "classes":
         return Head(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
+    if len(spec.shape) == 3 and not asked.decode:
+        raise asked.unread("one number a place and no classes, as a depth map has, is")
     if len(spec.shape) != 4:
         raise asked.unsure("a segmentation has the shape [1,classes,height,width]")
     _, first, middle, last = spec.shape
     if not found:
         of_first = first == len(labels) if labels else 0 < first < min(middle, last)
         of_last = last == len(labels) if labels else 0 < last < min(first, middle)
+        if 1 in (first, last) and not labels:
+            raise asked.unread(
+                "one number a place and no classes, as a depth map or a mask has, is"
+            )
         if of_first == of_last:
-            raise asked.unsure("the classes lie along axis 1 (argmax) or axis 3 (argmax-last)")
+            raise asked.unsure(
+                "the classes lie along axis 1 (argmax) or axis 3 (argmax-last)",
+                {"argmax": first, "argmax-last": last},
+            )
         found = "argmax" if of_first else "argmax-last"
         why = f"{first if of_first else last} classes"
     classes = first if found == "argmax" else last
     if classes == 1:
         raise asked.unsure("one channel has no classes to choose from")
-    _check_labels(labels, classes, asked)
+    asked.check(classes, spec, found)
     return Head(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
-
-
-def _check_labels(labels: Sequence[str], classes: int, asked: _Asked) -> None:
-    if labels and classes >= 0 and len(labels) != classes:
-        raise asked.unsure(f"{len(labels)} labels for {classes} classes")

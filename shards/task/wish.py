@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from shards.errors import TaskError
 from shards.specs import TensorSpec
 from shards.task.decode import DECODERS
-from shards.task.heads import Head, picture_input, tell
+from shards.task.heads import Head, PictureInput, picture_input, tell
 from shards.task.pixels import FITS
+from shards.task.seen import Seen
 from shards.task.task import COLOURS, KINDS, Postprocess, Preprocess, Task
 
 # (pixel * scale - mean) / std; the last ones are torchvision's, for networks trained on ImageNet.
@@ -19,6 +20,7 @@ NORMALISE: Mapping[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
     "-1..1": (1 / 255, (0.5,), (0.5,)),
     "imagenet": (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
+_NOTHING = Seen()
 ULTRAFACE = (1.0, (127.0,), (128.0,))  # Linzaier/Ultra-Light-Fast-Generic-Face-Detector-1MB
 
 
@@ -60,34 +62,41 @@ def settle(
     wish: Wish,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
-    *,
-    constant: frozenset[str] = frozenset(),
-    softmax: frozenset[str] = frozenset(),
+    seen: Seen = _NOTHING,
 ) -> tuple[Task, tuple[str, ...]]:
     """The task of a model whose arithmetic lies outside of it, and notes on what was told from
     shapes and what was taken as usual.
 
-    constant: outputs that do not depend on an input. softmax: outputs made by a Softmax. Raises
-    TaskError, which names the choices, where shapes do not tell.
+    seen: what the file and its runs tell beyond shapes. Raises TaskError, which names the choices,
+    where they do not tell.
     """
+    said = seen.said
+    others = {"detect", "classify"} - {wish.kind}
+    if said.task in others and wish.kind != "embed" and not wish.decode:
+        raise TaskError(
+            f"--task {wish.kind}: the file's metadata says that it is for {said.task}; --decode "
+            "says otherwise"
+        )
+    labels = wish.labels or (said.labels if wish.kind != "embed" else ())
     picture = picture_input(inputs, wish.size)
     head = tell(
         wish.kind,
         (picture.width, picture.height),
         outputs,
-        labels=wish.labels,
+        labels=labels,
         decode=wish.decode,
         chosen=wish.outputs,
-        constant=constant,
-        softmax=softmax,
+        seen=seen,
     )
-    notes = [head.why]
+    notes = [*said.notes, head.why]
+    if labels and not wish.labels:
+        notes.append(f"the file's metadata names the {len(labels)} classes")
     colours = wish.colours or ("gray" if picture.channels == 1 else "rgb")
     if (colours == "gray") != (picture.channels == 1):
         raise TaskError(f"{colours} does not fit an input of {picture.channels} channels")
     if picture.datatype not in ("UINT8", "FP16", "FP32"):
         raise TaskError(f"input {picture.name!r} is {picture.datatype}: pixels are UINT8 or floats")
-    (scale, mean, std), usual = _normalise(wish, head, picture.datatype, picture.channels)
+    (scale, mean, std), usual = _normalise(wish, head, picture, said.normalise)
     if usual:
         notes.append(f"pixels become {usual}, as is usual: --normalise says otherwise")
     is_yolo = head.decode.startswith("yolo")
@@ -106,7 +115,7 @@ def settle(
             std=std,
         ),
         postprocess=_postprocess(wish, head),
-        labels=_labels(wish.labels, head),
+        labels=_labels(labels, head),
     )
     return Task.of(task.to_doc()), tuple(notes)
 
@@ -133,10 +142,11 @@ def _labels(labels: tuple[str, ...], head: Head) -> tuple[str, ...]:
 
 
 def _normalise(
-    wish: Wish, head: Head, datatype: str, channels: int
+    wish: Wish, head: Head, picture: PictureInput, known: str
 ) -> tuple[tuple[float, tuple[float, ...], tuple[float, ...]], str]:
-    """Scale, mean and std, and the name of what is only usual, "" where it is known."""
-    if datatype == "UINT8":
+    """Scale, mean and std, and the name of what is only usual, "" where it is known. known: what
+    the file's exporter always does, "" where nothing says it."""
+    if picture.datatype == "UINT8":
         if wish.normalise not in ("", "none"):
             raise TaskError("--normalise: the model takes bytes, and normalises them itself")
         return NORMALISE["none"], ""
@@ -148,7 +158,9 @@ def _normalise(
         return ULTRAFACE, ""
     if head.decode.startswith("yolo"):
         return NORMALISE["0..1"], ""
-    name = "imagenet" if channels == 3 and wish.kind != "detect" else "0..1"
+    if known:
+        return NORMALISE[known], ""
+    name = "imagenet" if picture.channels == 3 and wish.kind != "detect" else "0..1"
     return NORMALISE[name], name
 
 

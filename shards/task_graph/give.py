@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from shards.errors import ModelError, TaskError
@@ -15,9 +16,11 @@ from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.synthetic import random_feeds
 from shards.specs import TensorSpec, spec_of
 from shards.task.heads import PictureInput, picture_input
+from shards.task.seen import Said, Seen
 from shards.task.task import Task
 from shards.task.wish import Wish, settle
 from shards.task_graph.bake import bake
+from shards.task_graph.evidence import SIGMOID, SOFTMAX, made_by, said_by
 
 
 def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[str, ...]]:
@@ -29,6 +32,8 @@ def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[st
     """
     graph = Graph.of(model)
     types = infer_types(graph)
+    said = said_by(model)
+    wish = _sized(wish, [types[name].spec() for name in graph.inputs], said)
     picture = picture_input([types[name].spec() for name in graph.inputs], wish.size)
     (declared,) = model.graph.input
     sides = (picture.height, picture.width)
@@ -37,15 +42,16 @@ def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[st
     _fix(declared, {axis + 1: side for axis, side in enumerate(inner)})
     if wish.kind == "detect":
         _fix(declared, {0: 1})
-    made_by = {name: node for node in model.graph.node for name in node.output}
-    task, notes = settle(
-        wish,
-        [TensorSpec(picture.name, picture.datatype, _at_one(declared))],
-        _outputs(model, _at_one(declared), picture),
+    outputs, values = _run(model, _at_one(declared), picture)
+    seen = Seen(
         constant=frozenset(name for name in graph.outputs if graph.is_constant(name)),
-        softmax=frozenset(
-            name for name, node in made_by.items() if node.op_type in ("Softmax", "Sigmoid")
-        ),
+        softmax=made_by(graph, SOFTMAX),
+        sigmoid=made_by(graph, SIGMOID),
+        values=values,
+        said=said,
+    )
+    task, notes = settle(
+        wish, [TensorSpec(picture.name, picture.datatype, _at_one(declared))], outputs, seen
     )
     if not wish.bake:
         return model, task, notes
@@ -57,21 +63,37 @@ def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[st
         return model, task, (*notes, f"not baked into the graph: {error}")
 
 
-def _outputs(model: ModelProto, shape: tuple[int, ...], picture: PictureInput) -> list[TensorSpec]:
-    """The outputs with the shapes that they have for one picture: a run tells them, where
-    inference would leave many open. Raises ModelError."""
+def _sized(wish: Wish, inputs: list[TensorSpec], said: Said) -> Wish:
+    """With the size that the file's metadata says, where the picture may have any and the owner
+    says none."""
+    is_free = len(inputs) == 1 and len(inputs[0].shape) == 4 and -1 in inputs[0].shape[2:]
+    return replace(wish, size=said.size) if wish.size is None and said.size and is_free else wish
+
+
+def _run(
+    model: ModelProto, shape: tuple[int, ...], picture: PictureInput
+) -> tuple[list[TensorSpec], dict[str, np.ndarray]]:
+    """The outputs with the shapes that they have for one picture, and their values in two runs,
+    [2, …]: a run tells both, where inference would leave shapes open. An output whose shape
+    depends on the picture has no values. Raises ModelError."""
     if weight_bytes(model) >= PROTOBUF_LIMIT:
         raise TaskError("the model is too large to be run whole: split it without --task")
     session = make_session(model.SerializeToString(), level="basic")
     names = [output.name for output in session.get_outputs()]
-    feeds = random_feeds([TensorSpec(picture.name, picture.datatype, shape)])
+    wanted = [TensorSpec(picture.name, picture.datatype, shape)]
     try:
-        arrays = session.run(names, feeds)
+        one, other = (session.run(names, random_feeds(wanted, seed=seed)) for seed in (0, 1))
     except Exception as error:  # pybind raises a dozen unrelated types here
         raise TaskError(
             f"the model does not run on one picture {list(shape)}: {reason_of(error)}"
         ) from error
-    return [spec_of(name, array) for name, array in zip(names, arrays, strict=True)]
+    specs = [spec_of(name, array) for name, array in zip(names, one, strict=True)]
+    values = {
+        name: np.concatenate([first, second])
+        for name, first, second in zip(names, one, other, strict=True)
+        if first.ndim and first.shape == second.shape and len(first) == 1
+    }
+    return specs, values
 
 
 def _fix(value: ValueInfoProto, sizes: dict[int, int]) -> None:

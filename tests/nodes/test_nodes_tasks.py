@@ -147,7 +147,7 @@ async def test_stages_answer_boxes_also_none_also_in_a_lossy_codec_and_by_the_fa
 @pytest.mark.processes
 @pytest.mark.integration
 async def test_nothing_found_crosses_stages_as_no_rows_and_no_task_is_said(picture: Path) -> None:
-    wish = Wish("detect", threshold=1.0)
+    wish = Wish("detect", labels=("a", "b"), threshold=1.0)
     result = split(yolo("v8", 160, 2), name="none", stages=2, profile=False, task=wish)
     async with mesh_of(result, "shard-1", "shard-2") as local:
         where = ["--nats", local.url, "--mesh", local.name]

@@ -26,8 +26,11 @@ PICTURES = {
 DETECTORS = {
     "yolo-v8": (yolo("v8", 320, 6), Wish("detect", labels=tuple("abcdef"))),
     "yolo-v8 of one class": (yolo("v8", 160, 1, batch="N"), Wish("detect", threshold=0.6)),
-    "yolo-v5": (yolo("v5", 160, 5), Wish("detect", threshold=0.5, top=20)),
-    "yolo-v5 stretched": (yolo("v5", 160, 2), Wish("detect", fit="stretch", colours="bgr")),
+    "yolo-v5": (yolo("v5", 160, 5), Wish("detect", labels=tuple("abcde"), threshold=0.5, top=20)),
+    "yolo-v5 stretched": (
+        yolo("v5", 160, 2),
+        Wish("detect", labels=("a", "b"), fit="stretch", colours="bgr"),
+    ),
     "ultraface": (ssd((320, 240), 4420, 1), Wish("detect")),
     "ssd": (ssd((64, 48), 300, 5), Wish("detect", decode="ssd", threshold=0.2)),
     "ssd-anchors": (
