@@ -13,6 +13,7 @@ from nodes.cli.options import Splitting
 from shards.errors import ManifestError
 from shards.manifest import Manifest
 from shards.task import Result, Task, read_picture
+from shards.task.decode import NO_SUPPRESSION, READINGS
 from shards.task.picture import SUFFIXES
 from shards.task.wish import Wish
 from swarm.errors import InvalidArgument, PermissionDenied
@@ -74,6 +75,7 @@ def task_lines(manifest: Manifest) -> list[str]:
         f"task: {task.kind}, its arithmetic {where}",
         f"  takes a picture, {pre.fit} to {pre.width}x{pre.height}, {pre.colours}{normalised}",
         f"  reads {', '.join(post.outputs)} as {post.decode}{_limits(task)}",
+        f"  {post.decode}: {READINGS[post.decode]}",
     ]
     if task.labels:
         more = f" … ({len(task.labels)})" if len(task.labels) > 8 else ""
@@ -83,6 +85,8 @@ def task_lines(manifest: Manifest) -> list[str]:
 
 def _limits(task: Task) -> str:
     post = task.postprocess
+    if task.kind == "detect" and post.decode in NO_SUPPRESSION and post.iou >= 1:
+        return f", scores above {post.threshold:g}, {post.top} at most, overlapping boxes stay"
     if task.kind == "detect":
         return f", scores above {post.threshold:g}, overlap up to {post.iou:g}, {post.top} at most"
     return f", the {post.top} likeliest" if task.kind == "classify" else ""

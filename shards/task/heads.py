@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from shards.errors import TaskError
 from shards.specs import TensorSpec
-from shards.task.decode import DECODERS
+from shards.task.decode import DECODERS, STRIDES
 from shards.task.seen import Seen, are_shares, span, sum_to_one
 
-# Pixels of the model's picture to a cell, of YOLO's three scales and of the four of its P6 models.
-_YOLO_STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 _YOLO_ANCHORS = 3  # of version 5, in each cell
 _ULTRAFACE = ((8, 3), (16, 2), (32, 2), (64, 3))  # pixels to a cell, priors in each cell
 _COCO = 80  # classes of the data set that most detectors are trained on
@@ -219,8 +219,10 @@ def _yolo(asked: _Asked, size: tuple[int, int], spec: TensorSpec) -> Head:
     if len(spec.shape) != 3:
         raise asked.unsure("a head has the shape [1,n,m]")
     _, rows, columns = spec.shape
-    cells = {sum((size[0] // s) * (size[1] // s) for s in strides) for strides in _YOLO_STRIDES}
-    counts = {"yolo-v8": rows - 4, "yolo-v5": columns - 5}
+    cells = {sum((size[0] // s) * (size[1] // s) for s in strides) for strides in STRIDES}
+    if asked.decode == "yolo-end2end" or (not asked.decode and _is_end_to_end(asked, size, spec)):
+        return _end_to_end(asked, spec)
+    counts = {"yolo-v8": rows - 4, "yolo-v5": columns - 5, "yolox": columns - 5}
     if asked.decode and asked.decode not in counts:
         raise asked.unsure(f"{asked.decode} reads {DECODERS['detect'][asked.decode]} outputs")
     found, why = asked.decode, "as --decode says"
@@ -233,15 +235,68 @@ def _yolo(asked: _Asked, size: tuple[int, int], spec: TensorSpec) -> Head:
         elif of_three:
             found, why = "yolo-v5", f"{rows // _YOLO_ANCHORS} cells, three boxes each"
         elif rows in cells:
-            raise asked.unsure(
-                "one box a cell along axis 1 may be decoded (yolo-v5) or not", counts
-            )
+            found, why = _by_cell(asked, size, spec, counts), f"{rows} cells, one box each"
         else:
             raise asked.unsure(f"{size[0]}x{size[1]} pixels have {min(cells)} cells", counts)
     asked.check(counts[found], spec, found)
+    if found == "yolox" and rows != min(cells):
+        raise asked.unsure(f"yolox has {min(cells)} boxes at {size[0]}x{size[1]} pixels", counts)
     if not asked.decode:
         _check_yolo(asked, size, spec, found, counts[found])
     return Head(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
+
+
+def _by_cell(
+    asked: _Asked, size: tuple[int, int], spec: TensorSpec, counts: Mapping[str, int]
+) -> str:
+    """`yolo-v5` where centres run over the picture, `yolox` where they stay by their cells."""
+    values = asked.seen.of(spec.name)
+    if values is not None and spec.shape[2] > 5 and are_shares(values[..., 4:]):
+        furthest, least_side = np.abs(values[..., :2]).max(), values[..., 2:4].min()
+        if furthest > min(size) / 2 and least_side >= 0:
+            return "yolo-v5"
+        if furthest < min(size) / 8 and least_side < 0:  # logarithms
+            return "yolox"
+    raise asked.unsure(
+        "one box a cell along axis 1 may be decoded (yolo-v5), or count in cells (yolox)", counts
+    )
+
+
+def _is_end_to_end(asked: _Asked, size: tuple[int, int], spec: TensorSpec) -> bool:
+    """Whether the rows are corners in pixels, a score and a class each, as far as values show it.
+    Raises TaskError where more values stand behind those of a row, or corners are in doubt."""
+    values = asked.seen.of(spec.name)
+    if values is None or values.ndim != 3 or spec.shape[2] < 6:
+        return False
+    boxes, scores, classes = values[..., :4], values[..., 4], values[..., 5]
+    whole = bool((classes == np.rint(classes)).all() and classes.min() >= 0)
+    if not whole or not are_shares(scores) or not classes.any():
+        return False
+    if spec.shape[2] > 6:
+        raise asked.unread(
+            f"rows of a box, a score, a class and {spec.shape[2] - 6} more values (keypoints, an "
+            "angle, or a mask's weights) are"
+        )
+    in_order = (boxes[..., 2:] >= boxes[..., :2]).all(axis=-1).mean()
+    if boxes.max() <= 2 < min(size) or in_order < 0.5:
+        raise asked.unsure(
+            f"rows of a box, a score and a class, but the boxes run {span(boxes)}, and are no "
+            "corners in pixels (yolo-end2end)"
+        )
+    return True
+
+
+def _end_to_end(asked: _Asked, spec: TensorSpec) -> Head:
+    if spec.shape[2] != 6:
+        raise asked.unsure("yolo-end2end reads [1,n,6]: a box, a score and a class")
+    values = asked.seen.of(spec.name)
+    largest = -1 if values is None else int(values[..., 5].max())
+    if asked.labels and largest >= asked.labels:
+        raise TaskError(
+            f"{asked.named}, but {spec.name} {spec} answers class {largest} on a synthetic picture"
+        )
+    why = "as --decode says" if asked.decode else "corners, a score and a class each"
+    return Head("yolo-end2end", (spec.name,), f"{spec.name} {spec}: yolo-end2end, {why}")
 
 
 def _check_yolo(
@@ -260,7 +315,7 @@ def _check_yolo(
                 "so they are not all scores from 0 to 1: keypoints (pose), oriented boxes and "
                 "masks stand there too, and are not read"
             )
-        if boxes.max() <= 2 < min(size):
+        if decode != "yolox" and boxes.max() <= 2 < min(size):
             raise asked.unsure(
                 f"the boxes run {span(boxes)} on a synthetic picture, as shares do, and {decode} "
                 "reads pixels"
@@ -282,6 +337,15 @@ def _ssd(
     if not in_order:
         outputs = _ordered(asked, outputs)
     boxes, scores = outputs[:2]
+    may_be_detr = len(outputs) == 2 and not asked.decode and _is_detr(asked, boxes, scores)
+    if asked.decode == "rt-detr" or may_be_detr:
+        if boxes.shape[-1] != 4 or scores.shape[:-1] != boxes.shape[:-1]:
+            raise asked.unsure("boxes [1,n,4] and logits [1,n,classes] are expected")
+        asked.check(scores.shape[-1], scores, "rt-detr")
+        why = "as --decode says" if asked.decode else "centres in shares, and logits"
+        pair = (boxes.name, scores.name)
+        shown = f"{boxes.name} {boxes}, {scores.name} {scores}"
+        return Head("rt-detr", pair, f"{shown}: rt-detr, {why}")
     if boxes.shape[-1] != 4 or scores.shape[:-1] != boxes.shape[:-1] or scores.shape[-1] < 2:
         raise asked.unsure("boxes [1,n,4] and scores [1,n,1+classes] are expected")
     classes = scores.shape[-1] - 1
@@ -297,7 +361,10 @@ def _ssd(
     elif not found and classes == 1 and boxes.shape[1] == priors:
         found, why = "ultraface", f"{priors} priors and one class"
     elif not found:
-        raise asked.unsure("boxes may be corners in shares (ssd), or offsets that need anchors")
+        raise asked.unsure(
+            "boxes may be corners in shares (ssd), centres in shares beside logits (rt-detr), or "
+            "offsets that need anchors"
+        )
     values = asked.seen.of(scores.name)
     if not asked.decode and values is not None and not are_shares(values):
         raise asked.unsure(
@@ -307,6 +374,20 @@ def _ssd(
     names = tuple(spec.name for spec in outputs)
     shown = ", ".join(f"{spec.name} {spec}" for spec in outputs)
     return Head(found, names, f"{shown}: {found}, {why}", names_background)
+
+
+def _is_detr(asked: _Asked, boxes: TensorSpec, scores: TensorSpec) -> bool:
+    """Whether the boxes are shares that are no corners, beside logits of as many classes as there
+    are labels, or of COCO's: DETR itself has one more, for no object, and a softmax."""
+    found, raw = asked.seen.of(boxes.name), asked.seen.of(scores.name)
+    if found is None or raw is None:
+        return False
+    if boxes.shape[-1] != 4 or scores.shape[:-1] != boxes.shape[:-1] or are_shares(raw):
+        return False
+    are_corners = bool((found[..., 2:] >= found[..., :2]).all())
+    if are_corners or not are_shares(found):
+        return False
+    return scores.shape[-1] == (asked.labels or _COCO)
 
 
 def _ordered(asked: _Asked, outputs: list[TensorSpec]) -> list[TensorSpec]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from shards.errors import TaskError
 from shards.specs import TensorSpec
-from shards.task.decode import DECODERS
+from shards.task.decode import DECODERS, NO_SUPPRESSION
 from shards.task.heads import Head, PictureInput, picture_input, tell
 from shards.task.pixels import FITS
 from shards.task.seen import Seen
@@ -91,7 +91,8 @@ def settle(
     notes = [*said.notes, head.why]
     if labels and not wish.labels:
         notes.append(f"the file's metadata names the {len(labels)} classes")
-    colours = wish.colours or ("gray" if picture.channels == 1 else "rgb")
+    usual_colours = "bgr" if head.decode == "yolox" else "rgb"  # as its authors train it
+    colours = wish.colours or ("gray" if picture.channels == 1 else usual_colours)
     if (colours == "gray") != (picture.channels == 1):
         raise TaskError(f"{colours} does not fit an input of {picture.channels} channels")
     if picture.datatype not in ("UINT8", "FP16", "FP32"):
@@ -126,6 +127,10 @@ def _postprocess(wish: Wish, head: Head) -> Postprocess:
         usual = replace(usual, threshold=0.7, iou=0.3)
     if wish.kind == "classify":
         usual = replace(usual, top=5)
+    if head.decode in NO_SUPPRESSION:
+        usual = replace(usual, iou=1.0)
+    if head.decode == "yolo-end2end" and wish.iou is not None:
+        raise TaskError("--iou: the graph of yolo-end2end has chosen its boxes already")
     return Postprocess(
         head.decode,
         head.outputs,
@@ -156,6 +161,8 @@ def _normalise(
         return (1.0, *_numbers(wish.normalise)), ""
     if head.decode == "ultraface":
         return ULTRAFACE, ""
+    if head.decode == "yolox":
+        return NORMALISE["none"], ""
     if head.decode.startswith("yolo"):
         return NORMALISE["0..1"], ""
     if known:

@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from shards.errors import ModelError
 from shards.graph.source import subgraphs
-from shards.task.decode import CENTRE_VARIANCE, SIZE_VARIANCE, class_dtype
+from shards.task.decode import CENTRE_VARIANCE, SIZE_VARIANCE, cells, class_dtype
 from shards.task.task import RESULTS, Task
 
 # The operator set that an older model is raised to, and the oldest one whose operators are used.
@@ -144,7 +144,7 @@ def _boxes_and_scores(writer: _Writer, task: Task, outputs: list[str]) -> tuple[
     """Boxes [1, n, 4] in shares, and scores [1, classes, n], as `shards.task.decode.candidates`."""
     pre, decode = task.preprocess, task.postprocess.decode
     end = int(np.iinfo(np.int64).max)
-    if decode in ("yolo-v8", "yolo-v5"):
+    if decode in ("yolo-v8", "yolo-v5", "yolox"):
         head = outputs[0]
         if decode == "yolo-v8":
             scores = writer.columns(head, 4, end, 1)
@@ -153,9 +153,14 @@ def _boxes_and_scores(writer: _Writer, task: Task, outputs: list[str]) -> tuple[
             objects = writer.columns(head, 4, 5, 2)
             by_class = writer.add("Mul", [writer.columns(head, 5, end, 2), objects])
             scores = writer.add("Transpose", [by_class], perm=[0, 2, 1])
+        if decode == "yolox":
+            head = _of_cells(writer, head, (pre.width, pre.height))
         pixels = [pre.width, pre.height, pre.width, pre.height]
         return writer.binary("Div", _corners(writer, head), pixels), scores
     boxes, scores = outputs[:2]
+    if decode == "rt-detr":
+        scores = writer.add("Transpose", [writer.add("Sigmoid", [scores])], perm=[0, 2, 1])
+        return _corners(writer, boxes), scores
     if decode == "ssd-anchors":
         four = writer.constant(np.array([1, -1, 4], np.int64))
         anchors = writer.add("Reshape", [outputs[2], four])
@@ -170,6 +175,15 @@ def _boxes_and_scores(writer: _Writer, task: Task, outputs: list[str]) -> tuple[
     return boxes, writer.add("Transpose", [scores], perm=[0, 2, 1])
 
 
+def _of_cells(writer: _Writer, head: str, size: tuple[int, int]) -> str:
+    """Centres and sizes in pixels [1, n, 4], of steps and logarithms in YOLOX's three scales."""
+    corner, stride = cells(size)
+    centres = writer.binary("Add", writer.columns(head, 0, 2, 2), corner[None])
+    sides = writer.add("Exp", [writer.columns(head, 2, 4, 2)])
+    pair = [writer.binary("Mul", part, stride[None]) for part in (centres, sides)]
+    return writer.add("Concat", pair, axis=2)
+
+
 def _corners(writer: _Writer, boxes: str) -> str:
     centres = writer.columns(boxes, 0, 2, 2)
     half = writer.binary("Mul", writer.columns(boxes, 2, 4, 2), 0.5)
@@ -181,6 +195,15 @@ def _detections(
     writer: _Writer, task: Task, outputs: list[str], _first: object
 ) -> list[onnx.ValueInfoProto]:
     post = task.postprocess
+    kind = _class_kind(len(task.labels))
+    answers = [
+        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, ["found", 4]),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["found"]),
+        helper.make_tensor_value_info("classes", kind, ["found"]),
+    ]
+    if post.decode == "yolo-end2end":
+        _end_to_end(writer, task, outputs[0], kind)
+        return answers
     boxes, scores = _boxes_and_scores(writer, task, outputs)
     # A box counts with its likeliest class alone.
     best = _largest(writer, scores, axis=1)
@@ -199,13 +222,29 @@ def _detections(
     flat = writer.add("Reshape", [boxes, writer.constant(np.array([-1, 4], np.int64))])
     writer.add("Gather", [flat, writer.add("Gather", [rows, two], axis=1)], "boxes", axis=0)
     writer.add("Identity", [values], "scores")
-    kind = _class_kind(len(task.labels))
     writer.cast(writer.add("Gather", [rows, one], axis=1), kind, "classes")
-    return [
-        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, ["found", 4]),
-        helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["found"]),
-        helper.make_tensor_value_info("classes", kind, ["found"]),
-    ]
+    return answers
+
+
+def _end_to_end(writer: _Writer, task: Task, output: str, kind: int) -> None:
+    """Boxes, scores and classes of rows that the network has chosen itself."""
+    pre, post = task.preprocess, task.postprocess
+    flat = writer.constant(np.array([-1], np.int64))
+    rows_of = writer.add("Reshape", [output, writer.constant(np.array([-1, 6], np.int64))])
+    scores = writer.add("Reshape", [writer.columns(rows_of, 4, 5, 1), flat])
+    above = writer.binary("Greater", scores, post.threshold)
+    rows = writer.add("Reshape", [writer.add("NonZero", [above]), flat])
+    values = writer.add("Gather", [scores, rows], axis=0)
+    most = writer.constant(np.array([post.top], np.int64))
+    count = writer.add("Min", [writer.add("Shape", [values]), most])
+    values, order = writer.add_two("TopK", [values, count], axis=0)
+    rows = writer.add("Gather", [rows, order], axis=0)
+    sides = [pre.width, pre.height, pre.width, pre.height]
+    boxes = writer.binary("Div", writer.columns(rows_of, 0, 4, 1), sides)
+    writer.add("Gather", [boxes, rows], "boxes", axis=0)
+    writer.add("Identity", [values], "scores")
+    classes = writer.add("Reshape", [writer.columns(rows_of, 5, 6, 1), flat])
+    writer.cast(writer.add("Gather", [classes, rows], axis=0), kind, "classes")
 
 
 def _classes(

@@ -14,7 +14,7 @@ from shard_graphs import chained, make, node, value
 
 from shards.errors import TaskError
 from shards.split.split import SplitResult, split
-from shards.task import Classes, Task
+from shards.task import Classes, Detections, Task
 from shards.task.wish import Wish
 
 SIZE = 96  # 189 cells of 8, 16 and 32 pixels
@@ -26,16 +26,20 @@ IMAGE = RNG.integers(0, 255, (48, 80, 3), np.uint8)
 def form(
     outputs: Mapping[str, np.ndarray], said: Mapping[str, str] | None = None, size: int = SIZE
 ) -> bytes:
-    """A model that answers with these arrays, each [1, …], moved a little by its picture."""
+    """A model that answers with these arrays, each [1, …], times a one that its picture makes."""
     nodes = [
         node("ReduceMean", ["image"], ["mean"], keepdims=0),
         node("Tanh", ["mean"], ["bounded"]),
         node("Mul", ["bounded", "little"], ["moved"]),
+        node("Add", ["moved", "one"], ["factor"]),
     ]
-    params: dict[str, np.ndarray] = {"little": np.array(1e-6, np.float32)}
+    params: dict[str, np.ndarray] = {
+        "little": np.array(1e-30, np.float32),
+        "one": np.array(1, np.float32),
+    }
     for name, array in outputs.items():
         params[f"{name}_is"] = array.astype(np.float32)
-        nodes.append(node("Add", [f"{name}_is", "moved"], [name]))
+        nodes.append(node("Mul", [f"{name}_is", "factor"], [name]))
     shapes = [value(name, list(array.shape)) for name, array in outputs.items()]
     model = make(nodes, [value("image", [1, 3, size, size])], shapes, params)
     for key, text in (said or {}).items():
@@ -69,6 +73,28 @@ def v5(*more: np.ndarray) -> dict[str, np.ndarray]:
     return {"output0": np.concatenate([pixels(3 * CELLS), *more]).T[None]}
 
 
+def rows(n: int, *more: np.ndarray) -> np.ndarray:
+    """Corners in pixels and a score of n boxes, the likeliest first, a class, more: [1, n, m]."""
+    low = RNG.uniform(0, SIZE / 2, (2, n))
+    scores = np.sort(RNG.uniform(0, 1, (1, n)))[:, ::-1]
+    classes = RNG.integers(0, 3, (1, n))
+    classes[0, 0] = 2
+    return np.concatenate([low, low + RNG.uniform(2, 30, (2, n)), scores, classes, *more]).T[None]
+
+
+def detr(classes: int, n: int = 40) -> dict[str, np.ndarray]:
+    return {
+        "logits": RNG.normal(size=(1, n, classes)) * 2,
+        "pred_boxes": RNG.uniform(0.05, 0.6, (1, n, 4)),
+    }
+
+
+def by_cell(classes: int) -> dict[str, np.ndarray]:
+    """YOLOX as its authors export it: nothing is decoded."""
+    steps, sides = RNG.uniform(-0.5, 1.5, (2, CELLS)), RNG.uniform(-1, 1, (2, CELLS))
+    return {"output": np.concatenate([steps, sides, shares(1 + classes)]).T[None]}
+
+
 NAMES = {3: "{0: 'cat', 1: 'dog', 2: 'cow'}"}
 KEYPOINTS = RNG.uniform(-4, SIZE, (51, CELLS))
 ANGLE = RNG.uniform(0, 1, (1, CELLS))
@@ -85,6 +111,25 @@ RIGHT: dict[str, tuple[dict[str, np.ndarray], dict[str, str], dict[str, Any], st
     "yolo-v8 of one class": (v8(shares(1)), {}, {}, "yolo-v8"),
     "yolo-v8, as its owner says the head": (v8(shares(3)), {}, {"decode": "yolo-v8"}, "yolo-v8"),
     "yolo-v5 of COCO's": (v5(shares(81, 3 * CELLS)), {}, {}, "yolo-v5"),
+}
+RIGHT |= {
+    "yolo-end2end": ({"output0": rows(50)}, {}, {}, "yolo-end2end"),
+    "yolo-end2end of a file with names": (
+        {"output0": rows(50)},
+        {"names": NAMES[3], "task": "detect"},
+        {},
+        "yolo-end2end",
+    ),
+    "rt-detr of COCO's": (detr(80), {}, {}, "rt-detr"),
+    "rt-detr, as its owner names three": (detr(3), {}, {"labels": tuple("abc")}, "rt-detr"),
+    "yolox of COCO's": (by_cell(80), {}, {}, "yolox"),
+    "yolox, as its owner names three": (by_cell(3), {}, {"labels": tuple("abc")}, "yolox"),
+    "one decoded box a cell": (
+        {"output": np.concatenate([pixels(), shares(81)]).T[None]},
+        {},
+        {},
+        "yolo-v5",
+    ),
 }
 
 
@@ -143,10 +188,10 @@ ASKED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, str], dict[str, Any
     ),
     "labels that fit no way of reading it": (
         "detect",
-        {"output0": v8(shares(81))["output0"].transpose(0, 2, 1)},
+        {"output0": shares(85).T[None]},
         {},
         {"labels": ("cat", "dog")},
-        "2 labels fit no way of reading it: 185 as yolo-v8, 80 as yolo-v5",
+        "2 labels fit no way of reading it: 185 as yolo-v8, 80 as yolo-v5, 80 as yolox",
     ),
     "labels that are too few": (
         "detect",
@@ -187,6 +232,37 @@ ASKED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, str], dict[str, Any
         "2 labels fit no way of reading it: 21 as argmax, 32 as argmax-last",
     ),
 }
+ASKED |= {
+    "keypoints, chosen by the network": (
+        "detect",
+        {"output0": rows(50, RNG.uniform(0, SIZE, (51, 50)))},
+        {},
+        {},
+        "51 more values",
+    ),
+    "a class that has no label": (
+        "detect",
+        {"output0": rows(50)},
+        {},
+        {"labels": ("cat", "dog")},
+        "2 labels, but output0 .* answers class 2",
+    ),
+    "DETR, which has a class for no object": ("detect", detr(92), {}, {}, "beside logits"),
+    "boxes and scores in one output of shares": (
+        "detect",
+        {"output0": shares(6, 50).T[None]},
+        {},
+        {},
+        "pixels have 189 cells",
+    ),
+    "an overlap for a network that suppresses itself": (
+        "detect",
+        {"output0": rows(50)},
+        {},
+        {"iou": 0.5},
+        "has chosen its boxes already",
+    ),
+}
 
 
 @pytest.mark.parametrize("title", ASKED)
@@ -194,6 +270,59 @@ def test_a_form_that_no_head_or_more_than_one_claims_is_never_misread(title: str
     kind, outputs, said, more, why = ASKED[title]
     with pytest.raises(TaskError, match=why):
         given(form(outputs, said), Wish(kind, **more))
+
+
+# --- the arithmetic ---------------------------------------------------------------------------
+
+
+def by_a_loop(decode: str, outputs: Mapping[str, np.ndarray]) -> list[tuple[float, int, Any]]:
+    """Score, class and corners in pixels of the boxes above a half, without suppression, as the
+    pages of each network say it."""
+    found: list[tuple[float, int, Any]] = []
+    if decode == "yolo-end2end":
+        for *box, score, kind in outputs["output0"][0]:
+            found.append((score, int(kind), box))
+    if decode == "rt-detr":
+        for logits, (x, y, w, h) in zip(
+            outputs["logits"][0], outputs["pred_boxes"][0], strict=True
+        ):
+            box = [v * SIZE for v in (x - w / 2, y - h / 2, x + w / 2, y + h / 2)]
+            found.append((1 / (1 + np.exp(-logits.max())), int(logits.argmax()), box))
+    if decode == "yolox":
+        places = [
+            (s, i, j) for s in (8, 16, 32) for j in range(SIZE // s) for i in range(SIZE // s)
+        ]
+        for (s, i, j), (x, y, w, h, sure, *scores) in zip(
+            places, outputs["output"][0], strict=True
+        ):
+            x, y, w, h = (x + i) * s, (y + j) * s, np.exp(w) * s, np.exp(h) * s
+            box = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
+            found.append((sure * max(scores), int(np.argmax(scores)), box))
+    return sorted((each for each in found if each[0] > 0.5), key=lambda each: -each[0])
+
+
+@pytest.mark.parametrize("bake", [True, False])
+@pytest.mark.parametrize(
+    ("decode", "outputs"),
+    [("yolo-end2end", {"output0": rows(50)}), ("rt-detr", detr(3)), ("yolox", by_cell(3))],
+)
+def test_a_plain_loop_over_all_boxes_finds_the_same(
+    decode: str, outputs: dict[str, np.ndarray], bake: bool
+) -> None:
+    labels = ("cat", "dog", "cow")
+    iou = None if decode == "yolo-end2end" else 1.0
+    wish = Wish("detect", labels=labels, threshold=0.5, iou=iou, fit="stretch", bake=bake)
+    result = given(form(outputs), wish)
+    task = Task.of(result.manifest.task)
+    assert (task.postprocess.decode, task.baked) == (decode, bake)
+    found = task.read(chained(result, task.prepare(IMAGE), bare=True), IMAGE.shape)
+    assert isinstance(found, Detections)
+    expected = by_a_loop(decode, outputs)
+    assert len(found) == len(expected) > 2
+    np.testing.assert_allclose(found.scores, [score for score, *_ in expected], atol=1e-5)
+    assert found.classes.tolist() == [kind for _, kind, _ in expected]
+    boxes = np.clip([box for *_, box in expected], 0, SIZE)
+    np.testing.assert_allclose(found.boxes * SIZE, boxes, atol=1e-3)
 
 
 # --- classification: what makes the output ----------------------------------------------------
