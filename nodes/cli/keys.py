@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from nodes.console import conclude, out, print_json
+from nodes.console import conclude, err, out, print_json
 from swarm.errors import BadKey, InvalidArgument
 from swarm.security.identity import Identity
 from swarm.security.nkey import decode_public
@@ -39,16 +39,21 @@ async def run_new(file: str, as_json: bool) -> None:
 
 
 async def run_show(key: str, file: str, as_json: bool) -> None:
-    """`swarm keys show`."""
+    """`swarm keys show`. Standard output holds the key alone, as a file of trusted keys does."""
     path = Path(key) if key else own_key_file()
     public = Identity.load(path).public if key or path.exists() else ""
     trusted = TrustedKeys([Path(file) if file else own_trust_file()]).listed()
     if as_json:
         print_json({"public": public, "key": str(path), "trusted": trusted})
         return
-    out.print(public or f"no key yet: swarm keys new ({path})", soft_wrap=True)
+    if public:
+        out.print(public, soft_wrap=True)
+    elif not trusted:
+        raise BadKey(f"no key yet: `swarm keys new` makes {path}")
+    else:
+        err.print(f"no key yet: swarm keys new ({path})", soft_wrap=True)
     for one, name in trusted.items():
-        out.print(f"trusted  {one}  {name}", soft_wrap=True, highlight=False, markup=False)
+        err.print(f"trusted  {one}  {name}", soft_wrap=True, highlight=False, markup=False)
 
 
 async def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) -> None:
