@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
@@ -38,16 +39,30 @@ def sensible_cuts(graph: Graph, types: Mapping[str, TensorType]) -> list[int]:
     dequantized tensor, since the 8-bit form is four times smaller. It never sends a tensor of a
     type that cannot cross the mesh.
     """
-    good = []
-    for position in range(1, len(graph)):
-        live = graph.live[position]
-        # Without a live tensor the layers behind depend on no input (random numbers, for example).
-        if live and all(
-            types[name].datatype is not None and not _parts_a_pair(graph, name, position)
-            for name in live
-        ):
-            good.append(position)
-    return good
+    return [p for p in range(1, len(graph)) if not _fault_of(graph, types, p)]
+
+
+def why_no_cuts(graph: Graph, types: Mapping[str, TensorType]) -> str:
+    """Why other positions are no sensible cuts: the reasons, each with its number of positions."""
+    if len(graph) < 2:
+        return "it has one layer"
+    faults = Counter(_fault_of(graph, types, position) for position in range(1, len(graph)))
+    del faults[""]
+    places = len(graph) - 1
+    return "; ".join(f"at {n} of {places} places {fault}" for fault, n in faults.most_common())
+
+
+def _fault_of(graph: Graph, types: Mapping[str, TensorType], position: int) -> str:
+    """Why a position is no sensible cut, "" where it is one."""
+    live = graph.live[position]
+    if not live:
+        return "the layers behind depend on no input"  # random numbers, for example
+    for name in live:
+        if types[name].datatype is None:
+            return f"a {types[name].ort} would be sent, which cannot cross the mesh"
+    if any(_parts_a_pair(graph, name, position) for name in live):
+        return "the cut would part operators that run as one"
+    return ""
 
 
 def _parts_a_pair(graph: Graph, name: str, position: int) -> bool:

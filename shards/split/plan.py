@@ -12,7 +12,14 @@ from itertools import pairwise
 import numpy as np
 
 from shards.errors import ModelError, SplitError
-from shards.graph.cuts import cut_bytes, nearest_position, node_costs, sensible_cuts, thin_out
+from shards.graph.cuts import (
+    cut_bytes,
+    nearest_position,
+    node_costs,
+    sensible_cuts,
+    thin_out,
+    why_no_cuts,
+)
 from shards.graph.graph import Graph
 from shards.graph.source import weight_bytes
 from shards.graph.tensor_types import TensorType
@@ -87,7 +94,7 @@ def plan_cuts(
         beyond = " after the edge's layers" if edge else ""
         raise SplitError(
             f"{stages} stages were asked for, but the graph has {len(after)} sensible "
-            f"cuts{beyond}: {len(after) + 1} stages are possible",
+            f"cuts{beyond}: {_possible(graph, types, len(after) + 1)}",
             possible=len(after) + 1,
         )
     if stages == 1:
@@ -118,6 +125,14 @@ def _known_cuts(
     cuts = list(ends[len(begin) : -1])
     fits = list(ends) == [*begin, *cuts, layers] and len(cuts) == stages - 1
     return cuts if fits and set(cuts) <= set(after) else []
+
+
+def _possible(graph: Graph, types: Mapping[str, TensorType], stages: int) -> str:
+    """How many stages are possible, why no more are, and what to ask for instead."""
+    many = "1 stage is" if stages == 1 else f"{stages} stages are"
+    why = why_no_cuts(graph, types)
+    text = f"{many} possible{f' ({why})' if why else ''}. Ask for --stages {stages}"
+    return text if len(graph) < 2 else f"{text}, or name tensors to cut after with --cuts"
 
 
 def _preferred(

@@ -50,6 +50,44 @@ def test_more_stages_than_possible_are_refused_with_the_maximum() -> None:
     assert caught.value.possible == 7
 
 
+def test_a_graph_of_one_layer_proposes_one_stage() -> None:
+    model = make([node("Relu", ["x"], ["y"])], [value("x", ["N", 8])], [value("y", ["N", 8])])
+    with pytest.raises(SplitError, match=r"1 stage is possible \(it has one layer\)") as caught:
+        split(model.SerializeToString(), name="m", stages=2)
+    assert str(caught.value).endswith("Ask for --stages 1")
+    assert caught.value.possible == 1
+    assert split(model.SerializeToString(), name="m", stages=1).manifest.stages == 1
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT8E4M3FN, TensorProto.INT8])
+def test_a_quantized_graph_without_sensible_cuts_says_why_and_how_it_is_cut(kind: int) -> None:
+    """Each tensor is quantized and dequantized again, so a cut sends 8 bits, or parts the two."""
+    zero = helper.make_tensor("zero", kind, [], b"\0", raw=True)
+    nodes: list[onnx.NodeProto] = []
+    last = "x"
+    for index in range(2):
+        nodes += [
+            node("QuantizeLinear", [last, "scale", "zero"], [f"q{index}"]),
+            node("DequantizeLinear", [f"q{index}", "scale", "zero"], [f"d{index}"]),
+            node("Exp", [f"d{index}"], [f"a{index}"]),
+        ]
+        last = f"a{index}"
+    params = {"scale": np.float32(0.05)}
+    model = make(nodes, [value("x", [1, 8])], [value(last, [1, 8])], params, opset=19)
+    model.ir_version = 9
+    model.graph.initializer.append(zero)
+    with pytest.raises(SplitError) as caught:
+        split(model.SerializeToString(), name="m", stages=6, profile=False)
+    said = str(caught.value)
+    assert "at 3 of 5 places the cut would part operators that run as one" in said
+    is_fp8 = kind == TensorProto.FLOAT8E4M3FN
+    assert ("at 2 of 5 places a tensor(float8e4m3fn) would be sent" in said) == is_fp8
+    possible = 1 if is_fp8 else 3
+    assert said.endswith(f"Ask for --stages {possible}, or name tensors to cut after with --cuts")
+    cut = split(model.SerializeToString(), name="m", cuts=["a0"], profile=False)
+    proves_exact(model, cut, {"x": floats(1, 8)})
+
+
 def test_the_stages_possible_behind_an_edge_are_counted_apart() -> None:
     with pytest.raises(SplitError, match="after the edge's layers: 3 stages are possible"):
         split(mlp(layers=6).SerializeToString(), name="m", stages=4, edge_cut="r3")
