@@ -180,8 +180,8 @@ async def run_server(folder: str, options: ServerOptions, auth: str, as_json: bo
     with authority.changing():
         if options.separate_store:
             authority.separate_store()
-        if options.domain:
-            authority.name_domain(options.domain)
+        if options.jetstream_domain:
+            authority.name_domain(options.jetstream_domain)
         write_server(
             authority,
             target,

@@ -61,7 +61,7 @@ class ServerOptions:
         "Of keys older than the store: all streams get an account of their own. Push each model "
         "again then.",
     )
-    domain: str = seldom(
+    jetstream_domain: str = seldom(
         "", "The name of the server's JetStream, where it has one: processes at sites call it so."
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -25,9 +26,18 @@ SITE = "edge1"
 INPUT = {"x": np.array([7], np.int64)}
 
 
+def without_store(authority: Authority) -> Authority:
+    """The account of a site's server has all streams itself: the store is the hub's alone."""
+    path = authority.directory / "authority.json"
+    document = json.loads(path.read_text())
+    del document["store"]
+    path.write_text(json.dumps(document))
+    return Authority(authority.directory)
+
+
 @pytest.fixture
 async def rights(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedServer, Authority]]:
-    authority = Authority.create(tmp_path / "auth", "default")
+    authority = without_store(Authority.create(tmp_path / "auth", "default"))
     for role in ("operator", "requester", "gateway", "dashboard", "shard-2"):
         authority.add(role, role, ["m"])
     conf = operator_conf(authority, str(tmp_path / "jwt"))
