@@ -175,12 +175,18 @@ class Node:
             self._connection.events.tell("left", {})
 
     def _drain_when_told(self, stop: asyncio.Event) -> None:
-        """Drain and end once an operator asks for it, as on SIGTERM."""
+        """Drain and end once an operator asks for it, as on SIGTERM.
+
+        Only an operator may publish there, and any member may have the server send an answer there.
+        An answer asks nobody for one, and an operator does.
+        """
 
         def drain(message: LinkMessage) -> None:
-            if message.reply:
-                answer = {"v": 1, "node": self.id, "state": "draining"}
-                self.mesh.link.publish(message.reply, json.dumps(answer).encode())
+            if not message.reply or message.headers is not None or message.data:
+                log.warning("not drained by a message on %s that is no request", message.subject)
+                return
+            answer = {"v": 1, "node": self.id, "state": "draining"}
+            self.mesh.link.publish(message.reply, json.dumps(answer).encode())
             log.info("told to drain")
             (self._end or stop.set)()
 

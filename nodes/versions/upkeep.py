@@ -80,13 +80,13 @@ def stores_of(mesh: Mesh) -> list[KeptStream]:
     link, subjects = mesh.link, mesh.subjects
     config, models = subjects.config_bucket, subjects.models_bucket
     weights = subjects.weights_bucket
-    named = {"allow_direct": True, "allow_rollup_hdrs": True}
+    keys, files = ({"allow_direct": True, "allow_rollup_hdrs": rolled} for rolled in (False, True))
     fixed = ("subjects", "allow_direct", "allow_rollup_hdrs", "max_age")
     return [
         KeptStream(
             link,
             "the store of keys (which versions there are, and which serve)",
-            named | {"name": f"KV_{config}", "subjects": [f"$KV.{config}.>"]},
+            keys | {"name": f"KV_{config}", "subjects": [f"$KV.{config}.>"]},
             PUSH,
             fixed=fixed,
             is_last_copy=True,
@@ -95,7 +95,7 @@ def stores_of(mesh: Mesh) -> list[KeptStream]:
         KeptStream(
             link,
             "the store of model files",
-            named | {"name": f"OBJ_{models}", "subjects": [f"$O.{models}.{k}.>" for k in "CM"]},
+            files | {"name": f"OBJ_{models}", "subjects": [f"$O.{models}.{k}.>" for k in "CM"]},
             PUSH,
             fixed=fixed,
             is_last_copy=True,

@@ -41,7 +41,7 @@ CONTEXT = "swarm weights 1"  # of a record's signature
 MOST_BYTES = 64 << 20  # of one weight version's tensors
 PART = 512 << 10  # bytes
 PARTS_AT_A_TIME = 8
-DELETED = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\nNats-TTL: 1s\r\n\r\n"
+DELETED = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-TTL: 1s\r\n\r\n"
 ROLLBACK_TRIES = 5
 TRY_AGAIN_AFTER = 0.02  # seconds
 
@@ -77,7 +77,7 @@ def store_config(subjects: Subjects) -> dict[str, Any]:
         "storage": "file",
         "discard": "new",
         "deny_delete": True,
-        "allow_rollup_hdrs": True,
+        "allow_rollup_hdrs": False,  # by one, a learner of one model would delete all others' weights
         "allow_msg_ttl": True,
         "allow_direct": True,
         "republish": {
@@ -121,7 +121,8 @@ class Weights:
         name = f"KV_{self._bucket}"
         try:
             # A learner may look, where the mesh gives rights, and may not create streams.
-            await jetstream.call(self._link, api("STREAM.INFO", name))
+            found = await jetstream.call(self._link, api("STREAM.INFO", name))
+            await jetstream.forbid_rollups(self._link, found["config"])
             return
         except ApiError as error:
             if error.err_code != jetstream.STREAM_NOT_FOUND:
@@ -334,10 +335,11 @@ class Weights:
             keys = await jetstream.kv_keys(self._link, self._bucket, f"tensors.{model}.{version}")
             for key in keys:
                 if ledger.is_garbage(key.split(".")[3]):
-                    # A marker in its place, which goes by itself: rights to delete would be rights
-                    # over all models.
+                    # Markers, which go by themselves, push all of the key's revisions out: rights
+                    # to delete, and those to roll up, would be rights over all models.
                     deleted = self._link.in_domain(f"$KV.{self._bucket}.{key}")
-                    self._link.publish(deleted, b"", headers=DELETED)
+                    for _ in range(KEPT):
+                        self._link.publish(deleted, b"", headers=DELETED)
 
 
 def _ledger_key(model: str, version: str) -> str:

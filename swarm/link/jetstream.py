@@ -324,11 +324,14 @@ async def delete_consumer(link: Link, stream: str, name: str) -> None:
 async def ensure_bucket(link: Link, bucket: str, republish: str) -> None:
     """A KV bucket whose changes are republished on `republish`.<key> as core messages.
 
+    It takes no roll-ups: by the header `Nats-Rollup: all` of a message whoever may store one key
+    would delete all others. One that does, made otherwise, is changed where this user may.
+
     A watcher reads its keys after each reconnect, and hears of changes on a core subscription: that
     loses nothing and needs no consumer (measured: KV's own watch resumes 18 s after a restart of
     the server, and loses updates). A key's older revisions stay, for `kv_before`.
     """
-    await ensure_stream(
+    found = await ensure_stream(
         link,
         {
             "name": f"KV_{bucket}",
@@ -337,11 +340,20 @@ async def ensure_bucket(link: Link, bucket: str, republish: str) -> None:
             "storage": "file",
             "discard": "new",
             "deny_delete": True,
-            "allow_rollup_hdrs": True,
+            "allow_rollup_hdrs": False,
             "allow_direct": True,
             "republish": {"src": f"$KV.{bucket}.>", "dest": f"{republish}.>"},
         },
     )
+    await forbid_rollups(link, found["config"])
+
+
+async def forbid_rollups(link: Link, config: Mapping[str, Any]) -> None:
+    """Change a stream that takes roll-ups, where this user may. config: as the server tells it.
+    Raises `ApiError`, `Unavailable`."""
+    name = config["name"]
+    if config.get("allow_rollup_hdrs") and link.may_call(api("STREAM.UPDATE", name)):
+        await change_stream(link, name, {"allow_rollup_hdrs": False})
 
 
 async def kv_get(link: Link, bucket: str, key: str, timeout: float = 2.0) -> bytes | None:

@@ -14,6 +14,7 @@ import swarm
 from nodes.up.mesh import LocalMesh, local_mesh
 from nodes.versions.lanes import lanes_maker
 from swarm.audit.stream import ensure_audit, extent_of
+from swarm.fleet.service import FleetWatch
 from swarm.ids import ulid
 from swarm.link import jetstream
 from swarm.rollout import plan_of
@@ -89,6 +90,44 @@ async def test_clients_old_and_new_are_answered_and_desired_state_is_as_it_was(
     assert await dismiss(local, [late, standby]) == [0, 0]
     await eventually(lambda: not late.alive, "the node has drained", READY)
     assert [line for line in local.server.log.splitlines() if "iolation" in line] == []
+
+
+async def test_no_answer_that_a_member_aims_drains_a_node(secured: LocalMesh) -> None:
+    local = secured
+    assert local.rights is not None
+    nodes = list(local.supervisor.nodes)
+    subjects, bucket = local.mesh.subjects, local.mesh.subjects.config_bucket
+    async with FleetWatch(local.mesh.link, subjects) as watch:
+        watch.request_statuses(within=0.0)
+        await watch.until(lambda picture, now: len(picture.living(now)) == len(nodes), READY)
+        aims = [subjects.drain(node) for node in watch.picture.nodes]
+    assert len(aims) == len(nodes)
+    pulled = subjects.stream("digits", "1", 2), subjects.consumer("digits", 2)
+    calls = {
+        "$SYS.REQ.USER.INFO": b"",
+        api("STREAM.INFO", f"KV_{bucket}"): b"",
+        kv_get_subject(bucket, "serve.digits"): b"",
+        kv_get_subject(bucket, "abort.digits.nothing"): b"",
+        api("CONSUMER.MSG.NEXT", *pulled): b'{"batch": 1, "no_wait": true, "group": "g"}',
+        f"$JS.ACK.{'.'.join(pulled)}.1.99.99.1.0": b"-NAK",
+        subjects.dead("digits"): b"",
+        subjects.someone: b"",
+    }
+    for role in (*MEMBERS, "shard-2"):
+        models = [] if role == "dashboard" else ["digits"]
+        bad = local.rights.issue(role, *models).options()
+        async with swarm.connect(local.url, agent=f"bad-{role}", **bad) as member:
+            for call, body in calls.items():
+                for aim in aims:
+                    if member.link.may_call(call):
+                        member.link.publish(call, body, aim)
+            await member.link.flush()
+    asks = local.rights.issue("requester", "digits").options()
+    async with swarm.connect(local.url, agent="old", **asks) as old:
+        load = Load(old, RATE)
+        await load.run(REQUESTS)
+        load.check(REQUESTS)
+    assert all(node.alive for node in nodes)
 
 
 async def test_under_rights_nodes_end_a_rollout_that_breaks_its_guard_and_are_denied_nothing(

@@ -205,8 +205,7 @@ class World:
         config = {"name": FILES, "subjects": [f"$O.{SUBJECTS.models_bucket}.>"]}
         await jetstream.ensure_stream(operator, config | {"allow_direct": True})
         releases = SUBJECTS.upgrades_bucket
-        config = {"name": f"KV_{releases}", "subjects": [f"$KV.{releases}.>"]}
-        await jetstream.ensure_stream(operator, config | {"allow_direct": True})
+        await jetstream.ensure_bucket(operator, releases, "swarm.default.upgrades")
         await jetstream.kv_put(operator, releases, "wave", b"believed")
         for key in ("serve.digits", "models.digits.7", "abort.digits.plan"):
             await jetstream.kv_put(operator, CONFIG, key, b"believed")
@@ -400,6 +399,102 @@ async def test_nor_one_that_goes_from_server_to_server_of_a_cluster(
     finally:
         await links.close()
         await asyncio.gather(*(server.stop() for server in cluster.servers))
+
+
+# What the server does by headers of a message that it stores: delete others, let it go by itself,
+# send it later and elsewhere, count, store several or none, replace, take it for another's.
+ACTING = (
+    *("Nats-Rollup: all", "Nats-Rollup: sub", "Nats-Rollup: ALL", "Nats-TTL: 1s", "Nats-TTL: never"),
+    f"Nats-Schedule: @at 2009-11-10T23:00:00Z\r\nNats-Schedule-Target: $KV.{CONFIG}.serve.digits",
+    "Nats-Incr: 1",
+    "Nats-Batch-Id: a\r\nNats-Batch-Sequence: 1\r\nNats-Batch-Commit: 1\r\nNats-Rollup: all",
+    "KV-Operation: PURGE\r\nNats-Rollup: all",
+    "KV-Operation: DEL",
+    "Nats-Marker-Reason: Purge",
+    "Nats-Expected-Last-Sequence: 0",
+    f"Nats-Stream-Source: KV_{CONFIG} 1",
+    f"Nats-Subject: $KV.{CONFIG}.serve.digits",
+)
+
+
+def storable(user: str) -> list[str]:
+    """A subject of each kind that some stream stores, by this user or by an operator alone."""
+    config, weights, releases = (
+        f"$KV.{bucket}"
+        for bucket in (CONFIG, SUBJECTS.weights_bucket, SUBJECTS.upgrades_bucket)
+    )
+    keys = ("serve.digits", "models.digits.7", "abort.digits.mine", "plan.digits.mine")
+    found = [f"{config}.{key}" for key in keys]
+    found += [f"{weights}.{kind}.digits.7" for kind in ("ledger", "tensors")]
+    found += [f"{releases}.{key}" for key in ("wave", f"device.{user}")]
+    found += [f"$O.{SUBJECTS.models_bucket}.{kind}.x" for kind in "CM"]
+    found += [SUBJECTS.features("digits", "7", stage) for stage in STAGES]
+    return [*found, SUBJECTS.dead("digits"), SUBJECTS.audit("somebody"), SUBJECTS.event("joined")]
+
+
+async def stored(operator: Link) -> dict[str, int]:
+    """How many messages of each subject are in each stream."""
+    there = await all_that_is_there(operator)
+    return {
+        f"{name} {subject}": count
+        for name, info in there.items()
+        for subject, count in (info.get("state", {}).get("subjects") or {}).items()
+    }
+
+
+@pytest.mark.parametrize("kind", ["by JWT", "plain"])
+async def test_no_header_of_what_a_member_may_store_deletes_anything(
+    tmp_path: Path, links: Links, kind: str
+) -> None:
+    authority, plain = issued(tmp_path / "auth", [*ROLES, "operator"]), kind == "plain"
+    conf = plain_conf(authority, 0.0) if plain else operator_conf(authority, str(tmp_path / "jwt"))
+    server = await links.server(conf)
+    who = {role: files(authority, role, plain) for role in (*ROLES, "operator")}
+    world = World(links, server.url, server.url, who)
+    operator = await world.make()
+    before = await stored(operator)
+    assert before[f"KV_{CONFIG} $KV.{CONFIG}.serve.digits"] == 1
+    writers = set()
+    for role in ROLES:
+        link = await world.connect(role)
+        calls = [
+            Call(subject, b"{}", f"NATS/1.0\r\n{header}\r\n\r\n".encode())
+            for subject in storable(link.options.inbox.split(".")[1])
+            for header in ACTING
+            if link.grants.may_publish(subject)
+        ]
+        acked = [call for call in calls if call.subject != SUBJECTS.event("joined")]
+        await burst(link, (call.to("") for call in calls if call not in acked))
+        assert len(await answered(link, acked)) == len(acked), role
+        after = await stored(operator)
+        gone = [subject for subject, count in before.items() if after.get(subject, 0) < count]
+        assert gone == [], role
+        writers |= {role} if calls else set()
+    assert writers >= {"requester", "shard-2", "auto", "learner", "updater"}
+
+
+async def test_keys_that_take_roll_ups_are_changed_by_an_operator(
+    tmp_path: Path, links: Links
+) -> None:
+    """As an older version, or another program, has made them."""
+    authority = issued(tmp_path / "auth", ["operator", "shard-2"])
+    server = await links.server(operator_conf(authority, str(tmp_path / "jwt")))
+    operator = await links.connect(server.url, **files(authority, "operator", False))
+    for bucket in (CONFIG, SUBJECTS.weights_bucket):
+        config = {"name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "deny_delete": True}
+        await jetstream.ensure_stream(operator, config | {"allow_rollup_hdrs": True})
+    await jetstream.kv_put(operator, CONFIG, "serve.digits", b"believed")
+    await Registry(operator, SUBJECTS).prepare()
+    await Weights(operator, SUBJECTS).prepare()
+    shard = await links.connect(server.url, **files(authority, "shard-2", False))
+    rolled = b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n"
+    key = f"$KV.{CONFIG}.abort.digits.mine"
+    refused = await shard.request(key, b"{}", 5.0, rolled, from_server=True)
+    assert b"rollup not permitted" in bytes(refused.data)
+    assert (await stored(operator)).keys() == {f"KV_{CONFIG} $KV.{CONFIG}.serve.digits"}
+    for bucket in (CONFIG, SUBJECTS.weights_bucket):
+        info = await jetstream.call(operator, api("STREAM.INFO", f"KV_{bucket}"))
+        assert not info["config"]["allow_rollup_hdrs"]
 
 
 def test_a_whole_folder_of_keys_knows_the_domain_again(tmp_path: Path) -> None:
