@@ -77,7 +77,7 @@ def store_config(subjects: Subjects) -> dict[str, Any]:
         "storage": "file",
         "discard": "new",
         "deny_delete": True,
-        "allow_rollup_hdrs": False,  # by one, a learner of one model would delete all others' weights
+        "allow_rollup_hdrs": False,  # by one, a learner of one model would delete all others'
         "allow_msg_ttl": True,
         "allow_direct": True,
         "republish": {

@@ -404,7 +404,8 @@ async def test_nor_one_that_goes_from_server_to_server_of_a_cluster(
 # What the server does by headers of a message that it stores: delete others, let it go by itself,
 # send it later and elsewhere, count, store several or none, replace, take it for another's.
 ACTING = (
-    *("Nats-Rollup: all", "Nats-Rollup: sub", "Nats-Rollup: ALL", "Nats-TTL: 1s", "Nats-TTL: never"),
+    *("Nats-Rollup: all", "Nats-Rollup: sub", "Nats-Rollup: ALL"),
+    *("Nats-TTL: 1s", "Nats-TTL: never"),
     f"Nats-Schedule: @at 2009-11-10T23:00:00Z\r\nNats-Schedule-Target: $KV.{CONFIG}.serve.digits",
     "Nats-Incr: 1",
     "Nats-Batch-Id: a\r\nNats-Batch-Sequence: 1\r\nNats-Batch-Commit: 1\r\nNats-Rollup: all",
@@ -420,8 +421,7 @@ ACTING = (
 def storable(user: str) -> list[str]:
     """A subject of each kind that some stream stores, by this user or by an operator alone."""
     config, weights, releases = (
-        f"$KV.{bucket}"
-        for bucket in (CONFIG, SUBJECTS.weights_bucket, SUBJECTS.upgrades_bucket)
+        f"$KV.{bucket}" for bucket in (CONFIG, SUBJECTS.weights_bucket, SUBJECTS.upgrades_bucket)
     )
     keys = ("serve.digits", "models.digits.7", "abort.digits.mine", "plan.digits.mine")
     found = [f"{config}.{key}" for key in keys]
