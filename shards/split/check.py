@@ -41,8 +41,11 @@ def find_example(
     Without a `given` example the values are seeded (see `random_feeds`), and a model with dynamic
     dimensions is tried with several sizes, and one that does not tell how many axes an input has
     with several numbers of axes. A model that is too large to be loaded whole (`None`)
-    gets the first size untried. Raises ModelError when a `given` example fails.
+    gets the first size untried. Raises ModelError when a `given` example fails, or is empty.
     """
+    # One of several inputs may be empty, such as a state that begins without entries.
+    if given and not any(array.size for array in given.values()):
+        raise ModelError("the example is empty, and proves nothing: give one of one row")
     specs = [kind.spec() for kind in inputs]
     if whole is None:
         return dict(given) if given else next(_tried(specs)), ""

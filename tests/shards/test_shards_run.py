@@ -178,6 +178,19 @@ def test_a_batch_gives_what_its_requests_would_give_alone() -> None:
         requests = alone
 
 
+def test_a_request_without_rows_gives_no_rows_alone_and_among_others() -> None:
+    result = split(mlp().SerializeToString(), name="m", stages=2)
+    tensors: dict[str, np.ndarray] = {"x": floats(0, 16)}
+    for number in (1, 2):
+        stage = load_stage(result.manifest, number, result.files.__getitem__)
+        [received] = stage.shard.receives
+        requests = [{received.name: floats(rows, 16)} for rows in (1, 0, 2)]
+        made = [next(iter(each.values())).shape for each in stage.run_batch(requests)]
+        assert made == [(1, 16), (0, 16), (2, 16)]
+        tensors = stage.run(tensors)
+    assert tensors["y"].shape == (0, 16)
+
+
 def test_requests_of_other_sizes_are_not_mixed_into_one_batch() -> None:
     params = weights(1, c=(4, 3, 3, 3), d=(4, 4, 3, 3))
     nodes = [

@@ -215,6 +215,11 @@ def test_a_tensor_of_unknown_rank_crosses_at_each_rank() -> None:
     proves_exact(model, result, feeds | {"shape": np.array([12, 2])})
 
 
+def test_an_example_without_rows_is_refused_because_it_proves_nothing() -> None:
+    with pytest.raises(ModelError, match="the example is empty, and proves nothing"):
+        split(mlp().SerializeToString(), name="m", stages=2, example={"x": floats(0, 16)})
+
+
 def test_an_example_that_does_not_run_is_refused() -> None:
     with pytest.raises(ModelError, match="does not run on the example"):
         split(mlp().SerializeToString(), name="m", stages=2, example={"x": floats(1, 3)})
