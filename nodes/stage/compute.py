@@ -332,10 +332,9 @@ class Compute:
         started = self._clock()
         if not self._starts(job, started):
             return
-        token, model = None, self.model
-        if not self._short:
-            token = CancelToken()
-            self._on_loop = (job.expires, token)
+        # Short ones too: a Loop that ends on usual values may turn for ever on others.
+        token, model = CancelToken(), self.model
+        self._on_loop = (job.expires, token)
         try:
             result = self._run_one(model, job, token)
         except InputError as error:
@@ -351,9 +350,7 @@ class Compute:
         seconds = self._ended - started
         self._outcomes.computed(job, result, seconds, 1, model.weights_version)
 
-    def _run_one(
-        self, model: StageModel, job: Job, token: CancelToken | None
-    ) -> dict[str, np.ndarray]:
+    def _run_one(self, model: StageModel, job: Job, token: CancelToken) -> dict[str, np.ndarray]:
         """One request's run. Where it fails, known input tells whose fault that is: an index
         behind a table's end fails on each node, and says nothing of other requests."""
         try:

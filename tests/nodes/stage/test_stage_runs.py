@@ -333,10 +333,12 @@ async def test_a_longer_run_never_blocks_the_loop(bench: MakeBench) -> None:
     assert threading.get_ident() not in b.model.threads
 
 
+@pytest.mark.parametrize("compute_ms", [2.0, 0.01], ids=["alone", "inline"])
 async def test_a_run_on_the_loop_is_ended_from_outside_when_its_budget_is_over(
-    bench: MakeBench,
+    bench: MakeBench, compute_ms: float
 ) -> None:
-    model = gated(compute_ms=2.0)
+    """Of a model whose runs are short too: a Loop of it may turn for ever."""
+    model = gated(compute_ms=compute_ms)
     b = await bench(model, inline_alone_below=0.010)
 
     def guard() -> None:
