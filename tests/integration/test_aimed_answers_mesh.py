@@ -92,7 +92,9 @@ async def test_clients_old_and_new_are_answered_and_desired_state_is_as_it_was(
     assert [line for line in local.server.log.splitlines() if "iolation" in line] == []
 
 
-async def test_no_answer_that_a_member_aims_drains_a_node(secured: LocalMesh) -> None:
+async def test_no_answer_that_is_aimed_drains_a_node_and_no_empty_message_stops_a_lane(
+    secured: LocalMesh,
+) -> None:
     local = secured
     assert local.rights is not None
     nodes = list(local.supervisor.nodes)
@@ -124,6 +126,8 @@ async def test_no_answer_that_a_member_aims_drains_a_node(secured: LocalMesh) ->
             await member.link.flush()
     asks = local.rights.issue("requester", "digits").options()
     async with swarm.connect(local.url, agent="old", **asks) as old:
+        for _ in range(40):  # each ends the way back of a pull, and with it of others' requests
+            old.link.publish(subjects.features("digits", "1", 1), b"")
         load = Load(old, RATE)
         await load.run(REQUESTS)
         load.check(REQUESTS)
