@@ -130,6 +130,61 @@ def test_a_stage_that_nobody_serves_is_the_first_trouble(fleet: Simulation) -> N
     assert any("no fallback is left" in p["text"] for p in fleet.verdict["problems"])
 
 
+def keeps_speaking(fleet: Simulation, seconds: int, *names: str) -> None:
+    for _ in range(seconds):
+        fleet.second()
+        for name in names:
+            stages = (1, 2, 3) if name == "back" else (int(name[1]),)
+            fleet.speak(a_status(name, stages))
+
+
+@pytest.mark.parametrize("health", ["dead", "loading", "draining", "failed"])
+@pytest.mark.parametrize("seconds", [1, 10, 100, 300])
+def test_all_is_never_well_beside_a_node_that_is_not(
+    fleet: Simulation, health: str, seconds: int
+) -> None:
+    """The page counts the nodes that are well, of all that did not leave."""
+    fleet.speak(a_status("s4", (1,)))
+    keeps_speaking(fleet, 1, "s1", "s2", "s3", "back")
+    for _ in range(seconds):
+        if health != "dead":
+            fleet.speak(a_status("s4", (1,), state=health))
+        keeps_speaking(fleet, 1, "s1", "s2", "s3", "back")
+    rows = [r for r in fleet.whole()["nodes"].values() if r["health"] != "left"]
+    well = sum(row["health"] == "well" for row in rows)
+    assert ("All well" in fleet.verdict["text"]) == (well == len(rows))
+    assert (fleet.verdict["level"] == "well") == (well == len(rows))
+
+
+def test_nodes_that_all_died_are_not_told_as_a_mesh_that_nobody_came_to_yet(
+    fleet: Simulation,
+) -> None:
+    fleet.now += 1.0
+    for name in ("s1", "s2", "s3", "back"):
+        fleet.tell("died", subject=name)
+    assert fleet.verdict["level"] == "bad"
+    assert "no node serves it" in fleet.verdict["text"]
+
+
+def test_a_shard_that_was_started_again_is_told_so_and_not_as_others_doing_its_work(
+    fleet: Simulation,
+) -> None:
+    fleet.now += 1.0
+    fleet.tell("died", subject="s2")
+    later = {"since": "2026-01-01T00:00:03.000Z", "at": "2026-01-01T00:00:04.000Z"}
+    fleet.speak(a_status("s2b", (2,), **later))
+    [told] = [p["text"] for p in fleet.verdict["problems"]]
+    assert told == "shard-2 was started again: s2 is gone, s2b is ready"
+
+
+def test_a_replica_that_was_there_before_does_the_work_of_one_that_died(fleet: Simulation) -> None:
+    fleet.speak(a_status("s2b", (2,)))
+    fleet.now += 1.0
+    fleet.tell("died", subject="s2")
+    [told] = [p["text"] for p in fleet.verdict["problems"]]
+    assert told == "s2 (shard-2) is gone; others do its work"
+
+
 def test_rates_are_of_the_last_seconds() -> None:
     rate = Rate()
     for second in range(10):

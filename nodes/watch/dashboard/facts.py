@@ -140,13 +140,15 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node. model and version are tokens or ""."""
+    """One node. model and version are tokens or "". since: the start of its state. at: its last
+    word; both RFC 3339, by its host's clock."""
 
     node: str
     role: str
     state: str
     detail: str
     since: str
+    at: str
     model: str
     version: str
     host: str
@@ -196,6 +198,7 @@ def facts_of(node: FleetNode) -> NodeFacts:
         state=str(status.get("state", "ready")),
         detail=_text(status, "detail"),
         since=_text(status, "since")[:40],
+        at=_text(status, "at")[:40],
         model=status.get("model", "") or (first.model if first else ""),
         version=status.get("version", "") or (first.version if first else ""),
         host=_text(status, "host"),

@@ -316,13 +316,16 @@ class PageState:
             _complaint(self._server),
             objectives.values(),
         )
-        alive = sum(node.health not in GONE for node in current)
+        counted = [node.health for node in current if node.health is not Health.LEFT]
+        well = counted.count(Health.WELL)
         stages = sum(len(pipeline["stages"]) for pipeline in pipelines)
         rate = sum(pipeline["rate"] or 0.0 for pipeline in pipelines)
         known = self.link.connected
         return {
             "link": asdict(self.link),
-            "verdict": headline(problems, alive, stages, rate) if known else unreachable(),
+            "verdict": headline(problems, well, len(counted), stages, rate)
+            if known
+            else unreachable(),
             "pipelines": pipelines,
             "models": self._model_rows(pipelines, objectives),
             "offenders": offenders,

@@ -48,7 +48,7 @@ def problems_of(
         if _has_no_cover(nodes, model) and any(s["backed"] == 0 for s in pipeline["stages"]):
             found.append(problem("warn", f"{model}: no fallback is left", model=model))
     for node in nodes:
-        found += _of_node(node, silent, waiting, told)
+        found += _of_node(node, _back(node, nodes), silent, waiting, told)
     found += [_of_objective(o) for o in objectives if o.get("burning")]
     found += [
         problem("warn", f"“{offender['name']}” is not believed: {offender['reason']}")
@@ -71,13 +71,37 @@ def _of_stage(model: str, stage: dict[str, Any], told: set[str]) -> list[dict[st
     return [problem("warn", f"{name}: {lost}, {heir} took over", model=model, node=heir)]
 
 
+def _back(node: NodeNow, nodes: Iterable[NodeNow]) -> NodeNow | None:
+    """The node that was started in the place of one that is gone: of its role, on its host, and
+    ready since then. (A node has a new id at each start.)"""
+    gone = node.facts
+    return next(
+        (
+            each
+            for each in nodes
+            if each.health is Health.WELL
+            and (each.facts.role, each.facts.host) == (gone.role, gone.host)
+            and each.facts.since > gone.at
+        ),
+        None,
+    )
+
+
 def _of_node(
-    node: NodeNow, silent: Mapping[str, float], waiting: Mapping[str, float], told: set[str]
+    node: NodeNow,
+    back: NodeNow | None,
+    silent: Mapping[str, float],
+    waiting: Mapping[str, float],
+    told: set[str],
 ) -> list[dict[str, str]]:
+    """back: the node in its place, where it is gone and was started again."""
     facts, name = node.facts, node.facts.node
     if node.health is Health.FAILED:
         return [problem("bad", f"{name} ({facts.role}) failed: {facts.detail}", node=name)]
     if node.health is Health.DEAD and name not in told and silent.get(name, 0.0) < RECENT_DEATH:
+        if back is not None:
+            text = f"{facts.role} was started again: {name} is gone, {back.facts.node} is ready"
+            return [problem("note", text, node=back.facts.node)]
         rest = "; others do its work" if facts.stages else ""
         return [problem("warn", f"{name} ({facts.role}) is gone{rest}", node=name)]
     if node.health is Health.SUSPECT:
@@ -131,16 +155,18 @@ def _objective(model: str, told: list[Objective]) -> dict[str, Any]:
 
 
 def headline(
-    problems: list[dict[str, str]], nodes: int, stages: int, rate: float
+    problems: list[dict[str, str]], well: int, nodes: int, stages: int, rate: float
 ) -> dict[str, Any]:
-    """The one line above all."""
+    """The one line above all. well: nodes that are; nodes: all that did not leave."""
     serious = [p for p in problems if p["level"] != "note"]
-    level = serious[0]["level"] if serious else "well"
-    if not nodes:
+    level = serious[0]["level"] if serious else "well" if well == nodes else "warn"
+    if not nodes and not serious:
         return {"level": "warn", "text": "No node speaks in this mesh yet", "problems": problems}
     if not serious:
-        counts = f"{_counted(nodes, 'node')}, {_counted(stages, 'stage')}"
-        text = f"All well: {counts}, {rate:.0f} requests a second"
+        rest = f"{_counted(stages, 'stage')}, {rate:.0f} requests a second"
+        text = f"All well: {_counted(nodes, 'node')}, {rest}"
+        if well != nodes:
+            text = f"{well} of {_counted(nodes, 'node')} are well, and serve every stage: {rest}"
     elif len(serious) == 1:
         text = serious[0]["text"]
     else:
