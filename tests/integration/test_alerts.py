@@ -1,5 +1,5 @@
-"""Alerts reach whoever is on call: a real Prometheus and Alertmanager with the files of deploy, a real
-mesh, and what happens to it. Prints how long each alert took."""
+"""Alerts reach whoever is on call: a real Prometheus and Alertmanager with the files of deploy, a
+real mesh, and what happens to it. Prints how long each alert took."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from support.waiting import eventually
 
 import swarm
 from nodes.event_loop import die_with_parent
+from nodes.up.kept_model import push_to_serve
 from swarm.fleet.service import FleetWatch
 
 pytestmark = [
@@ -146,7 +147,7 @@ class Scene:
     received: Pager
 
     def start(self, role: str) -> None:
-        arguments = ["--role", role, "--nats", self.url, "--model", "digits"]
+        arguments = ["--role", role, "--nats", self.url, "--model", "digits", "--allow-unsigned"]
         self.nodes[role] = self.run.start("nodes.cli.node", *arguments)
 
     def kill(self, *roles: str) -> float:
@@ -181,18 +182,16 @@ async def scene(folder: Path, roles: tuple[str, ...] = ROLES) -> AsyncIterator[S
     port, exported = free_port(), free_port()
     url = f"nats://127.0.0.1:{port}"
     config = folder / "nats.conf"
-    config.write_text(
-        f"port: {port}\nhost: 127.0.0.1\njetstream {{ store_dir: {json.dumps(str(folder / 'js'))} }}\n"
-    )
+    store = json.dumps(str(folder / "js"))
+    config.write_text(f"port: {port}\nhost: 127.0.0.1\njetstream {{ store_dir: {store} }}\n")
     with (
         program(folder / "nats.log", "nats-server", "-c", str(config)) as server,
         commands(folder / "commands") as run,
     ):
         result = split_digits()
         async with swarm.connect(url) as mesh:
-            from nodes.up.kept_model import push_to_serve  # as `swarm model push` does
-
-            await push_to_serve(mesh, result.manifest.to_json(), result.files)
+            manifest, files = result.manifest.to_json(), result.files
+            await push_to_serve(mesh, manifest, files, lambda size: None)
         exporter = run.start(
             "nodes.cli.main", "metrics-exporter", "--port", str(exported), "--nats", url, "--json"
         )

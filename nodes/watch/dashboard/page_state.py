@@ -320,12 +320,10 @@ class PageState:
         well = counted.count(Health.WELL)
         stages = sum(len(pipeline["stages"]) for pipeline in pipelines)
         rate = sum(pipeline["rate"] or 0.0 for pipeline in pipelines)
-        known = self.link.connected
+        verdict = headline(problems, well, len(counted), stages, rate)
         return {
             "link": asdict(self.link),
-            "verdict": headline(problems, well, len(counted), stages, rate)
-            if known
-            else unreachable(),
+            "verdict": verdict if self.link.connected else unreachable(),
             "pipelines": pipelines,
             "models": self._model_rows(pipelines, objectives),
             "offenders": offenders,
