@@ -203,8 +203,7 @@ async def scene(folder: Path, roles: tuple[str, ...] = ROLES) -> AsyncIterator[S
             await made.ready(len(roles))
             # Prometheus has seen it well, and has told nobody of anything that is no trouble.
             await asyncio.sleep(12)
-            for place, name in {(at[1], at[3]["alertname"]) for at in received.told}:
-                print(f"at the start: {name} as {place}")
+            assert [entry for entry in received.told if entry[1] == "page"] == []
             try:
                 yield made
             finally:
