@@ -38,7 +38,7 @@ class Simulation:
     def take(self, subject: str, data: bytes) -> None:
         self.state.take_status(subject, data, self.now)
 
-    def tell(self, kind: str, **fields: Any) -> None:
+    def tell(self, kind: str, /, **fields: Any) -> None:
         data = json.dumps({"node": "teller", "kind": kind, "at": f"{self.now}"} | fields).encode()
         self.state.take_event(f"swarm.default.events.{kind}", data, self.now)
 

@@ -78,6 +78,7 @@ def test_a_run_that_fails_on_the_device_is_answered_by_the_next_one_which_stays(
     devices.accelerator.fails_with = RunError("the GPU has fallen off the bus")
     np.testing.assert_array_equal(chain.run(FEEDS)["y"], before)
     assert chain.device == "cpu"
+    assert chain.wanted == "gpu"
     assert devices.told == [DeviceChange("cpu", "gpu failed: the GPU has fallen off the bus")]
     runs = devices.accelerator.runs
     chain.run(FEEDS)
@@ -122,6 +123,7 @@ def test_a_device_that_does_not_load_the_model_is_passed_over() -> None:
     devices.refuses = ModelError("no such operator")
     chain = devices.load()
     assert chain.device == "cpu"
+    assert chain.wanted == "gpu"
     assert devices.told == [DeviceChange("cpu", "gpu is not used: no such operator")]
     chain.run(FEEDS)
 
