@@ -12,6 +12,8 @@ MIB = 1 << 20
 LIBRARIES = 64 * MIB
 WEIGHTS_REQUESTED, WEIGHTS_LIMIT = 4, 8
 LEAST_LIMIT = 768 * MIB
+# The chart's server takes messages of 16 MB without being told; nats-server takes 64 MB at most.
+USUAL_PAYLOAD, MOST_PAYLOAD = 16 * MIB, 64 * MIB
 
 
 def values(manifest: Manifest, mesh: str, nats: str = "") -> dict[str, Any]:
@@ -24,8 +26,13 @@ def values(manifest: Manifest, mesh: str, nats: str = "") -> dict[str, Any]:
         "stages": [{"replicas": 1, "resources": _resources([shard.bytes])} for shard in shards],
         "fallback": {"replicas": 1, "resources": _resources([shard.bytes for shard in shards])},
     }
+    largest = max(sum(each.nbytes for each in shard.sends) for shard in manifest.shards)
+    # Room for a batch axis that requests may fill, as `swarm up` gives it.
+    payload = min(MOST_PAYLOAD, 2 * largest + MIB)
     if nats:
         document["nats"] = {"enabled": False, "url": nats}
+    elif payload > USUAL_PAYLOAD:
+        document["nats"] = {"maxPayload": f"{-(-payload // MIB)}MB"}
     return document
 
 

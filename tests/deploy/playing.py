@@ -247,8 +247,12 @@ class Machine:
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def within(self, name: str) -> list[str]:
+        """The words before a command of this machine that runs in a service's network."""
+        return ["ip", "netns", "exec", self._namespace(name)]
+
     def _words(self, service: Service, command: Sequence[str], space: str = "") -> list[str]:
-        words = ["ip", "netns", "exec", self._namespace(space or service.name), "bwrap"]
+        words = [*self.within(space or service.name), "bwrap"]
         words += ["--die-with-parent", "--as-pid-1", "--clearenv", "--unshare-pid", "--unshare-ipc"]
         words += ["--unshare-uts", "--hostname", service.name]
         given = self.images.environment(service.image) | dict(service.environment)

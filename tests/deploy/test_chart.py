@@ -1,6 +1,6 @@
 """The Helm chart, rendered by a real helm, fits Kubernetes, and refuses what it cannot mean.
 
-No cluster runs here: what the documents do on one is not tested.
+`test_chart_plays.py` starts the pods. No cluster runs here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from charts import CHART, fetch_helm, render
+from charts import CHART, render
 
 VERSIONS = ("1.27", "1.31", "1.34")
 ERRORS = (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError)
@@ -25,11 +25,6 @@ SETTINGS = {
     "scaled by processor time": ("autoscaling.kind=hpa", "antiAffinity=required"),
     "a server outside": ("nats.enabled=false", "nats.url=nats://192.0.2.1:4222"),
 }
-
-
-@pytest.fixture(scope="module")
-def helm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fetch_helm(tmp_path_factory.mktemp("helm"))
 
 
 def validate(document: dict[str, Any], version: str) -> None:

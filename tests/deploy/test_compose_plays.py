@@ -6,68 +6,23 @@ Not played: Prometheus and Grafana, whose images are not at hand (`tests/deploy/
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
+from asking import answers, operator, questions
 from composing import head, services, variables
-from playing import Images, Machine, Mount, Service, machine, needs_a_machine
+from playing import Machine, Mount, Service
 from support.commands import ROOT
-from support.meshes import digits, split_digits
+from support.meshes import split_digits
 from support.waiting import eventually_now
 
 from shards.manifest import write_dir
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.netns, pytest.mark.timeout(500)]
 OPERATOR = 1000  # a user of the machine, who may not read what is root's
-ASK = """
-import json, sys, urllib.request
-rows = json.load(open("/requests.json"))
-for row in rows:
-    body = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": row}]}
-    sent = urllib.request.Request(
-        sys.argv[1] + "/v2/models/digits/infer", json.dumps(body).encode(),
-        {"Content-Type": "application/json"})
-    answer = json.load(urllib.request.urlopen(sent, timeout=20))
-    data = answer["outputs"][0]["data"]
-    print(max(range(10), key=data.__getitem__))
-"""
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
-    needs_a_machine()
-    return Images(tmp_path_factory.mktemp("images"))
-
-
-@pytest.fixture
-def playground(tmp_path: Path, images: Images) -> Iterator[Machine]:
-    with machine(tmp_path / "machine", images) as made:
-        yield made
-
-
-def questions(folder: Path, count: int) -> tuple[Mount, list[int]]:
-    """A file of images, and what they show by the whole model."""
-    pictures, logits = digits()
-    path = folder / "requests.json"
-    path.write_text(json.dumps([picture.ravel().tolist() for picture in pictures[:count]]))
-    path.chmod(0o644)
-    return Mount(path, "/requests.json", True), np.argmax(logits[:count], axis=1).tolist()
-
-
-def operator(user: int, *mounts: Mount) -> Service:
-    """A shell of the image `tools`."""
-    environment = {
-        "HOME": "/home",
-        "XDG_CONFIG_HOME": "/home/config",
-        "XDG_CACHE_HOME": "/home/cache",
-    }
-    return Service("operator", "tools", [], environment, user, user, folder="/home", mounts=mounts)
 
 
 def test_the_compose_file_starts_as_its_head_says(tmp_path: Path, playground: Machine) -> None:
@@ -109,19 +64,18 @@ def test_the_compose_file_starts_as_its_head_says(tmp_path: Path, playground: Ma
             90,
         )
 
-    def answers() -> list[int]:
-        script = f"python3 -c '{ASK}' http://127.0.0.1:8000"
-        return list(map(int, playground.inside("gateway", person, script).split()))
+    def answered() -> list[int]:
+        return answers(playground, "gateway", person, "http://127.0.0.1:8000")
 
     up()
     # A published port is one of this machine; here it is the service's own.
     playground.inside("nats", person, f"cd deploy/container; {push}")
     for name in ("shard-1", "shard-2", "shard-3", "fallback", "gateway"):
         ready(name)
-    assert answers() == shown
+    assert answered() == shown
 
     playground.end("shard-2", signal.SIGKILL)
-    assert answers() == shown, "by the fallback"
+    assert answered() == shown, "by the fallback"
     playground.start(played["shard-2"])
     ready("shard-2")
 
@@ -130,7 +84,7 @@ def test_the_compose_file_starts_as_its_head_says(tmp_path: Path, playground: Ma
     up()
     for name in ("shard-1", "shard-2", "shard-3", "gateway"):
         ready(name)
-    assert answers() == shown, "without another push"
+    assert answered() == shown, "without another push"
 
 
 def _ends_well(playground: Machine, name: str, service: Service, script: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -11,6 +12,7 @@ import yaml
 from support.commands import ROOT, said
 from support.meshes import split_digits
 
+from nodes.install.kubernetes import values
 from shards.manifest import write_dir
 
 SCHEMA = json.loads((ROOT / "deploy" / "kubernetes" / "swarm" / "values.schema.json").read_text())
@@ -41,3 +43,18 @@ def test_a_pod_has_memory_for_the_weights_of_its_stages(folder: Path) -> None:
     for shard, stage in zip(result.manifest.shards, values["stages"], strict=True):
         limit = int(stage["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
         assert limit >= 8 * shard.bytes
+
+
+@pytest.mark.parametrize(
+    ("bytes_of_a_cut", "payload"),
+    [(1 << 20, None), (7 << 20, None), (13 << 20, "27MB"), (60 << 20, "64MB")],
+)
+def test_a_server_of_the_charts_own_takes_the_largest_cut_twice(
+    bytes_of_a_cut: int, payload: str | None
+) -> None:
+    manifest = split_digits().manifest
+    large = replace(manifest.shards[0].sends[0], shape=(bytes_of_a_cut // 4,), datatype="FP32")
+    shards = (replace(manifest.shards[0], sends=(large,)), *manifest.shards[1:])
+    document = values(replace(manifest, shards=shards), "plant")
+    jsonschema.validate(document, SCHEMA)
+    assert document.get("nats", {}).get("maxPayload") == payload
