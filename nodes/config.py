@@ -130,7 +130,9 @@ class NodeConfig:
         "join: pairs edges' results. learner: only learns.",
     )
     model: str = work(
-        "", "NAME: the version that the mesh desires; NAME@VERSION: this one. A gateway needs none."
+        "",
+        "NAME: the version that the mesh desires; NAME@VERSION: this one. Empty: the one model "
+        "that the mesh serves. A gateway needs none.",
     )
     standby: bool = work(
         False,
@@ -383,7 +385,7 @@ class NodeConfig:
         check(self)
         if self.learns:
             self.learner.privacy.check_usable()
-        if self.role != "gateway":
+        if self.model:
             token(self.model_name, "model name (--model NAME[@VERSION])")
             if self.version:
                 token(self.version, "version")
@@ -466,6 +468,11 @@ class NodeConfig:
     def answers_requests(self) -> bool:
         """Whether any NATS client may ask this node for an inference."""
         return self.stage == 1 or self.role in (*COVERS, AUTO, "gateway", "edge", "join")
+
+    @property
+    def lacks_model(self) -> bool:
+        """Whether it serves one model, and was not told which."""
+        return not self.model and self.role != "gateway"
 
     @property
     def may_witness(self) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nodes.config import NodeConfig
     from nodes.gateway.front import Front
     from nodes.life.node import Node
+    from nodes.life.undecided import Undecided
 
 log = logging.getLogger("swarm.node")
 
@@ -33,12 +34,6 @@ T = TypeVar("T")
 
 def run_node(config: NodeConfig, started: float) -> int:
     """Run a node until it is told to stop; returns the exit code, 0 after a clean drain."""
-    # Imported here: the clients' commands use this module's event loop, but no node.
-    from nodes.edge.edge import Edge, EdgeCounters
-    from nodes.join.join import Join, JoinCounters
-    from nodes.life.node import Node
-    from nodes.perception.sources.address import is_camera
-
     form = LogForm(config.verbose, config.log_json)
     set_up_logging(form, role=config.role, mesh=config.mesh)
 
@@ -54,39 +49,10 @@ def run_node(config: NodeConfig, started: float) -> int:
 
         code = 0
         try:
-            if config.role == "edge" and is_camera(config.edge.source):
-                async with managed(manager):
-                    await _with_cameras(config, started, on_change, stop)
-            elif config.role == "edge" and config.camera.masks:
-                raise InvalidArgument(
-                    f"--source {config.edge.source} goes to the model as it is: --mask masks "
-                    "cameras alone"
-                )
-            elif config.role == "edge":
-                counters = EdgeCounters()
-                node = Node(config, started, on_change, counters.status, stop.set)
-                async with managed(manager):
-                    with endpoints_of(node):
-                        await Edge(node, config.edge, counters).run(stop)
-            elif config.role == "join":
-                joined = JoinCounters()
-                node = Node(config, started, on_change, joined.status)
-                async with managed(manager):
-                    with endpoints_of(node):
-                        await Join(node, config, joined).run(stop)
-            elif config.gateway.is_on:
-                front = _front(config)
-                node = Node(config, started, on_change, front.status, stop.set)
-                _collect_seldom()
-                async with managed(manager):
-                    with endpoints_of(node):
-                        await front.run(node, stop)
-            else:
-                node = Node(config, started, on_change)
-                _collect_seldom()
-                async with managed(manager):
-                    with endpoints_of(node):
-                        await node.run(stop)
+            async with managed(manager):
+                decided = await _with_model(config, started, on_change, stop)
+                if decided is not None:
+                    await _live(decided, started, on_change, stop)
         except* (SwarmError, ShardsError) as group:
             for error in _leaves(group):
                 print(f"swarm-node: {error}", file=sys.stderr)
@@ -97,6 +63,63 @@ def run_node(config: NodeConfig, started: float) -> int:
         return run_event_loop(main())
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+async def _with_model(
+    config: NodeConfig,
+    started: float,
+    on_change: Callable[[dict[str, Any]], None],
+    stop: asyncio.Event,
+) -> NodeConfig | None:
+    """The settings with a model, None when `stop` came first. Raises as `Undecided.decided`."""
+    if not config.lacks_model:
+        return config
+    from nodes.life.undecided import Undecided
+
+    undecided = Undecided(config, started, on_change)
+    with endpoints_of(undecided):
+        return await undecided.decided(stop)
+
+
+async def _live(
+    config: NodeConfig,
+    started: float,
+    on_change: Callable[[dict[str, Any]], None],
+    stop: asyncio.Event,
+) -> None:
+    """A node's whole life, as its role is. Raises `SwarmError`, `ShardsError`."""
+    from nodes.edge.edge import Edge, EdgeCounters
+    from nodes.join.join import Join, JoinCounters
+    from nodes.life.node import Node
+    from nodes.perception.sources.address import is_camera
+
+    if config.role == "edge" and is_camera(config.edge.source):
+        await _with_cameras(config, started, on_change, stop)
+    elif config.role == "edge" and config.camera.masks:
+        raise InvalidArgument(
+            f"--source {config.edge.source} goes to the model as it is: --mask masks cameras alone"
+        )
+    elif config.role == "edge":
+        counters = EdgeCounters()
+        node = Node(config, started, on_change, counters.status, stop.set)
+        with endpoints_of(node):
+            await Edge(node, config.edge, counters).run(stop)
+    elif config.role == "join":
+        joined = JoinCounters()
+        node = Node(config, started, on_change, joined.status)
+        with endpoints_of(node):
+            await Join(node, config, joined).run(stop)
+    elif config.gateway.is_on:
+        front = _front(config)
+        node = Node(config, started, on_change, front.status, stop.set)
+        _collect_seldom()
+        with endpoints_of(node):
+            await front.run(node, stop)
+    else:
+        node = Node(config, started, on_change)
+        _collect_seldom()
+        with endpoints_of(node):
+            await node.run(stop)
 
 
 def _stop_limit(config: NodeConfig) -> float:
@@ -147,7 +170,7 @@ async def _with_cameras(
 
 
 @contextlib.contextmanager
-def endpoints_of(node: Node) -> Iterator[None]:
+def endpoints_of(node: Node | Undecided) -> Iterator[None]:
     """Serve the node's figures to Prometheus, and its health to probes, where its settings say so.
     Raises `InvalidArgument`."""
     with contextlib.ExitStack() as stack:
@@ -156,7 +179,7 @@ def endpoints_of(node: Node) -> Iterator[None]:
         yield
 
 
-def _serve_endpoints(node: Node, stack: contextlib.ExitStack) -> None:
+def _serve_endpoints(node: Node | Undecided, stack: contextlib.ExitStack) -> None:
     # Imported here: a node that nobody probes has no server.
     from nodes.health.endpoint import endpoint, probes
     from nodes.health.health import Health
@@ -179,7 +202,7 @@ def _serve_endpoints(node: Node, stack: contextlib.ExitStack) -> None:
 
     def collect() -> Families:
         status, families = node.status(), Families()
-        families.add(NodeStatus(node.id, status, status["state"]))
+        families.add(NodeStatus(status["node"], status, status["state"]))
         return families
 
     where = Place.of(node.config.metrics)

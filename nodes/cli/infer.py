@@ -12,7 +12,7 @@ import swarm
 from nodes.cli.arrays import random_inputs, read_inputs
 from nodes.cli.options import InferOptions, Target
 from nodes.cli.tasks import is_picture, open_picture
-from nodes.cli.with_mesh import connect
+from nodes.cli.with_mesh import asked_model, connect
 from nodes.console import delivery, duration, out, print_json
 from nodes.watch.profiling.bars import bar_lines
 from nodes.watch.short_ids import short_ids
@@ -36,6 +36,7 @@ async def run_infer(model: str, options: InferOptions, target: Target) -> int:
     duration(options.budget)  # a wrong word is told before anything is asked
     delivery(options.delivery)
     async with connect(target, agent="swarm-infer", codec=options.codec) as client:
+        model = await asked_model(client, model, "swarm infer")
         picture = await open_picture(client, model, options.input) if of_picture else None
         inputs = picture.inputs if picture else inputs or await random_inputs(client, model)
         results = await ask_many(client, model, inputs, options)

@@ -50,6 +50,10 @@ app = typer.Typer(
     "set are shown by --help-all.",
     context_settings={"auto_envvar_prefix": "SWARM"},
 )
+SOLE_MODEL = (
+    "NAME for the version that the mesh serves, or NAME@VERSION; not needed where it serves one "
+    "model."
+)
 bench_app = typer.Typer(
     no_args_is_help=True,
     help="Measure the mesh beside other systems in one run: ratios hold across machines.",
@@ -152,7 +156,11 @@ def up(options: UpOptions, target: OwnServers) -> Ran:
     return run_up(options, target)
 
 
-def infer(model: ServedModel, options: InferOptions, target: Target) -> Ran:
+def infer(
+    options: InferOptions,
+    target: Target,
+    model: str = argument("", SOLE_MODEL, metavar="[MODEL]"),
+) -> Ran:
     """Ask the mesh for one inference, and show where its time went."""
     from nodes.cli.infer import run_infer
 
@@ -216,7 +224,11 @@ def dashboard(options: DashboardOptions, target: SignedTarget) -> Ran:
     return run_dashboard(options, target)
 
 
-def profile(model: ServedModel, options: ProfileOptions, target: Target) -> Ran:
+def profile(
+    options: ProfileOptions,
+    target: Target,
+    model: str = argument("", SOLE_MODEL, metavar="[MODEL]"),
+) -> Ran:
     """Where a model's milliseconds go under live traffic, stage by stage, and what to do next.
 
     It sends requests of its own too, of random values or of --input."""

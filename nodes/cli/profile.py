@@ -15,7 +15,7 @@ from rich.table import Table
 import swarm
 from nodes.cli.arrays import random_inputs, read_inputs
 from nodes.cli.options import ProfileOptions, Target
-from nodes.cli.with_mesh import client_of
+from nodes.cli.with_mesh import asked_model, client_of
 from nodes.console import out, print_json
 from nodes.watch.profiling.advice import advise
 from nodes.watch.profiling.bars import figure
@@ -36,6 +36,7 @@ async def run_profile(model: str, options: ProfileOptions, target: Target) -> in
     if plot and not plot.endswith((".png", ".svg")):
         raise InvalidArgument(f"--plot {plot}: a file .png or .svg")
     async with client_of(target) as client:
+        model = await asked_model(client, model, "swarm profile")
         asked = inputs
         if options.probes > 0 and not asked:
             asked = await random_inputs(client, model)

@@ -7,6 +7,8 @@ from typing import Any
 
 import swarm
 from nodes.cli.options import SignedTarget, Target
+from nodes.versions.sole_model import sole_model
+from swarm.errors import InvalidArgument, PermissionDenied
 from swarm.security.signed_entries import Verifier
 from swarm.security.trusted_keys import TrustedKeys, own_key
 
@@ -36,6 +38,19 @@ def client_of(target: Target, *, signs: bool = True, **more: Any) -> swarm.Mesh:
     """The client of a command, which writes as `operator` says where it `signs`. more: arguments
     of `swarm.Mesh`."""
     return connect(target, **(operator(target) if signs else {}), **more)
+
+
+async def asked_model(client: swarm.Mesh, model: str, command: str) -> str:
+    """The model that a command was told, else the mesh's one serving model. command: its words
+    before the model. Raises `NotFound`, and `InvalidArgument` where the mesh serves several."""
+    if model:
+        return model
+    line = f"{command} {{model}} …"
+    try:
+        return sole_model(await client.registry.serving_models(), line)
+    except PermissionDenied:
+        text = f"this user may not see which models serve; name one: {line.format(model='NAME')}"
+        raise InvalidArgument(text) from None
 
 
 async def named_version(client: swarm.Mesh, model: str) -> tuple[str, str]:

@@ -7,9 +7,8 @@ Every role lives alike. A role decides which stages are loaded, whether the node
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from nodes.connection.checkpoint import Checkpoint
 from nodes.connection.connection import Connection
 from nodes.duties.duties import Duties
 from nodes.life.condition import NodeCondition
+from nodes.life.draining import drain_when_told
 from nodes.life.own_entry import OwnEntry
 from nodes.life.reconciler import Reconciler
 from nodes.life.status import StatusPublisher
@@ -25,9 +25,9 @@ from nodes.life.watchdog import NodeWatchdog
 from nodes.planning.places import AutoPlaces
 from nodes.requests.objectives import DesiredObjectives, Objectives
 from nodes.requests.service import RequestService
+from nodes.tasks import end_all
 from nodes.versions.kept_times import KeptTimes
 from nodes.versions.versions import Versions
-from swarm.link import LinkMessage
 from swarm.transport.process_links import Own
 
 if TYPE_CHECKING:
@@ -127,13 +127,13 @@ class Node:
                     await self._reconciler.run(stop, partial(self._serve, own))
             finally:
                 await self._leave()
-                await _end(background)
+                await end_all(background)
 
     def _begin(self, stop: asyncio.Event, own: Own) -> None:
         """Connected, serving nothing yet."""
         own(self._status.run(), "status")
         self._connection.keep(own)
-        self._drain_when_told(stop)
+        drain_when_told(self._connection, self._end or stop.set)
         if self.audit is not None:
             own(self.audit.recorder.run(), "audit")
 
@@ -174,24 +174,6 @@ class Node:
         if was_ready:
             self._connection.events.tell("left", {})
 
-    def _drain_when_told(self, stop: asyncio.Event) -> None:
-        """Drain and end once an operator asks for it, as on SIGTERM.
-
-        Only an operator may publish there, and any member may have the server send an answer there.
-        An answer asks nobody for one, and an operator does.
-        """
-
-        def drain(message: LinkMessage) -> None:
-            if not message.reply or message.headers is not None or message.data:
-                log.warning("not drained by a message on %s that is no request", message.subject)
-                return
-            answer = {"v": 1, "node": self.id, "state": "draining"}
-            self.mesh.link.publish(message.reply, json.dumps(answer).encode())
-            log.info("told to drain")
-            (self._end or stop.set)()
-
-        self.mesh.link.subscribe(self.mesh.subjects.drain(self.id), drain)
-
 
 def _audit_of(connection: Connection) -> NodeAudit | None:
     if not connection.config.audit:
@@ -199,13 +181,3 @@ def _audit_of(connection: Connection) -> NodeAudit | None:
     from nodes.requests.auditing import NodeAudit  # a node that records nothing needs no audit
 
     return NodeAudit(connection)
-
-
-async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel, again where it was swallowed: in Python 3.11 a `wait_for` that is cancelled just
-    when it is done returns as if nothing had happened, and nats-py waits so."""
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=1.0)

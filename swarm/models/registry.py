@@ -383,6 +383,22 @@ class Registry:
                 found.append((model, version))
         return found
 
+    async def serving_models(self) -> list[str]:
+        """Names of the models of which a version serves, and which this user may read, sorted.
+        Where no desired state is believed, those whose is not: who asks for one is told why."""
+        believed, refused = [], []
+        for key in await jetstream.kv_keys(self._link, self._bucket, "serve"):
+            model = key.removeprefix("serve.")
+            subject = api("DIRECT.GET", f"KV_{self._bucket}", f"$KV.{self._bucket}.{key}")
+            if not self._link.may_call(subject):
+                continue
+            try:
+                if await self.desired(model) is not None:
+                    believed.append(model)
+            except (BadDesiredState, Untrusted):
+                refused.append(model)
+        return believed or refused
+
     async def push(
         self,
         manifest: bytes,

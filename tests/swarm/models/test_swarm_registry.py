@@ -85,6 +85,13 @@ async def test_a_version_that_was_made_again_is_the_same_and_keeps_its_first_man
     assert await registry.manifest("m", "1") == first
 
 
+async def test_serving_models_are_those_with_a_desired_state(registry: Registry) -> None:
+    assert await registry.serving_models() == []
+    for model in ("b", "a"):
+        await registry.push(manifest("1", model), {})
+    assert await registry.serving_models() == ["a", "b"]
+
+
 async def test_a_push_that_is_no_manifest_stores_nothing(registry: Registry) -> None:
     with pytest.raises(InvalidArgument):
         await registry.push(b"{}", {"a": b"x"})
