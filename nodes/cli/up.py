@@ -105,7 +105,7 @@ async def _serve(
             gateway = start_gateway(local, options.http_port, options.grpc_port, *more)
         if not await unless(stop, local.ready()):
             return 130
-        if gateway is not None and not await unless(stop, gateway.opened(local)):
+        if gateway is not None and not await unless(stop, gateway.opened(local, name)):
             return 130
         _announce(local, manifest, target.json, gateway)
         if options.autoscale:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
+import time
+import urllib.request
 from dataclasses import dataclass
 
 from nodes.gateway.access.rules import block, new_key
@@ -16,6 +19,8 @@ from swarm.model import Spec
 from swarm.security.files import create
 
 OPENS_WITHIN = 20.0  # seconds from a node that is ready to its open doors
+KNOWS_WITHIN = 20.0  # seconds from there to nodes that gossip has told it of
+ASK_EVERY, ASK_TIMEOUT = 0.05, 5.0  # seconds
 # No other gateway goes on for it: the mesh ends with it.
 ENDS_AT_ONCE = ("--gateway-settle", "0", "--gateway-connection-age", "0")
 
@@ -32,10 +37,29 @@ class UpGateway:
         status = local.status_of(self.process) or {}
         return str(status.get("gateway", {}).get("doors", {}).get(name, {}).get("address", ""))
 
-    async def opened(self, local: LocalMesh) -> None:
-        """Wait until clients may ask. Raises `Unavailable`."""
+    async def opened(self, local: LocalMesh, model: str) -> None:
+        """Wait until clients may ask for a model: the gateway hears of the nodes that serve it by
+        gossip, later than this command by their statuses. Raises `Unavailable`."""
         if not await local.until(lambda: bool(self.door(local, "http")), OPENS_WITHIN):
             raise Unavailable(f"the gateway did not open:\n{local.tail(self.process)}")
+        url = f"{self.door(local, 'http')}/v2/models/{model}/ready"
+        deadline = time.monotonic() + KNOWS_WITHIN
+        while not await asyncio.to_thread(self._says_yes, url):
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"the gateway hears of no nodes that serve {model!r}:\n"
+                    f"{local.tail(self.process)}"
+                )
+            await asyncio.sleep(ASK_EVERY)
+
+    def _says_yes(self, url: str) -> bool:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        request = urllib.request.Request(url, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=ASK_TIMEOUT) as answer:
+                return bool(answer.status == 200)
+        except OSError:  # 404 and 503 while it knows no nodes
+            return False
 
     def lines(self, local: LocalMesh, manifest: Manifest) -> Lines:
         """That ask a model which the mesh serves."""
