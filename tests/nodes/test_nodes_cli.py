@@ -229,7 +229,7 @@ def test_a_bad_file_of_settings_is_refused_and_named(
         ["--mesh", ""],
         ["--model", "digits.>"],
         ["--model", "digits@1.2"],
-        ["--model", ""],
+        ["--model", "@1"],
         ["--threads", "0"],
         ["--credit", "257"],
         ["--on-full", "explode"],

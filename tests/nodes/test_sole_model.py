@@ -13,7 +13,7 @@ def test_it_is_the_only_one() -> None:
 
 
 def test_none_is_waited_for_and_several_are_listed_with_the_lines_to_type() -> None:
-    with pytest.raises(NotFound, match="no model yet.*swarm infer NAME"):
+    with pytest.raises(NotFound, match=r"no model yet.*swarm infer NAME"):
         sole_model([], "swarm infer {model}")
     with pytest.raises(InvalidArgument) as caught:
         sole_model(["a", "b"], "swarm infer {model}")

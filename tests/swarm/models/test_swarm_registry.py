@@ -79,17 +79,17 @@ async def test_a_version_is_never_changed(registry: Registry) -> None:
 async def test_a_version_that_was_made_again_is_the_same_and_keeps_its_first_manifest(
     registry: Registry,
 ) -> None:
-    first = manifest("1", created="2026-01-01T00:00:00Z")
+    first = manifest("1", "again", created="2026-01-01T00:00:00Z")
     await registry.push(first, {"a": b"first"})
-    await registry.push(manifest("1", created="2026-02-02T00:00:00Z"), {"a": b"first"})
-    assert await registry.manifest("m", "1") == first
+    await registry.push(manifest("1", "again", created="2026-02-02T00:00:00Z"), {"a": b"first"})
+    assert await registry.manifest("again", "1") == first
 
 
 async def test_serving_models_are_those_with_a_desired_state(registry: Registry) -> None:
-    assert await registry.serving_models() == []
-    for model in ("b", "a"):
+    before = await registry.serving_models()
+    for model in ("s2", "s1"):
         await registry.push(manifest("1", model), {})
-    assert await registry.serving_models() == ["a", "b"]
+    assert await registry.serving_models() == sorted([*before, "s1", "s2"])
 
 
 async def test_a_push_that_is_no_manifest_stores_nothing(registry: Registry) -> None:
