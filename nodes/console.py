@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from nodes.event_loop import run_event_loop
+from nodes.extras import missing_extra
 from shards.errors import ShardsError
 from swarm.errors import BadAddress, InvalidArgument, SwarmError, Unauthenticated
 from swarm.requests.request import DELIVERY_MODES
@@ -45,6 +46,8 @@ def guarded(main: Callable[[], Coroutine[Any, Any, int | None]], as_json: bool =
         return run_event_loop(main()) or 0
     except (SwarmError, ShardsError, OSError) as error:
         return report(error, as_json)
+    except ModuleNotFoundError as error:
+        return not_installed(error, as_json)
     except BaseExceptionGroup as group:
         expected, rest = group.split((SwarmError, ShardsError, OSError))
         if rest is not None:
@@ -53,6 +56,15 @@ def guarded(main: Callable[[], Coroutine[Any, Any, int | None]], as_json: bool =
         return report(_first(expected), as_json)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
+
+
+def not_installed(error: ModuleNotFoundError, as_json: bool) -> int:
+    """Print which extra a command needs; returns the exit code. Raises the error itself where no
+    extra brings its module: that is a fault of this program."""
+    missing = missing_extra(error, "this command")
+    if missing is None:
+        raise error
+    return report(missing, as_json)
 
 
 def report(error: BaseException, as_json: bool) -> int:

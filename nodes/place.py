@@ -6,6 +6,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
+from nodes.settings import WrongSetting
 from swarm.errors import InvalidArgument
 
 LOOPBACK = "127.0.0.1"
@@ -52,7 +53,7 @@ class Place:
             sock.listen(backlog)
         except OSError as error:
             sock.close()
-            raise InvalidArgument(
+            raise WrongSetting(
                 f"{option}: cannot listen at {self.at(self.port)} ({error.strerror or error}): "
                 "port 0 takes a free one"
             ) from None

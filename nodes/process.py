@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodes.event_loop import STOP_LIMIT, run_event_loop, stop_on_signals
+from nodes.extras import MissingExtra, missing_extra
 from nodes.health.service_manager import ServiceManager
 from nodes.logs import LogForm, set_up_logging
+from nodes.settings import WrongSetting
 from shards.errors import ShardsError
-from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
+from swarm.errors import SwarmError, Unauthenticated
 from swarm.tasks import told
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from nodes.life.undecided import Undecided
 
 log = logging.getLogger("swarm.node")
+
+# What no restart mends ends with code 2, at which a service manager leaves the node alone.
+LASTING = (Unauthenticated, MissingExtra, WrongSetting)
 
 T = TypeVar("T")
 
@@ -56,7 +61,14 @@ def run_node(config: NodeConfig, started: float) -> int:
         except* (SwarmError, ShardsError) as group:
             for error in _leaves(group):
                 print(f"swarm-node: {error}", file=sys.stderr)
-                code = max(code, 2 if isinstance(error, Unauthenticated) else 1)
+                code = max(code, 2 if isinstance(error, LASTING) else 1)
+        except* ModuleNotFoundError as group:
+            for error in _leaves(group):
+                missing = _missing(error)
+                if missing is None:
+                    raise
+                print(f"swarm-node: {missing}", file=sys.stderr)
+                code = 2
         return code
 
     try:
@@ -96,7 +108,7 @@ async def _live(
     if config.role == "edge" and is_camera(config.edge.source):
         await _with_cameras(config, started, on_change, stop)
     elif config.role == "edge" and config.camera.masks:
-        raise InvalidArgument(
+        raise WrongSetting(
             f"--source {config.edge.source} goes to the model as it is: --mask masks cameras alone"
         )
     elif config.role == "edge":
@@ -133,8 +145,7 @@ def _front(config: NodeConfig) -> Front:
     try:
         from nodes.gateway.front import Front
     except ModuleNotFoundError as error:
-        text = f"--http, --grpc: {error}: pip install 'swarm-mesh[gateway]'"
-        raise InvalidArgument(text) from None
+        raise MissingExtra(f"--http, --grpc: {error}: pip install 'swarm-mesh[gateway]'") from None
     return Front(config.gateway)
 
 
@@ -161,7 +172,7 @@ async def _with_cameras(
         from nodes.perception.camera_edge import CameraEdge, Cameras
     except ModuleNotFoundError as error:
         text = f"--source {config.edge.source}: {error}: pip install 'swarm-mesh[perception]'"
-        raise InvalidArgument(text) from None
+        raise MissingExtra(text) from None
     counters = EdgeCounters()
     cameras = Cameras(counters)
     node = Node(config, started, on_change, cameras.status, stop.set)
@@ -198,7 +209,7 @@ def _serve_endpoints(node: Node | Undecided, stack: contextlib.ExitStack) -> Non
         from nodes.watch.metrics.families import Families, NodeStatus
     except ModuleNotFoundError as error:
         text = f"--metrics-port: {error}: pip install 'swarm-mesh[metrics]'"
-        raise InvalidArgument(text) from None
+        raise MissingExtra(text) from None
 
     def collect() -> Families:
         status, families = node.status(), Families()
@@ -224,6 +235,10 @@ async def managed(manager: ServiceManager | None) -> AsyncIterator[None]:
         alive.cancel()
         await asyncio.gather(alive, return_exceptions=True)
         manager.close()
+
+
+def _missing(error: BaseException) -> MissingExtra | None:
+    return missing_extra(error, "this node") if isinstance(error, ImportError) else None
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

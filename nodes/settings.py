@@ -28,6 +28,10 @@ _UNITS = ({"ms": 1e-3, "s": 1.0}, {"KB": 1e3, "MB": 1e6, "GB": 1e9})  # what a n
 T = TypeVar("T")
 
 
+class WrongSetting(InvalidArgument):
+    """A setting that does not do on this machine, or in this mesh, however often it is tried."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """default: in the setting's unit; its type is the setting's; None stands for a text that must
@@ -265,7 +269,7 @@ def read_settings(path: str, known: Set[str]) -> dict[str, Any]:
     import tomllib
 
     try:
-        doc = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        doc = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     settings = {key.replace("-", "_"): value for key, value in doc.items()}

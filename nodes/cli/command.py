@@ -57,7 +57,12 @@ def as_command(work: Work) -> Callable[..., None]:
         as_json = bool(given.get("json"))
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        done = work(**given)
+        try:
+            done = work(**given)
+        except ModuleNotFoundError as error:  # of the import of the work, or of work that is done
+            from nodes.console import not_installed
+
+            raise typer.Exit(not_installed(error, as_json)) from None
         if isinstance(done, int):
             raise typer.Exit(done)
         from nodes.console import guarded

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from nodes.health.health import NO_ANSWER, PROBES, Health, Verdict
 from nodes.place import Place
-from swarm.errors import InvalidArgument
+from nodes.settings import WrongSetting
 
 SNAPSHOT_TIMEOUT = 2.0  # seconds in which the event loop tells what is known
 CLIENT_TIMEOUT = 5.0  # seconds for a client that does not go on
@@ -87,7 +87,7 @@ class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 @contextmanager
 def endpoint(where: Place | Path, pages: Pages) -> Iterator[int]:
-    """Serve pages; gives the port, 0 for a socket in the file system. Raises `InvalidArgument`
+    """Serve pages; gives the port, 0 for a socket in the file system. Raises `WrongSetting`
     where nobody may listen there."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -126,7 +126,7 @@ def endpoint(where: Place | Path, pages: Pages) -> Iterator[int]:
             port = server.server_address[1]
     except OSError as error:
         place = where if isinstance(where, Path) else where.at(where.port)
-        raise InvalidArgument(
+        raise WrongSetting(
             f"nobody may listen on {place}: {error.strerror or error}: choose another place"
         ) from None
     thread = threading.Thread(target=server.serve_forever, name="endpoint", daemon=True)

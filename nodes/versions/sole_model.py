@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarm.errors import InvalidArgument, NotFound
+from nodes.settings import WrongSetting
+from swarm.errors import NotFound
 
 
 def sole_model(names: Sequence[str], line: str) -> str:
     """The one of the models that a mesh serves. line: what the user would type for a model, with
     `{model}` in the place of its name.
 
-    Raises `NotFound` where there is none yet, and `InvalidArgument`, which lists them with the
+    Raises `NotFound` where there is none yet, and `WrongSetting`, which lists them with the
     lines to type, where there are several.
     """
     if not names:
@@ -21,5 +22,5 @@ def sole_model(names: Sequence[str], line: str) -> str:
         )
     if len(names) > 1:
         lines = "".join(f"\n  {line.format(model=name)}" for name in names)
-        raise InvalidArgument(f"the mesh serves {len(names)} models; say which one:{lines}")
+        raise WrongSetting(f"the mesh serves {len(names)} models; say which one:{lines}")
     return names[0]
