@@ -4,6 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-dist}
+# A folder that this script did not make stays as it is, whatever lies in it.
+if [ -e "$folder" ] && [ ! -f "$folder/release.json" ] && [ -n "$(ls -A "$folder")" ]; then
+  echo "release.sh: $folder holds something else than a release: name a new folder" >&2
+  exit 2
+fi
 rm -rf "$folder"
 uv build --quiet --out-dir "$folder"
 rm -f "$folder/.gitignore"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +37,7 @@ from swarm.security.authority.server_conf import (
     tls_conf,
 )
 from swarm.security.rights.permissions import permissions_of
+from swarm.security.rights.table import Role
 
 CONF, USERS_CONF, TLS_CONF = "nats-server.conf", "users.conf", "tls.conf"
 PLAIN_MARK = "# plain: users by their public keys\n"
@@ -63,8 +65,25 @@ async def run_add(name: str, options: AddOptions) -> None:
         options.json,
         _document(user, time.time()) | {"credentials": str(path)},
         f"{path}: {role}" + (f" of {', '.join(user.models)}" if user.models else ""),
-        f"next: give it to {name} alone, and there: swarm-node … --credentials {name}.creds"
-        + (f" --node {name}" if role.startswith("shard") else ""),
+        f"next: give it to {name} alone, and there: {_use_of(role, user.models)} "
+        f"--credentials {name}.creds" + (f" --node {name}" if role.startswith("shard") else ""),
+    )
+
+
+def _use_of(role: str, models: Sequence[str]) -> str:
+    """The command that takes credentials of a role."""
+    model = models[0] if models else "MODEL"
+    commands = {
+        Role.CLIENT: f"swarm infer {model} --input x.npz",
+        Role.REQUESTER: f"swarm infer {model} --input x.npz",
+        Role.DASHBOARD: "swarm dashboard",
+        Role.UPDATER: f'swarm fleet updater --node "--role shard-1 --model {model}"',
+        Role.OPERATOR: "swarm model list",
+        Role.GATEWAY: "swarm-node --role gateway --http 8000",
+        Role.JOIN: f"swarm-node --role join --of NAME,NAME --model {model}",
+    }
+    return {str(each): line for each, line in commands.items()}.get(
+        role, f"swarm-node --role {role} --model {model}"
     )
 
 

@@ -118,3 +118,21 @@ def test_the_script_makes_wheel_sdist_and_a_list_of_what_a_node_installs(
         assert parts[name]["version"]
         assert parts[name]["purl"].startswith(f"pkg:pypi/{name}@")
     assert "pytest" not in parts
+
+
+@pytest.mark.parametrize("there", ["notes.txt", ".hidden", "src/main.py"])
+def test_a_folder_that_the_script_did_not_make_is_left_as_it_is(tmp_path: Path, there: str) -> None:
+    mine = tmp_path / "mine" / there
+    mine.parent.mkdir(parents=True)
+    mine.write_text("of mine")
+    # No program that makes a release is found, so nothing can be made where it goes on.
+    done = subprocess.run(
+        ["bash", str(SCRIPT), str(tmp_path / "mine")],
+        env=environment({"PATH": "/usr/bin:/bin"}),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert "holds something else than a release" in done.stderr
+    assert mine.read_text() == "of mine"

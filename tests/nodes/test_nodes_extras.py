@@ -1,0 +1,75 @@
+"""In every installation each command works, or says in one line which extra it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodes.extras import EXTRA_OF, missing_extra
+
+INSTALLATIONS = Path(__file__).parent / "installations"
+ROOT = Path(__file__).parents[2]
+OF_NODE = {"onnxruntime", "zstandard"}
+OF_GATEWAY = {"grpc", "google", "orjson", "jwt", "uvicorn", "httptools"}
+HAVE: dict[str, set[str]] = {
+    "client": set(),
+    "node": OF_NODE,
+    "split": {"onnx", "onnxruntime"},
+    "gateway": OF_NODE | OF_GATEWAY,
+}
+LINE = re.compile(r"pip install 'swarm-mesh\[(\w+)\]'")
+
+
+def played(installation: str, *commands: str) -> dict[str, dict[str, Any]]:
+    """How each command ends where these libraries are missing, by its command line."""
+    hidden = ",".join(EXTRA_OF.keys() - HAVE[installation])
+    done = subprocess.run(
+        [sys.executable, str(INSTALLATIONS / "every_command.py"), *commands],
+        env=os.environ | {"HIDDEN": hidden, "PYTHONPATH": str(INSTALLATIONS)},
+        capture_output=True,
+        text=True,
+        timeout=560,
+        check=True,
+    )
+    return {told["command"]: told for told in map(json.loads, done.stdout.splitlines())}
+
+
+def test_where_no_extra_is_installed_a_command_says_which_one_it_needs() -> None:
+    told = played("client", "demo", "model split", "model quantize", "dashboard")
+    assert len(told) == 8
+    for command, each in told.items():
+        assert not each["defect"], command
+        assert each["code"] == 1, command
+        assert LINE.search(each["last"]), f"{command}: {each['last']}"
+
+
+@pytest.mark.benchmark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("installation", HAVE)
+def test_no_command_ends_in_a_defect_in_any_installation(installation: str) -> None:
+    told = played(installation)
+    assert len(told) > 50
+    for command, each in told.items():
+        assert not each["defect"], f"{command}: {each}"
+
+
+def test_the_extra_that_a_line_names_brings_the_library() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(EXTRA_OF.values()) <= project["optional-dependencies"].keys()
+    for module, extra in EXTRA_OF.items():
+        error = missing_extra(ModuleNotFoundError("no", name=f"{module}.inner"), "it")
+        assert error is not None
+        assert str(error) == f"it needs {module}: pip install 'swarm-mesh[{extra}]'"
+
+
+def test_a_module_that_no_extra_brings_is_a_defect_and_stays_one() -> None:
+    assert missing_extra(ModuleNotFoundError("no", name="nodes.nothing")) is None
+    assert missing_extra(ImportError("cannot import name", name="onnx")) is None
