@@ -16,6 +16,7 @@ from nodes.gateway_settings import GatewayOptions
 from nodes.generation_settings import GenerationOptions
 from nodes.join_settings import JoinOptions
 from nodes.learning.options import LearnOptions, learning
+from nodes.place import Place
 from nodes.placing.ways import CORE, CORE_JPEG, OFF, RAW, checked_mode, jpeg_quality
 from nodes.settings import check, setting, tuning
 from swarm.addresses import checked
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # as many as keep keys and artifacts.
 MOVED, REPLICATED = "moved", "replicated"
 COVERS = ("fallback", "standby")  # roles that serve every stage of their model
+STDOUT = "stdout"
+LONGEST_ID = 64  # characters of a node's id
 AUTO = "auto"  # the role whose stages follow from the plan in force
 
 work = partial(setting, "which stage of which model")
@@ -101,6 +104,8 @@ class EdgeOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.sink != STDOUT:
+            token(self.sink, "result name (--sink)")
         checked_mode(self.placement)
         jpeg_quality(self.send)
         if self.placement in (CORE, CORE_JPEG) and not self.allow_picture:
@@ -348,7 +353,14 @@ class NodeConfig:
         from swarm.wire.codec_choice import mode_of
 
         checked(self.nats)
-        token(self.mesh, "mesh name")
+        token(self.mesh, "mesh name (--mesh)")
+        if self.node and len(token(self.node, "node id (--node)")) > LONGEST_ID:
+            raise InvalidArgument(f"--node {self.node}: it has {LONGEST_ID} characters at most")
+        if self.metrics:
+            try:
+                Place.of(self.metrics)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"--metrics-port {error}") from None
         others = (*COVERS, AUTO, "gateway", "edge", "join", "learner")
         if self.role not in others and self.stage < 1:
             raise InvalidArgument(

@@ -20,7 +20,7 @@ from nodes.health.service_manager import ServiceManager
 from nodes.logs import LogForm, set_up_logging
 from nodes.settings import WrongSetting
 from shards.errors import ShardsError
-from swarm.errors import SwarmError, Unauthenticated
+from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
 from swarm.tasks import told
 
 if TYPE_CHECKING:
@@ -48,7 +48,11 @@ def run_node(config: NodeConfig, started: float) -> int:
         told = [_print_line] if config.json_events else []
         told += [manager.changed] if manager is not None else []
 
+        began = False  # it has reached its mesh
+
         def on_change(document: dict[str, Any]) -> None:
+            nonlocal began
+            began = began or document["event"] != "left"
             for tell in told:
                 tell(document)
 
@@ -61,7 +65,9 @@ def run_node(config: NodeConfig, started: float) -> int:
         except* (SwarmError, ShardsError) as group:
             for error in _leaves(group):
                 print(f"swarm-node: {error}", file=sys.stderr)
-                code = max(code, 2 if isinstance(error, LASTING) else 1)
+                # Before it has reached its mesh nothing but a setting can be invalid.
+                lasts = isinstance(error, LASTING if began else (*LASTING, InvalidArgument))
+                code = max(code, 2 if lasts else 1)
         except* ModuleNotFoundError as group:
             for error in _leaves(group):
                 missing = _missing(error)

@@ -247,6 +247,57 @@ def test_a_wrong_setting_ends_a_node_with_code_2(
     assert started == []
 
 
+ODD = "cam.front", "a b", "a>", "*", "a/b", "é", "x" * 129, ".", "a\n", "-", "📷"
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize(
+    "form",
+    [
+        "--node {}",
+        "--mesh {}",
+        "--model {}",
+        "--model digits@{}",
+        "--role gateway --site {}",
+        "--role edge --sink {}",
+        "--domain {}",
+    ],
+)
+def test_an_odd_name_is_one_line_and_code_2_in_every_setting_that_names(
+    started: list[NodeConfig], form: str, name: str
+) -> None:
+    if name == "-":
+        name = "-."
+    flags = [word.format(name) for word in form.split(" ")]
+    output = node(flags, code=2)
+    assert "Traceback" not in output
+    assert started == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--metrics-port", "70000"], "--metrics-port '70000' is no place to listen"),
+        (["--metrics-port", "127.0.0.1:1x"], "is no place to listen"),
+        (["--node", "x" * 65], "64 characters at most"),
+    ],
+)
+def test_a_place_or_an_id_that_cannot_be_is_a_wrong_setting(
+    started: list[NodeConfig], flags: list[str], says: str
+) -> None:
+    assert says in node(flags, code=2)
+    assert started == []
+
+
+def test_a_file_of_settings_may_begin_with_a_byte_order_mark(
+    started: list[NodeConfig], tmp_path: Path
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_bytes(b"\xef\xbb\xbfthreads = 3\n")
+    node(["--config", str(file)])
+    assert started[0].threads == 3
+
+
 @pytest.mark.parametrize(
     ("value", "says"),
     [("", False), ("0", False), ("off", False), ("1", True), ("True", True), ("yes", True)],

@@ -1,0 +1,34 @@
+"""A setting that no restart mends ends a node with code 2, at which service managers leave it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from support.commands import ROOT, Commands
+
+pytestmark = [pytest.mark.integration, pytest.mark.processes]
+
+
+def test_what_cannot_be_listened_on_or_read_is_one_line_and_code_2(
+    run: Commands, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        wrong = [
+            ("--metrics-port", str(taken.getsockname()[1])),
+            ("--health", str(tmp_path / "absent" / "health")),
+            ("--teachers", str(tmp_path / "absent")),
+            ("--otlp", "nonsense"),
+        ]
+        who = ("--role", "shard-1", "--model", "digits", "--nats", "nats://127.0.0.1:1")
+        nodes = [run.start("nodes.cli.node", *who, *flags) for flags in wrong]
+        for flags, node in zip(wrong, nodes, strict=True):
+            assert node.wait() == 2, f"{flags}: {node.stderr}"
+            lines = node.stderr.splitlines()
+            assert [line for line in lines if line.startswith("swarm-node: ")] == lines[-1:]
+
+
+def test_service_managers_leave_a_node_alone_that_ended_with_code_2() -> None:
+    for unit in (ROOT / "deploy" / "systemd").glob("*.service"):
+        assert "RestartPreventExitStatus=2\n" in unit.read_text(), unit.name
