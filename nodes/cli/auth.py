@@ -23,6 +23,7 @@ from nodes.cli.auth_options import (
 )
 from nodes.console import conclude, long_duration, out, print_json
 from swarm.errors import InvalidArgument
+from swarm.scratch import Scratch
 from swarm.security.authority.authority import Authority, User
 from swarm.security.authority.keys import make_private_folder, write_text
 from swarm.security.authority.server_conf import (
@@ -68,6 +69,16 @@ async def run_add(name: str, options: AddOptions) -> None:
         f"next: give it to {name} alone, and there: {_use_of(role, user.models)} "
         f"--credentials {name}.creds" + (f" --node {name}" if role.startswith("shard") else ""),
     )
+
+
+def _copied(target: AuthTarget, folder: Path) -> AuthTarget:
+    """The same, with the credentials as they are now. Raises `OSError`."""
+    if not target.credentials:
+        return target
+    copy = folder / Path(target.credentials).name
+    copy.touch(0o600)
+    copy.write_bytes(Path(target.credentials).read_bytes())
+    return replace(target, credentials=str(copy))
 
 
 def _use_of(role: str, models: Sequence[str]) -> str:
@@ -140,11 +151,15 @@ async def run_rotate(finish: bool, target: AuthTarget) -> None:
     """`swarm auth rotate`."""
     authority = Authority(target.auth)
     renewed: list[User] = []
-    if finish:
-        authority.finish_rotation()
-    else:
-        renewed = authority.rotate()
-    await auth_on_record(target, authority.mesh, "rotate-finish" if finish else "rotate", "")
+    with Scratch("rotate") as folder:
+        # The servers still know the credentials from before, where the operator's file is one of
+        # those that are written anew.
+        before = _copied(target, folder)
+        if finish:
+            authority.finish_rotation()
+        else:
+            renewed = authority.rotate()
+        await auth_on_record(before, authority.mesh, "rotate-finish" if finish else "rotate", "")
     reached = await _tell_servers(authority, target)
     text = (
         "the old signing keys are worth nothing any more"

@@ -95,7 +95,7 @@ def test_the_settings_that_are_written_are_settings_of_a_node(system: Path) -> N
     ("arguments", "reason"),
     [
         (("--role", "shard-0", "--model", "digits"), "shard-0"),
-        (("--role", "shard-1"), "model"),
+        (("--role", "shard-1", "--model", "a.b"), "model"),
         (("--role", "shard-1", "--model", "m", "--program", "/home/me/bin/swarm-node"), "/opt"),
         (("--role", "shard-1", "--model", "m", "--credentials", "/nowhere"), "/nowhere"),
     ],
