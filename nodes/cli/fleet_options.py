@@ -30,7 +30,7 @@ class UpdaterOptions:
     adopt: str = seldom("", "Environment that serves now; this program's own by default.")
     device: str = seldom("", "Its name in waves; by default its user's, or the host's.")
     trust: str = option("", "File with the keys whose releases it takes; else yours are.")
-    ready: str = seldom("3m", "Time in which nodes of a release have to become ready.")
+    ready: str = option("3m", "Time in which nodes of a release have to become ready.")
     proof: str = seldom("10s", "Time for which they then have to stay so.")
     look: float = seldom(0.5, "Seconds between two looks at the nodes.", min=0.01)
     ask: float = seldom(5.0, "Seconds between two looks at the wave.", min=0.05)
