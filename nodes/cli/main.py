@@ -40,6 +40,7 @@ from nodes.cli.options import (
 )
 from nodes.cli.site_commands import app as site_app
 from nodes.cli.site_commands import results, submit
+from nodes.terminal import any_encoding
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -333,6 +334,7 @@ add_commands(
 
 def main() -> None:
     """Entry point of `swarm`."""
+    any_encoding()
     app(prog_name="swarm")
 
 

@@ -20,6 +20,7 @@ from typing import Any  # noqa: E402
 from nodes.config import NodeConfig  # noqa: E402
 from nodes.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
 from nodes.settings import built, parse, settings_of  # noqa: E402
+from nodes.terminal import any_encoding  # noqa: E402
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
 ABOUT = """\
@@ -93,6 +94,7 @@ def serve(values: Mapping[str, Any], missed: bool) -> int:
 
 def main() -> None:
     """Entry point of `swarm-node`."""
+    any_encoding()
     try:
         code = node(sys.argv[1:], os.environ)
     except KeyboardInterrupt:  # before the event loop handles signals
