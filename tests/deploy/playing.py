@@ -142,17 +142,18 @@ class Played:
 
     def send(self, number: signal.Signals) -> None:
         """Signal the program itself, which is process 1 of its container."""
-        for child in psutil.Process(self.process.pid).children():
-            child.send_signal(number)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children():
+                child.send_signal(number)
 
     def end(self, number: signal.Signals = signal.SIGTERM, within: float = 20.0) -> None:
         """End it as an engine does: a signal, and SIGKILL for one that stays."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self.send(number)
+        self.send(number)
         try:
             self.process.wait(within)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            # bubblewrap's own end would leave it: a change of its user took the bond away.
+            self.send(signal.SIGKILL)
             self.process.wait(10)
 
 
