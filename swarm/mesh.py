@@ -386,10 +386,11 @@ class Mesh:
     async def _unknown(self, model: str, error: NotFound, deadline: float) -> SwarmError:
         """The error for a model that the registry does not have: another one where nodes hold it,
         since the server has lost its store then."""
-        loop, name = asyncio.get_running_loop(), model.partition("@")[0]
+        loop = asyncio.get_running_loop()
+        name, _, version = model.partition("@")
         until = min(deadline, loop.time() + HEARD_WITHIN)
         self.statuses.wanted()
-        while not self.statuses.holds(name):
+        while not self.statuses.holds(name, version):
             if loop.time() >= until:
                 return error
             await asyncio.sleep(LOOK_AGAIN)

@@ -116,14 +116,14 @@ class StatusListener:
         silent = now - max(heard.at, self._since) >= heard.holds
         return now - heard.at < REMEMBER_FOR and not (self._sid and silent)
 
-    def holds(self, model: str) -> bool:
-        """Whether a node that is known has a stage of any version of the model."""
+    def holds(self, model: str, version: str = "") -> bool:
+        """Whether a node that is known has a stage of the model; version: "" for any."""
         now = self._clock()
         return any(
-            served == model
+            served == model and version in ("", of)
             for heard in self._nodes.values()
             if self._is_known(heard, now)
-            for served, _, _ in heard.serves
+            for served, of, _ in heard.serves
         )
 
     def flaw(self, model: str, version: str) -> str:

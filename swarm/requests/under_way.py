@@ -59,6 +59,9 @@ from swarm.wire.tensors import Claimed
 MOST_ALONE = 4
 
 
+SILENT_AFTER = 0.2  # seconds without a PubAck; a healthy server takes milliseconds
+
+
 @dataclass(eq=False)
 class Shared:
     """What all requests of one requester share: budgets, counts since the start, and each other.
@@ -175,9 +178,16 @@ class UnderWay:
                 failed, waits = await self._retry(outcome)
                 return await self._last_chance(failed) if waits else failed
         except TimeoutError:
-            if self._late_answer is None and not self.attempts.fast and not self.attempts.stored:
-                self.no_lane = True
+            self.no_lane = self.no_lane or self._is_lane_silent()
             return self._late_answer or self._expired()
+
+    def _is_lane_silent(self) -> bool:
+        """Whether the server has had the last attempt for a while, and has not said that a lane has
+        it. Within a short budget it may not have come so far."""
+        attempts, link = self.attempts, self.way.routes.link
+        if attempts.fast or attempts.stored or not link.send_rate.has_carried(attempts.sent):
+            return False
+        return self._shared.routes.clock() - attempts.begun > SILENT_AFTER
 
     async def _retry(self, outcome: Outcome) -> tuple[Result, bool]:
         """The result, and whether an earlier attempt may bring a better one."""

@@ -145,7 +145,7 @@ async def scene(url: str) -> AsyncIterator[Scene]:
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    ("bad", "why"), [(broken, "INVALID_PROTOBUF"), (lambda: digits("2", 1), "no shard-2")]
+    ("bad", "why"), [(broken, "protobuf parsing failed"), (lambda: digits("2", 1), "no shard-2")]
 )
 async def test_a_node_serves_on_where_the_version_that_is_promoted_cannot_run_and_says_why(
     scene: Scene, bad: Callable[[], SplitResult], why: str

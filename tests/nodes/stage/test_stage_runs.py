@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -135,8 +136,9 @@ async def test_work_whose_budget_ended_in_the_lane_is_answered_and_not_computed(
     assert await b.all_ended(b.send(budget=1.0, age=1.5)) == ["ack"]
     result = b.answers()["r1"]
     assert (result.status, result.stage) == (Status.DEADLINE_EXCEEDED, 2)
-    assert "1500." in result.message
-    assert "ms in the lane of stage 2" in result.message
+    found = re.search(r"([0-9.]+) ms in the lane of stage 2", result.message)
+    assert found is not None
+    assert float(found[1]) >= 1500.0, "and what the test itself has taken"
     assert (b.model.batches, b.counters.expired) == ([], 1)
 
 
