@@ -46,7 +46,9 @@ class Tally:
         """A request ended: of the new version, or of the one beside it."""
         for index, guard in enumerate(self._guards):
             if guard.measure != "agree":
-                self._add(index, guard.is_bad(seconds, failed), now, beside)
+                # The version beside excuses failures alone: a bound of time is the operator's word.
+                bad = failed if beside else guard.is_bad(seconds, failed)
+                self._add(index, bad, now, beside)
 
     def compared(self, alike: bool, now: float) -> None:
         """A copy of a request was answered by the new version, and compared."""
