@@ -21,7 +21,7 @@ from nodes.logs import LogForm, set_up_logging
 from nodes.settings import WrongSetting
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, SwarmError, Unauthenticated
-from swarm.tasks import told
+from swarm.tasks import owned
 
 if TYPE_CHECKING:
     from nodes.config import NodeConfig
@@ -233,13 +233,10 @@ async def managed(manager: ServiceManager | None) -> AsyncIterator[None]:
     if manager is None:
         yield
         return
-    alive = asyncio.create_task(manager.run(), name="signs of life")
-    alive.add_done_callback(told)
     try:
-        yield
+        async with owned(manager.run(), "signs of life"):
+            yield
     finally:
-        alive.cancel()
-        await asyncio.gather(alive, return_exceptions=True)
         manager.close()
 
 
