@@ -14,12 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, numpy_helper
 
-from shards.batch.rules import RANDOM, RULES
+from shards.batch.rules import RULES
 from shards.batch.sizes import ROWS, Size, Symbol
 from shards.batch.step import Step
 from shards.batch.values import Dims, Doubt, Rows, Value
-from shards.graph.graph import Graph, names_read
-from shards.graph.source import subgraphs
+from shards.graph.graph import Graph, is_random, names_read
 from shards.graph.tensor_types import TensorType
 
 # Elements of a stored tensor: shapes, axes and scales have no more; indices have no more.
@@ -103,7 +102,7 @@ class _Follower:
         try:
             made = self._by_rule(step, values)
         except Doubt as doubt:
-            if all(value.same for value in read) and not _draws(node):
+            if all(value.same for value in read) and not is_random(node):
                 return [Value(self._dims(name)) for name in node.output]
             return [Value(None, mixed=step.doubt(str(doubt)))] * count
         made += [Value(None, mixed=step.doubt("it has more outputs"))] * (count - len(made))
@@ -226,13 +225,3 @@ def _constant(step: Step) -> Value:
             kind = np.int64 if "int" in attribute.name else np.float32
             return _stored(numpy_helper.from_array(np.asarray(value, kind)))
     raise Doubt("it is a constant of another kind")
-
-
-def _draws(node: NodeProto) -> bool:
-    """Whether a node, or one in a subgraph of it, draws random numbers."""
-    return node.op_type in RANDOM or any(
-        _draws(inner)
-        for attribute in node.attribute
-        for subgraph in subgraphs(attribute)
-        for inner in subgraph.node
-    )

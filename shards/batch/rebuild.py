@@ -15,9 +15,8 @@ import numpy as np
 from onnx import NodeProto, helper, numpy_helper
 
 from shards.batch.follow import Followed
-from shards.batch.rules import RANDOM
 from shards.batch.sizes import Size, Symbol
-from shards.graph.graph import Graph, names_read
+from shards.graph.graph import RANDOM, Graph, names_read
 from shards.graph.source import subgraphs
 from shards.graph.tensor_types import TensorType
 

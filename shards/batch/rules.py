@@ -6,12 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from shards.batch import along, elementwise, indexing, layout, products
 from shards.batch.step import Rule
-
-# Operators that draw random numbers: even two runs on the same inputs differ.
-RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"}
-    | {"Bernoulli"}
-)
+from shards.graph.graph import RANDOM
 
 
 def _all(rule: Rule, operators: str, domain: str = "") -> Iterable[tuple[tuple[str, str], Rule]]:

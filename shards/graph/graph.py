@@ -21,7 +21,8 @@ from shards.errors import ModelError
 from shards.graph.source import subgraphs
 
 # A copy of one of these in each shard would draw other numbers in each, so it is no constant.
-_RANDOM_OPERATORS = frozenset(
+# Operators that draw random numbers: even two runs on the same inputs differ.
+RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"}
     | {"Bernoulli"}
 )
@@ -76,7 +77,7 @@ class Graph:
         constant_nodes: dict[str, NodeProto] = {}
         nodes: list[NodeProto] = []
         for node in ordered:
-            if constant.issuperset(names_read(node)) and not _is_random(node):
+            if constant.issuperset(names_read(node)) and not is_random(node):
                 made = [name for name in node.output if name]
                 constant.update(made)
                 constant_nodes.update(dict.fromkeys(made, node))
@@ -170,9 +171,10 @@ def _captures(graph: GraphProto) -> Iterator[str]:
     yield from (value.name for value in graph.output if value.name not in inner)
 
 
-def _is_random(node: NodeProto) -> bool:
-    return node.op_type in _RANDOM_OPERATORS or any(
-        _is_random(inner)
+def is_random(node: NodeProto) -> bool:
+    """Whether a node, or one in a subgraph of it, draws random numbers."""
+    return node.op_type in RANDOM or any(
+        is_random(inner)
         for attribute in node.attribute
         for subgraph in subgraphs(attribute)
         for inner in subgraph.node
