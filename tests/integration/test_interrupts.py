@@ -13,9 +13,10 @@ import psutil
 import pytest
 from support.commands import Command, Commands, said
 from support.meshes import READY, close, digits
-from support.waiting import eventually_now
+from support.waiting import eventually, eventually_now
 
 import swarm
+from nodes.up.mesh import LocalMesh
 from shards.zoo import digits_heldout, digits_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
@@ -141,6 +142,66 @@ def test_an_impatient_second_sigint_leaves_nothing_either(run: Commands, model_f
     command.wait()
     command.leaves_nothing()
     assert not list(run.temporary.iterdir()), "no files either"
+
+
+PROGRAMS = {
+    "shard": ("node", "--role", "shard-1", "--model", "digits", "--allow-unsigned", "--json"),
+    "edge": (
+        "node",
+        "--role",
+        "edge",
+        "--model",
+        "digits",
+        "--rate",
+        "50",
+        "--allow-unsigned",
+        "--json",
+    ),
+    "gateway": (
+        "node",
+        "--role",
+        "gateway",
+        "--model",
+        "digits",
+        "--http",
+        "0",
+        "--allow-unsigned",
+        "--json",
+    ),
+    "exporter": ("main", "metrics-exporter", "--port", "0", "--json"),
+    "dashboard": ("main", "dashboard", "--port", "0", "--json"),
+    "up": ("main", "up", "--model", "toy", "--name", "told-twice", "--stages", "2", "--json"),
+}
+
+
+@pytest.mark.benchmark
+@pytest.mark.asyncio(loop_scope="session")
+async def test_each_program_that_is_told_twice_within_five_milliseconds_drains_once(
+    run: Commands, digits_mesh: LocalMesh
+) -> None:
+    started = {
+        name: run.start(f"nodes.cli.{module}", *words, "--nats", digits_mesh.url)
+        for name, (module, *words) in PROGRAMS.items()
+    }
+    for name, command in started.items():
+        word = '"ready"' if name in ("shard", "edge", "gateway") else "{"
+
+        def is_up(command: Command = command, word: str = word) -> bool:
+            assert command.process.poll() is None, command.stderr
+            return word in command.stdout
+
+        await eventually(is_up, f"{name} is up", READY)
+    for command in started.values():
+        command.signal(signal.SIGTERM)
+        await asyncio.sleep(0.004)  # the time between the two is what is tested
+        command.signal(signal.SIGTERM)
+    for name, command in started.items():
+        code = await asyncio.to_thread(command.wait)
+        assert code == 0, f"{name}: {command.stdout}{command.stderr}"
+        assert command.remaining() == [], name
+        if PROGRAMS[name][0] == "node":
+            events = [json.loads(line).get("event") for line in command.stdout.splitlines()]
+            assert events.count("left") == 1, f"{name}: {events}"
 
 
 def test_a_file_that_is_no_model_is_one_clear_line(tmp_path: Path) -> None:
