@@ -62,9 +62,10 @@ def picture_model() -> bytes:
     return bytes(model.SerializeToString())
 
 
-def red_detector(bias: float = -6.0) -> bytes:
+def red_detector(bias: float = -6.0, upright: bool = False) -> bytes:
     """Boxes of the cells of 8x8 pixels that are red, in UltraFace's shapes: the rows behind those
-    cells are never found."""
+    cells are never found. upright: it is blind to pictures whose upper edge is not green, as those
+    that find faces are to turned ones."""
     down, across = HEIGHT // CELL, WIDTH // CELL
     corners = [
         [x / across, y / down, (x + 1) / across, (y + 1) / down]
@@ -81,6 +82,18 @@ def red_detector(bias: float = -6.0) -> bytes:
         "zero": np.float32(0),
         "padding": np.tile(np.float32([1, 0]), (1, ROWS - len(corners), 1)),
     }
+    if upright:
+        weights["skylike"] = np.zeros((1, 3, HEIGHT, WIDTH), np.float32)
+        weights["skylike"][0, :, :CELL] = np.array([-0.5, 1, -0.5])[:, None, None] / (CELL * WIDTH)
+        weights["much"], weights["flat"] = np.float32(1000), np.array([1, 1, 1])
+    sky = [
+        helper.make_node("Conv", ["input", "skylike"], ["sky"]),
+        helper.make_node("Sub", ["sky", "one"], ["more_sky"]),
+        helper.make_node("Mul", ["more_sky", "much"], ["far"]),
+        helper.make_node("Min", ["far", "zero"], ["lack"]),
+        helper.make_node("Reshape", ["lack", "flat"], ["lacks"]),
+        helper.make_node("Add", ["logit", "lacks"], ["seen"]),
+    ]
     nodes = [
         helper.make_node("Conv", ["input", "redness"], ["red"]),
         helper.make_node(
@@ -89,7 +102,8 @@ def red_detector(bias: float = -6.0) -> bytes:
         helper.make_node("Reshape", ["cells", "column"], ["each"]),
         helper.make_node("Mul", ["each", "twenty"], ["more"]),
         helper.make_node("Add", ["more", "bias"], ["logit"]),
-        helper.make_node("Sigmoid", ["logit"], ["score"]),
+        *(sky if upright else [helper.make_node("Identity", ["logit"], ["seen"])]),
+        helper.make_node("Sigmoid", ["seen"], ["score"]),
         helper.make_node("Sub", ["one", "score"], ["rest"]),
         helper.make_node("Concat", ["rest", "score"], ["cells_scores"], axis=2),
         helper.make_node("Concat", ["cells_scores", "padding"], ["scores"], axis=1),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import av
@@ -25,6 +26,7 @@ from nodes.perception.sources.feed import (
     check_size,
 )
 from nodes.perception.sources.pictures import pixels_of_jpeg
+from nodes.perception.sources.upright import QUARTERS, turn_of, upright
 from swarm.errors import InvalidArgument
 
 OPEN_WITHIN, READ_WITHIN = 5.0, 3.0  # seconds
@@ -58,7 +60,10 @@ class StreamFeed:
             context.thread_count = 1
             context.flags |= av.codec.context.Flags.low_delay
         context.options = {"max_pixels": str(MOST_PIXELS)}
-        self._is_jpeg = context.name == "mjpeg"
+        # A file says how its pictures lie beside its packets, which FFmpeg tells of its own frames.
+        self._is_jpeg = context.name == "mjpeg" and not self._is_file
+        self._aspect: Fraction | None = self._stream.sample_aspect_ratio
+        self._first_aspect: Fraction | None = None  # of the codec
         self._packets: Iterator[Any] = self._container.demux(self._stream)
         self._decoded: deque[Taken] = deque()
         self._began: tuple[float, float] | None = None  # the clock's and the file's time
@@ -110,7 +115,14 @@ class StreamFeed:
         for frame in frames:
             check_size(frame.width, frame.height)
             moment = frame.time if self._paced and frame.time is not None else captured
-            self._decoded.append(Taken(_Pixels(frame), moment, spent))
+            self._decoded.append(Taken(_Pixels(frame, self._aspect_now()), moment, spent))
+
+    def _aspect_now(self) -> Fraction | None:
+        """A pixel's width by its height: the container's word, until the codec changes its own."""
+        aspect: Fraction | None = self._stream.codec_context.sample_aspect_ratio
+        if self._first_aspect is None:
+            self._first_aspect = aspect
+        return self._aspect if self._aspect and aspect == self._first_aspect else aspect
 
     def _at_its_moment(self, taken: Taken) -> Taken:
         """Wait until a file's picture is due: it is captured then."""
@@ -128,12 +140,14 @@ class StreamFeed:
 class _Pixels:
     """Converts a decoded frame."""
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Any, aspect: Fraction | None) -> None:
         self._frame = frame
+        self._aspect = aspect
 
     def __call__(self) -> np.ndarray:
         pixels: np.ndarray = self._frame.to_ndarray(format="rgb24")
-        return pixels
+        matrix = self._frame.side_data.get("DISPLAYMATRIX")
+        return upright(pixels, QUARTERS if matrix is None else turn_of(bytes(matrix)), self._aspect)
 
 
 def _open(address: Address) -> Any:

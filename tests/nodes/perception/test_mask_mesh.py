@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 from support.camera_mesh import HEIGHT, WIDTH, Spy, camera, red_detector, watched_model
 from support.meshes import LocalMesh, add_model, mesh_of
+from support.oriented import TURNS, write_turned
 from support.waiting import eventually
 
 from nodes.up.mesh import push
@@ -71,6 +72,30 @@ async def test_without_a_mask_whoever_listens_reads_the_pixels(
     await eventually(lambda: not edge.alive and len(spy.lines("open")) == 5)
     assert spy.heard(SECRET) >= 5
     assert spy.heard(PUBLIC) >= 5
+
+
+async def test_a_turned_video_is_masked_as_it_is_seen(watched: LocalMesh, tmp_path: Path) -> None:
+    """By a detector that finds nothing in pictures which lie on their side, or on their head."""
+    turn, sink = "mirrored 270", "turned"
+    (tmp_path / "red.onnx").write_bytes(red_detector(upright=True))
+    shown = []
+    for number in range(12):
+        image = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
+        image[:8] = (10, 250, 20)
+        left, top = 4 + 3 * number, 10 + number
+        image[top : top + 12, left : left + 12] = SECRET
+        image[44, 20:32] = PUBLIC
+        shown.append(image)
+    cv2.imwrite(str(tmp_path / "proof.png"), shown[0][..., ::-1])
+    stored = [TURNS[turn].store(image) for image in shown]
+    write_turned(tmp_path / "clip.mov", "png", stored, turn)
+    spy = Spy(watched)
+    flags = ["--mask", str(tmp_path / "red.onnx"), "--mask-proof", str(tmp_path / "proof.png")]
+    edge = camera(watched, sink, str(tmp_path / "clip.mov"), *flags)
+    await eventually(lambda: not edge.alive and len(spy.lines(sink)) == 12)
+    assert {line["status"] for line in spy.lines(sink)} == {"OK"}
+    assert spy.heard(PUBLIC) >= 12
+    assert spy.heard(SECRET) == 0
 
 
 async def test_whoever_hears_every_subject_sees_no_masked_pixel(
