@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 
 from swarm.errors import PermissionDenied, SwarmError
 from swarm.fleet.coverage import Version, stages_told
 from swarm.fleet.picture import FleetPicture
-from swarm.link import Link, LinkMessage
-from swarm.models.registry import Registry
+from swarm.link import Link
+from swarm.models.registry import Document, Registry
+from swarm.routing import BadDesiredState
 from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.fleet")
@@ -24,11 +26,21 @@ class ServingVersions:
 
     Where the server is away the last answer stays. A user who may not list models knows of those
     that nodes speak of; one who may not read a manifest, of the stages that nodes have told of.
+
+    desired: the desired state of each model that was looked for; None where there is none. on_read:
+    called when all was read.
     """
 
     def __init__(
-        self, link: Link, subjects: Subjects, registry: Registry, picture: FleetPicture
+        self,
+        link: Link,
+        subjects: Subjects,
+        registry: Registry,
+        picture: FleetPicture,
+        on_read: Callable[[], None] = lambda: None,
     ) -> None:
+        self.desired: dict[str, Document | None] = {}
+        self._on_read = on_read
         self._link = link
         self._subjects = subjects
         self._registry = registry
@@ -50,12 +62,16 @@ class ServingVersions:
             for version in versions
         }
 
+    def look(self) -> None:
+        """Read soon: something may have changed."""
+        self._look.set()
+
     async def run(self) -> None:
         """Read when something may have changed, and now and then, until cancelled."""
         pattern = f"{self._subjects.root}.config.serve.*"
         if self._link.grants.may_subscribe(pattern):
-            self._link.subscribe(pattern, self._changed)
-        self._link.on_up.append(self._look.set)
+            self._link.subscribe(pattern, lambda _: self.look())
+        self._link.on_up.append(self.look)
         try:
             while True:
                 self._look.clear()
@@ -65,10 +81,7 @@ class ServingVersions:
                     async with asyncio.timeout(READ_EVERY):
                         await self._look.wait()
         finally:
-            self._link.on_up.remove(self._look.set)
-
-    def _changed(self, _message: LinkMessage) -> None:
-        self._look.set()
+            self._link.on_up.remove(self.look)
 
     async def read(self) -> None:
         """Read desired state and manifests; what cannot be read stays as it was."""
@@ -76,6 +89,7 @@ class ServingVersions:
         try:
             names = set(await self._registry.named())
             self._shares = {name: kept for name, kept in self._shares.items() if name in names}
+            names |= known | self.desired.keys()  # that one is not there is news, too
         except PermissionDenied as error:
             log.debug("only the models that nodes speak of are known: %s", error)
             names = known | self._shares.keys()
@@ -84,10 +98,14 @@ class ServingVersions:
             return
         for name in sorted(names)[:MOST_MODELS]:
             await self._read_model(name)
+        self._on_read()
 
     async def _read_model(self, name: str) -> None:
         try:
-            document = await self._registry.desired(name)
+            document = self.desired[name] = await self._registry.desired(name)
+        except BadDesiredState as error:
+            log.warning("the desired state of %s is not to be read: %s", name, error)
+            return
         except SwarmError as error:
             log.debug("the desired state of %s is not known: %s", name, error)
             return

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 
 import pytest
-from support.waiting import GENEROUS
+from support.meshes import split_digits
+from support.waiting import GENEROUS, eventually
 
+import swarm
 from nodes.up.embedded_server import EmbeddedServer
+from nodes.up.kept_model import push_to_serve
 from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.dashboard.source import MeshSource
 from swarm.fleet.service import ANSWER_WITHIN, FleetAnswers
@@ -54,3 +58,24 @@ async def test_a_dashboard_asks_a_large_fleet_for_all_statuses_and_a_small_one_f
     async with EmbeddedServer() as server:
         assert await requests_heard(server.url, SMALL_FLEET) == []
         assert await requests_heard(server.url, 250) == [ANSWER_WITHIN]
+
+
+async def test_a_model_that_serves_and_has_no_node_is_told_before_any_node_speaks() -> None:
+    async with EmbeddedServer() as server:
+        options = LinkOptions(servers=(server.url,))
+        knows, state = asyncio.Event(), PageState("default")
+        source = MeshSource(options, state, knows, asyncio.Event())
+        result = split_digits()
+        async with AsyncExitStack() as stack:
+            mesh = await stack.enter_async_context(swarm.connect(server.url))
+            stack.push_async_callback(source.link.close)
+            reading = asyncio.create_task(source.run())
+            stack.callback(reading.cancel)
+            await source.link.ready(GENEROUS)
+            await push_to_serve(mesh, result.manifest.to_json(), result.files, lambda size: None)
+
+            def text() -> str:
+                return str(state.whole(time.monotonic())["verdict"]["text"])
+
+            wanted = "digits, stage 1: no node serves it (and 2 more)"
+            await eventually(lambda: text() == wanted, "the stages without nodes are told")

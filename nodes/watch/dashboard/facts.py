@@ -19,6 +19,8 @@ MOST_PLANS = 4  # versions with a plan, of one node
 MOST_ROWS = 16  # cameras, and stages of language models, of one node that are shown
 EDGE_COUNTS = ("captured", "dropped", "answered", "failed", "degraded")
 GOSSIP_STATES = ("alive", "suspect", "dead", "left")
+EXPIRIES = ("credentials", "certificate", "server")
+ENOUGH_SENT = 1000  # packets from which on their loss tells something
 
 Pair = tuple[float | None, float | None]  # p50 and p99, milliseconds
 
@@ -26,7 +28,7 @@ Pair = tuple[float | None, float | None]  # p50 and p99, milliseconds
 @dataclass(frozen=True, slots=True)
 class StageFacts:
     """One stage of one node. Counts since the node's start; latencies in ms, None where nothing was
-    measured in the last ten seconds."""
+    measured in the last ten seconds. lost_device: where it should compute and cannot, or ""."""
 
     stage: int
     model: str
@@ -39,6 +41,8 @@ class StageFacts:
     in_hand: int
     queue: Pair
     compute: Pair
+    device: str
+    lost_device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +143,18 @@ class PlanFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FlawFacts:
+    """What a node finds wrong at the server. of: the version whose lane it is, "" for the rest."""
+
+    title: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """One node. model and version are tokens or "". since: the start of its state. at: its last
-    word; both RFC 3339, by its host's clock."""
+    word; both RFC 3339, by its host's clock. expires: when what admits it ends, in seconds since
+    1970. loss: share of its connection's packets that were sent again. breakers: that are open."""
 
     node: str
     role: str
@@ -169,6 +182,10 @@ class NodeFacts:
     objectives: tuple[Objective, ...]
     rollout: RolloutFacts | None
     plans: tuple[PlanFacts, ...]
+    flaws: tuple[FlawFacts, ...]
+    expires: dict[str, float]
+    loss: float
+    breakers: tuple[str, ...]
 
 
 LEARNING = form(
@@ -219,6 +236,10 @@ def facts_of(node: FleetNode) -> NodeFacts:
         objectives=tuple(_objective(slo) for slo in status.get("slo", ()) if slo["model"]),
         rollout=_rollout(status.get("rollout")),
         plans=tuple(map(_plan, status.get("plans", ())[:MOST_PLANS])),
+        flaws=tuple(_flaw(flaw) for flaw in status.get("flaws", ())[:MOST_ROWS]),
+        expires={w: float(at) for w, at in status.get("expires", {}).items() if w in EXPIRIES},
+        loss=_loss(status.get("connection", {})),
+        breakers=_open(status.get("requests", {}).get("breakers", {})),
     )
 
 
@@ -240,7 +261,24 @@ def _stage(stage: Mapping[str, Any], status: Mapping[str, Any]) -> StageFacts:
         in_hand=int(stage.get("in_hand", 0)),
         queue=_pair(stage.get("queue_ms")),
         compute=_pair(stage.get("compute_ms")),
+        device=(device := _text(stage, "device")),
+        lost_device=wanted if (wanted := _text(stage, "wanted_device") or device) != device else "",
     )
+
+
+def _flaw(flaw: Mapping[str, Any]) -> FlawFacts:
+    return FlawFacts(_text(flaw, "title"), _text(flaw, "of"))
+
+
+def _loss(connection: Mapping[str, float]) -> float:
+    """0 where too few packets were sent to tell."""
+    sent = connection.get("sent", 0)
+    return min(1.0, connection.get("resent", 0) / sent) if sent > ENOUGH_SENT else 0.0
+
+
+def _open(breakers: Mapping[str, str]) -> tuple[str, ...]:
+    stands_open = (where for where, state in sorted(breakers.items()) if state == "open")
+    return tuple(one_line(where[:LONGEST_TEXT]) for where in stands_open)[:MOST_ROWS]
 
 
 def _pair(latency: Mapping[str, float] | None) -> Pair:

@@ -22,9 +22,17 @@ from nodes.watch.dashboard.history import History, Rate, rounded
 from nodes.watch.dashboard.news import News, Newspaper
 from nodes.watch.dashboard.pipelines import NodeNow, pipelines_of
 from nodes.watch.dashboard.plans import plan_of
-from nodes.watch.dashboard.verdict import headline, objectives_of, problems_of, unreachable
+from nodes.watch.dashboard.verdict import (
+    headline,
+    objectives_of,
+    problem,
+    problems_of,
+    unreachable,
+    warnings_of,
+)
 from nodes.watch.fields import one_line
 from swarm.errors import DecodeError
+from swarm.fleet.coverage import Version
 from swarm.fleet.documents import read_event
 from swarm.fleet.picture import FleetNode, FleetPicture
 from swarm.subjects import TOKEN, speaker
@@ -81,6 +89,7 @@ class PageState:
         self._shown: dict[str, _Shown] = {}
         self._nameless: dict[str, tuple[int, float]] = {}  # senders without a proper id
         self._desired: dict[str, dict[str, Any]] = {}
+        self._serving: Mapping[Version, int] = {}
         self._server: dict[str, Any] = {}
         self._models: dict[str, History] = {}
         self._curves: dict[str, History] = {}
@@ -158,6 +167,10 @@ class PageState:
             self._desired.pop(model, None)
         elif model in self._desired or len(self._desired) < MOST_MODELS:
             self._desired[model] = document
+
+    def take_serving(self, stages: Mapping[Version, int]) -> None:
+        """The number of stages of each version that requests may go to."""
+        self._serving = dict(list(stages.items())[:MOST_MODELS])
 
     def take_link(self, connected: bool, url: str, error: str, now: float) -> None:
         """The connection to the mesh came or went."""
@@ -313,7 +326,7 @@ class PageState:
                 for name in self._shown
             },
             {n: now - k.unready for n, k in self._shown.items() if k.unready is not None},
-            _complaint(self._server),
+            _complaint(self._server) + warnings_of(current, self._wall() / 1e3),
             objectives.values(),
         )
         counted = [node.health for node in current if node.health is not Health.LEFT]
@@ -332,7 +345,7 @@ class PageState:
 
     def _pipelines(self, now: float) -> list[dict[str, Any]]:
         present = [shown.now() for shown in self._shown.values()]
-        pipelines = pipelines_of(present)
+        pipelines = pipelines_of(present, self._serving)
         for pipeline in pipelines:
             model, version = pipeline["model"], pipeline["version"]
             pipeline["share"] = self._shares(model).get(version)
@@ -495,9 +508,11 @@ def _parsed(data: bytes | memoryview) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _complaint(server: Mapping[str, Any]) -> str:
+def _complaint(server: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What an embedded server's supervisor complains of."""
     if server.get("state") == "away":
-        return "the server is away; its supervisor starts it again"
+        return [problem("bad", "the server is away; its supervisor starts it again")]
     if server.get("store") in ("full", "gone"):
-        return f"the server's store is {server['store']}: pushes stop, requests go on"
-    return ""
+        text = f"the server's store is {server['store']}: pushes stop, requests go on"
+        return [problem("bad", text)]
+    return []

@@ -12,7 +12,9 @@ from typing import Any
 from nodes.watch.dashboard.facts import FALLBACK, PRIMARY, NodeFacts, Pair, StageFacts
 from nodes.watch.dashboard.health import GONE, Health
 from nodes.watch.dashboard.history import rounded
+from swarm.fleet.coverage import Version
 
+NO_VERSIONS: Mapping[Version, int] = {}
 KINDS = ("primary", "standby", "fallback")
 MOST_PIPELINES = 64  # that a page shows
 
@@ -45,22 +47,27 @@ class _Seat:
         return self.node.health in (Health.WELL, Health.SUSPECT)
 
 
-def pipelines_of(nodes: Iterable[NodeNow]) -> list[dict[str, Any]]:
-    """A document for each model version that some node has stages of, by name. Latencies in ms,
-    rates in requests a second."""
-    seats: dict[tuple[str, str], dict[int, list[_Seat]]] = {}
+def pipelines_of(
+    nodes: Iterable[NodeNow], serving: Mapping[Version, int] = NO_VERSIONS
+) -> list[dict[str, Any]]:
+    """A document for each model version that some node has stages of, or that has to serve, by
+    name. serving: the number of stages of each of those. Latencies in ms, rates in requests a
+    second."""
+    seats: dict[Version, dict[int, list[_Seat]]] = {version: {} for version in serving}
     for node in nodes:
         for stage in node.facts.stages:
             if stage.model and stage.version:
                 stages = seats.setdefault((stage.model, stage.version), {})
                 stages.setdefault(stage.stage, []).append(_Seat(node, stage))
-    chosen = sorted(seats)[:MOST_PIPELINES]
-    return [_pipeline(model, version, seats[model, version]) for model, version in chosen]
+    # Those that have to serve are shown before any that a node may have made up.
+    chosen = sorted(seats, key=lambda version: (version not in serving, version))[:MOST_PIPELINES]
+    return [_pipeline(each, seats[each], serving.get(each, 1)) for each in sorted(chosen)]
 
 
-def _pipeline(model: str, version: str, stages: dict[int, list[_Seat]]) -> dict[str, Any]:
-    # A stage that nobody tells of, below the last one that is known, has nobody.
-    last = max(stages)
+def _pipeline(of: Version, stages: dict[int, list[_Seat]], least: int) -> dict[str, Any]:
+    model, version = of
+    # A stage that nobody tells of, up to the last one that is known, has nobody.
+    last = max([least, *stages])
     documents = [_stage(number, stages.get(number, [])) for number in range(1, last + 1)]
     rates = [stage["rate"] for stage in documents]
     return {

@@ -17,15 +17,13 @@ from swarm.fleet.service import ask_fleet, speaks_seldom
 from swarm.fleet.status_listener import request_statuses
 from swarm.link import Link, LinkMessage, LinkOptions
 from swarm.models.registry import Registry
-from swarm.routing import BadDesiredState
+from swarm.models.serving_versions import ServingVersions
 from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.dashboard")
 
 TICK = 1.0  # seconds
 ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
-READ_DESIRED_EVERY = 10.0  # seconds; changes are heard of at once, where this user may hear them
-MODELS_READ = 64
 
 
 class Source(Protocol):
@@ -56,8 +54,10 @@ class MeshSource:
         self._news = news
         self._urgent = urgent
         self._ask = asyncio.Event()  # for the picture that nodes have
-        self._look = asyncio.Event()  # desired state may have changed
         self._read: set[str] = set()  # models whose desired state was looked for
+        self._serving = ServingVersions(
+            self.link, self.subjects, self.registry, state.fleet, self._read_desired
+        )
         self.link.on_up.append(self._went_up)
         self.link.on_down.append(self._went_down)
 
@@ -68,12 +68,11 @@ class MeshSource:
         link.subscribe(subjects.events_all, self._event)
         link.subscribe(subjects.server, self._server)
         link.subscribe(f"{subjects.root}.results.*", self._result)
-        link.subscribe(f"{subjects.root}.config.serve.*", lambda _: self._look.set())
         async with asyncio.TaskGroup() as group:
             group.create_task(link.run(), name="link")
             group.create_task(self._tick(), name="tick")
             group.create_task(self._ask_fleet(), name="fleet")
-            group.create_task(self._follow_desired(), name="desired state")
+            group.create_task(self._serving.run(), name="desired state")
 
     # --- what comes -------------------------------------------------------------------------
 
@@ -99,7 +98,6 @@ class MeshSource:
 
     def _went_up(self) -> None:
         self._tell_link()
-        self._look.set()
         self._ask.set()
 
     def _went_down(self) -> None:
@@ -123,7 +121,7 @@ class MeshSource:
             self._tell_link()
             self.state.tick(time.monotonic())
             if set(self.state.model_names()) - self._read:
-                self._look.set()
+                self._serving.look()
             self._news.set()
 
     async def _ask_fleet(self) -> None:
@@ -150,23 +148,10 @@ class MeshSource:
         self.state.take_page(page, time.monotonic())
         self._news.set()
 
-    async def _follow_desired(self) -> None:
-        """Read which versions serve, when it may have changed and now and then."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(READ_DESIRED_EVERY):
-                    await self._look.wait()
-            self._look.clear()
-            if self.link.connected:
-                for model in self.state.model_names()[:MODELS_READ]:
-                    await self._read_desired(model)
-                self._read = set(self.state.model_names())
-                self._news.set()
-
-    async def _read_desired(self, model: str) -> None:
-        try:
-            self.state.take_desired(model, await self.registry.desired(model))
-        except BadDesiredState as error:
-            log.warning("the desired state of %s is not to be read: %s", model, error)
-        except SwarmError as error:
-            log.debug("the desired state of %s is not known: %s", model, error)
+    def _read_desired(self) -> None:
+        """Which versions serve was read."""
+        self._read |= set(self.state.model_names())
+        for model, document in self._serving.desired.items():
+            self.state.take_desired(model, document)
+        self.state.take_serving(self._serving.stages)
+        self._news.set()

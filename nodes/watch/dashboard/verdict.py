@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nodes.watch.dashboard.facts import FALLBACK, PRIMARY, Objective
-from nodes.watch.dashboard.health import Health
+from nodes.watch.dashboard.facts import FALLBACK, PRIMARY, NodeFacts, Objective
+from nodes.watch.dashboard.health import GONE, Health
 from nodes.watch.dashboard.pipelines import NodeNow
 
 RANK = {"bad": 0, "warn": 1, "note": 2}
 RECENT_DEATH = 60.0  # seconds for which a death is told although nothing is missing any more
 SLOW_START = 15.0  # seconds without becoming ready that are told
 MOST_PROBLEMS = 20
+DAY = 86400.0
+SOON, LOSSY = 14 * DAY, 0.05  # of the alerts in deploy/monitoring
 
 
 def problem(level: str, text: str, **where: str) -> dict[str, str]:
@@ -27,18 +29,20 @@ def problems_of(
     offenders: Iterable[Mapping[str, str]],
     silent: Mapping[str, float],
     waiting: Mapping[str, float],
-    server: str,
+    others: Iterable[dict[str, str]],
     objectives: Iterable[dict[str, Any]],
 ) -> list[dict[str, str]]:
     """The worst first, `MOST_PROBLEMS` at the most.
 
     served: versions that get traffic, by model, as far as they are known. silent: seconds since
-    each node's last word. waiting: seconds for which a node has not been ready. server: what an
-    embedded server's supervisor complains of, or "".
+    each node's last word. waiting: seconds for which a node has not been ready. others: what was
+    found beside, as `warnings_of` finds it.
     """
-    nodes = list(nodes)
-    found = [problem("bad", server)] if server else []
+    nodes, pipelines = list(nodes), list(pipelines)
+    found = list(others)
     told: set[str] = set()
+    covered = _covered(pipelines)
+    started = _started_again(nodes)
     for pipeline in pipelines:
         model, version = pipeline["model"], pipeline["version"]
         if model in served and version not in served[model]:
@@ -48,7 +52,7 @@ def problems_of(
         if _has_no_cover(nodes, model) and any(s["backed"] == 0 for s in pipeline["stages"]):
             found.append(problem("warn", f"{model}: no fallback is left", model=model))
     for node in nodes:
-        found += _of_node(node, _back(node, nodes), silent, waiting, told)
+        found += _of_node(node, started.get(node.facts.node), covered, silent, waiting, told)
     found += [_of_objective(o) for o in objectives if o.get("burning")]
     found += [
         problem("warn", f"“{offender['name']}” is not believed: {offender['reason']}")
@@ -71,30 +75,48 @@ def _of_stage(model: str, stage: dict[str, Any], told: set[str]) -> list[dict[st
     return [problem("warn", f"{name}: {lost}, {heir} took over", model=model, node=heir)]
 
 
-def _back(node: NodeNow, nodes: Iterable[NodeNow]) -> NodeNow | None:
-    """The node that was started in the place of one that is gone: of its role, on its host, and
-    ready since then. (A node has a new id at each start.)"""
-    gone = node.facts
-    return next(
-        (
-            each
-            for each in nodes
-            if each.health is Health.WELL
-            and (each.facts.role, each.facts.host) == (gone.role, gone.host)
-            and each.facts.since > gone.at
-        ),
-        None,
-    )
+def _covered(pipelines: Iterable[dict[str, Any]]) -> set[tuple[str, str, int]]:
+    """The stages, by model and version, that some node serves."""
+    return {
+        (pipeline["model"], pipeline["version"], stage["stage"])
+        for pipeline in pipelines
+        for stage in pipeline["stages"]
+        if stage["cover"] != "none"
+    }
+
+
+def _started_again(nodes: Iterable[NodeNow]) -> dict[str, NodeNow]:
+    """For each node that is gone the one that was started in its place: of its role and its model,
+    and ready since then. (A node has a new id at each start.) One stands for one."""
+    nodes = list(nodes)
+    well = sorted((n for n in nodes if n.health is Health.WELL), key=lambda n: n.facts.since)
+    found: dict[str, NodeNow] = {}
+    for gone in sorted((n for n in nodes if n.health is Health.DEAD), key=lambda n: n.facts.at):
+        old = gone.facts
+        after = [
+            new
+            for new in well
+            if (new.facts.role, new.facts.model) == (old.role, old.model)
+            and new.facts.since > old.at
+        ]
+        # A service manager starts it on its host, as a rule.
+        after.sort(key=lambda new: new.facts.host != old.host)
+        if after:
+            found[old.node] = after[0]
+            well.remove(after[0])
+    return found
 
 
 def _of_node(
     node: NodeNow,
     back: NodeNow | None,
+    covered: set[tuple[str, str, int]],
     silent: Mapping[str, float],
     waiting: Mapping[str, float],
     told: set[str],
 ) -> list[dict[str, str]]:
-    """back: the node in its place, where it is gone and was started again."""
+    """back: the node in its place, where it is gone and was started again. covered: stages that
+    some node serves."""
     facts, name = node.facts, node.facts.node
     if node.health is Health.FAILED:
         return [problem("bad", f"{name} ({facts.role}) failed: {facts.detail}", node=name)]
@@ -102,7 +124,8 @@ def _of_node(
         if back is not None:
             text = f"{facts.role} was started again: {name} is gone, {back.facts.node} is ready"
             return [problem("note", text, node=back.facts.node)]
-        rest = "; others do its work" if facts.stages else ""
+        had = {(stage.model, stage.version, stage.stage) for stage in facts.stages}
+        rest = "; others do its work" if had and had <= covered else ""
         return [problem("warn", f"{name} ({facts.role}) is gone{rest}", node=name)]
     if node.health is Health.SUSPECT:
         return [problem("warn", f"{name} ({facts.role}) does not answer its peers", node=name)]
@@ -110,6 +133,48 @@ def _of_node(
         text = f"{name} ({facts.role}) is {facts.state}: {facts.detail}"
         return [problem("warn", text, node=name)]
     return []
+
+
+def warnings_of(nodes: Iterable[NodeNow], wall: float) -> list[dict[str, str]]:
+    """What nodes that live tell of themselves and of the server, each once. wall: seconds since
+    1970."""
+    found: dict[str, dict[str, str]] = {}
+    for node in nodes:
+        if node.health not in GONE:
+            found |= {told["text"]: told for told in _told_by(node.facts, wall)}
+    return list(found.values())
+
+
+def _told_by(facts: NodeFacts, wall: float) -> Iterator[dict[str, str]]:
+    who, name = f"{facts.node} ({facts.role})", facts.node
+    for flaw in facts.flaws:
+        text = f"{flaw.title} is missing at the server, or not as it has to be"
+        yield problem("bad" if flaw.of else "warn", text)
+    for stage in facts.stages:
+        if stage.lost_device:
+            where = f"stage {stage.stage} of {stage.model} on {stage.device}"
+            yield problem("warn", f"{who} computes {where}: {stage.lost_device} failed", node=name)
+    for what, at in facts.expires.items():
+        if at - wall < SOON:
+            whose = "the server's certificate" if what == "server" else f"the {what} of {who}"
+            text = f"{whose} {'end' if what == 'credentials' else 'ends'} {_in_days(at - wall)}"
+            yield problem("bad" if at - wall < DAY else "warn", text)
+    if facts.rollout is not None and facts.rollout.state == "rolled-back":
+        canary = f"{facts.rollout.model}@{facts.rollout.version}"
+        yield problem("warn", f"the canary {canary} was rolled back", model=facts.rollout.model)
+    if facts.loss > LOSSY:
+        text = f"{who} sends {facts.loss:.0%} of its packets again: its link loses them"
+        yield problem("warn", text, node=name)
+    for where in facts.breakers:
+        yield problem(
+            "warn", f"requesters have stopped asking {where}, which fails again and again"
+        )
+
+
+def _in_days(seconds: float) -> str:
+    if seconds < DAY:
+        return "in less than a day" if seconds > 0 else "now: it has run out"
+    return f"in {_counted(int(seconds / DAY), 'day')}"
 
 
 def _has_no_cover(nodes: Iterable[NodeNow], model: str) -> bool:
