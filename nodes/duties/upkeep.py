@@ -59,6 +59,8 @@ class Upkeep:
         self._peers = connection.peers
         self._tell = connection.events.tell
         self._servings = servings
+        self._looked_at: set[str] = set()  # streams, at the last look
+        self._looks_at: set[str] = set()  # at this one
         self._made_again: WeakKeyDictionary[Lane, int] = WeakKeyDictionary()
         self._gave_back = 0.0
         self._probed = 0.0
@@ -92,6 +94,7 @@ class Upkeep:
     async def _look(self) -> list[Flaw]:
         """The flaws that are left, once what this node may mend is mended. Raises `SwarmError`."""
         found: list[Flaw] = []
+        self._looked_at, self._looks_at = self._looks_at, set()
         now = time.monotonic()
         probes = now - self._probed >= PROBE_EVERY
         if probes:
@@ -125,6 +128,9 @@ class Upkeep:
 
     async def _mended(self, kept: list[KeptStream], where: str = "") -> list[Flaw]:
         flaws = await look(kept, where)
+        self._looks_at |= {each.stream for each in kept}
+        # What is seen for the first time may be in the making: its own node is given until the next.
+        flaws = [flaw for flaw in flaws if flaw.stream in self._looked_at]
         if not flaws:
             return []
         left = await mended(kept, flaws)

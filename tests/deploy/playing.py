@@ -189,8 +189,8 @@ class Machine:
         _ip("-n", self._switch, "link", "set", "switch0", "up")
 
     def down(self) -> None:
-        for played in list(self.running.values()):
-            self.end(played.service.name)
+        for name in list(self.running):
+            self.end(name)
         for name in [*self._addresses, ""]:
             namespace = self._namespace(name) if name else self._switch
             subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
@@ -223,16 +223,19 @@ class Machine:
         self.address(service.name)
         log = self.folder / f"{service.name}.log"
         entry = self.images.entry(service.image)
+        process = self._begin(self._words(service, [*entry, *service.arguments]), log)
+        self.running[service.name] = Played(service, process, log)
+        return self.running[service.name]
+
+    def _begin(self, words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         with log.open("ab") as sink:
-            process = subprocess.Popen(
-                self._words(service, [*entry, *service.arguments]),
+            return subprocess.Popen(
+                words,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
                 preexec_fn=die_with_parent,
             )
-        self.running[service.name] = Played(service, process, log)
-        return self.running[service.name]
 
     def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         self.running.pop(name).end(number)
@@ -247,6 +250,23 @@ class Machine:
         )
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    def shell(self, name: str, service: Service, script: str) -> Played:
+        """A shell that goes on, in the network of the service `name`."""
+        self.address(name)
+        log = self.folder / f"{name}-{len(self.running)}.log"
+        process = self._begin(self._words(service, ["/bin/sh", "-euc", script], name), log)
+        self.running[log.stem] = Played(service, process, log)
+        return self.running[log.stem]
+
+    def cut(self, name: str) -> None:
+        """The service's link, until `mend`."""
+        number = self._addresses[name].rpartition(".")[2]
+        _ip("-n", self._switch, "link", "set", f"q{number}", "down")
+
+    def mend(self, name: str) -> None:
+        number = self._addresses[name].rpartition(".")[2]
+        _ip("-n", self._switch, "link", "set", f"q{number}", "up")
 
     def within(self, name: str) -> list[str]:
         """The words before a command of this machine that runs in a service's network."""

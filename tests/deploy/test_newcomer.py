@@ -1,0 +1,113 @@
+"""Somebody who follows the pages with hosts of their own: each step is pasted from its page."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pasting import Host, host, line
+from playing import Machine, Mount, Played
+from support.meshes import digits, split_digits
+from support.waiting import eventually_now
+
+from shards.manifest import write_dir
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.netns, pytest.mark.timeout(500)]
+OPERATIONS = "deploy/operations.md"
+CLUSTER = "deploy/cluster/README.md"
+THREE = ("nats-1", "nats-2", "nats-3")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Mount:
+    """A split model, and an image to ask about."""
+    folder = tmp_path / "work"
+    result = split_digits()
+    write_dir(folder / "digits-split", result.manifest, result.files)
+    np.savez(folder / "x.npz", image=digits()[0][:1])
+    return Mount(folder, "/home/work", True)
+
+
+def says(played: Played, text: str) -> Callable[[], bool]:
+    def said() -> bool:
+        assert played.process.poll() is None, played.log
+        return text in played.log
+
+    return said
+
+
+def test_a_cluster_of_three_servers_answers_while_one_of_them_is_lost(
+    playground: Machine, work: Mount
+) -> None:
+    servers = {name: host(playground, name) for name in THREE}
+    desk = host(playground, "desk", work)
+    devices = [host(playground, f"device-{n}") for n in (1, 2, 3)]
+    playground.named(
+        {name: [name] for name in (*servers, "desk", *(device.name for device in devices))}
+    )
+    running = []
+    for n, server in enumerate(servers.values(), 1):
+        start = line(CLUSTER, "nats-server -c server-1.conf")
+        given = {"server-1.conf  ": f"server-{n}.conf  "}
+        running.append(server.leave_running("cd deploy/cluster", start, given=given))
+    for each in running:
+        eventually_now(says(each, "Server is ready"), "a server of three")
+    servers_of_all = line(CLUSTER, "export SWARM_NATS=")
+    desk.paste(servers_of_all, "cd work", line(CLUSTER, "swarm model push"))
+    nodes = serve(devices, servers_of_all, line(CLUSTER, "swarm-node --role shard-1"), "shard-1")
+    ask = [servers_of_all, "cd work", line(CLUSTER, "swarm infer")]
+    assert "1 of 1 answered" in desk.paste(*ask)
+    running[0].end(signal.SIGKILL)
+    assert "1 of 1 answered" in desk.paste(*ask)
+    assert nodes
+
+
+def test_a_hub_and_a_site_which_submits_while_its_link_is_cut(
+    playground: Machine, work: Mount
+) -> None:
+    hub, site, desk = (host(playground, name, work) for name in ("hub.example.org", "site", "desk"))
+    devices = [host(playground, f"device-{n}") for n in (1, 2, 3)]
+    playground.named({each.name: [each.name] for each in (hub, site, desk, *devices)})
+    at_hub = "export SWARM_NATS=nats://hub.example.org"
+    server = hub.leave_running("cd deploy/sites", line(OPERATIONS, "nats-server -c hub.conf"))
+    leaf = site.leave_running("cd deploy/sites", line(OPERATIONS, "nats-server -c leaf.conf"))
+    eventually_now(says(server, "Server is ready"), "the hub")
+    eventually_now(says(leaf, "Leafnode connection created"), "the link")
+    desk.paste(at_hub, "cd work", line(OPERATIONS, "swarm model push"))
+    serve(devices, at_hub, line(OPERATIONS, "swarm-node --role shard-1"), "shard-1")
+    forwarder = desk.leave_running(at_hub, line(OPERATIONS, "swarm-node --role gateway --site"))
+    camera = site.leave_running(line(OPERATIONS, "swarm-node --role edge"))
+    trusted(site, camera)
+    eventually_now(says(camera, '"status":"OK"'), "answers of a camera at the site")
+    asked = site.paste("cd work", line(OPERATIONS, "swarm infer"))
+    assert "1 of 1 answered" in asked
+    site.paste(line(OPERATIONS, "swarm site add"))
+    eventually_now(says(forwarder, "ready: serving"), "who answers what is submitted")
+    playground.cut(site.name)
+    site.paste("cd work", line(OPERATIONS, "swarm submit"))
+    playground.mend(site.name)
+    eventually_now(
+        lambda: "logits" in site.paste(line(OPERATIONS, "swarm results")), "the answer", every=1
+    )
+
+
+def serve(devices: list[Host], environment: str, start: str, role: str) -> list[Played]:
+    """Start a shard a device, trust the key that it asks for, and wait until each one serves."""
+    nodes = []
+    for n, device in enumerate(devices, 1):
+        nodes.append(device.leave_running(environment, start, given={role: f"shard-{n}"}))
+    for device, node in zip(devices, nodes, strict=True):
+        trusted(device, node)
+    for node in nodes:
+        eventually_now(says(node, "ready: serving"), "a node that serves")
+    return nodes
+
+
+def trusted(device: Host, node: Played) -> None:
+    """Type the line that a node prints which lacks the key."""
+    eventually_now(says(node, "swarm keys trust"), "the line to type")
+    device.paste(re.findall(r"swarm keys trust U\w+", node.log)[0])
