@@ -67,7 +67,9 @@ class Host:
 
     def leave_running(self, *pasted: str, given: Mapping[str, str] | None = None) -> Played:
         """Run lines in a terminal of their own; the last one goes on until it is ended."""
-        filled = _filled((*pasted[:-1], f"exec {pasted[-1]}"), given)
+        before, last = pasted[:-1], pasted[-1]
+        before_it, parted, program = last.rpartition(" && ")
+        filled = _filled((*before, f"{before_it}{parted}exec {program}"), given)
         return self.machine.shell(self.name, self.service, filled)
 
 

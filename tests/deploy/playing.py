@@ -244,12 +244,16 @@ class Machine:
         """What a shell prints that runs as `service` says, in the network of the service `name`.
         Fails with what it says where it ends with an error."""
         self.address(name)
-        words = self._words(service, ["/bin/sh", "-euc", script], name)
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT, check=False
-        )
-        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        return _printed(self._words(service, ["/bin/sh", "-euc", script], name))
+
+    def beside(self, played: Played, script: str) -> str:
+        """The same of a shell that sees the processes of a service that runs, and has its files."""
+        (program,) = psutil.Process(played.process.pid).children()
+        given = [f"{key}={value}" for key, value in program.environ().items()]
+        words = ["nsenter", "--target", str(program.pid), "--all", "--wdns=/"]
+        folder = played.service.folder or "/"
+        script = f"cd {folder}; {script}"
+        return _printed([*words, "env", "--ignore-environment", *given, "/bin/sh", "-euc", script])
 
     def shell(self, name: str, service: Service, script: str) -> Played:
         """A shell that goes on, in the network of the service `name`."""
@@ -304,6 +308,14 @@ class Machine:
         if not service.keeps_capabilities:
             words += ["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
         return [*words, *command]
+
+
+def _printed(words: Sequence[str]) -> str:
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT, check=False
+    )
+    assert done.returncode == 0, f"{words[-1]}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 def _ip(*words: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from shards.manifest import write_dir
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.netns, pytest.mark.timeout(500)]
 OPERATIONS = "deploy/operations.md"
+NODES = "nodes/README.md"
 CLUSTER = "deploy/cluster/README.md"
 THREE = ("nats-1", "nats-2", "nats-3")
 
@@ -93,6 +96,52 @@ def test_a_hub_and_a_site_which_submits_while_its_link_is_cut(
     eventually_now(
         lambda: "logits" in site.paste(line(OPERATIONS, "swarm results")), "the answer", every=1
     )
+
+
+def test_a_closed_mesh_whose_node_is_revoked_and_whose_certificates_are_rotated(
+    playground: Machine, work: Mount
+) -> None:
+    users = {"cam-0": "shard-1", "cam-1": "shard-2", "cam-2": "shard-3", "cam-3": "fallback"}
+    home, robot = (host(playground, name, work) for name in ("nats.example.org", "robot"))
+    devices = [host(playground, name) for name in users]
+    playground.named({each.name: [each.name] for each in (home, robot, *devices)})
+    init, server = line(NODES, "swarm auth init"), line(NODES, "swarm auth server")
+    home.paste(
+        init, server, line(NODES, "swarm auth add desk"), line(NODES, "swarm auth add robot")
+    )
+    started = home.leave_running(line(NODES, "cd nats &&"))
+    for name, role in users.items():
+        home.paste(line(NODES, "swarm auth add cam-1"), given={"cam-1": name, "shard-2": role})
+    for each in (robot, *devices):
+        shutil.copy(home.home / "auth" / "users" / f"{each.name}.creds", each.home)
+        shutil.copy(home.home / "nats" / "ca.pem", each.home)
+    eventually_now(says(started, "Server is ready"), "the server")
+    home.paste(line(NODES, "swarm model push"), given={"./digits-split": "work/digits-split"})
+    nodes = {}
+    for device in devices:
+        given = {"cam-1.creds": f"{device.name}.creds", "shard-2": users[device.name]}
+        nodes[device.name] = device.leave_running(line(NODES, "swarm-node --role"), given=given)
+    for device in devices:
+        trusted(device, nodes[device.name])
+    for node in nodes.values():
+        eventually_now(says(node, "ready: serving"), "a node that serves")
+    ask = partial(robot.paste, line(NODES, "swarm infer"), given={"x.npz": "work/x.npz"})
+    assert "1 of 1 answered" in ask()
+
+    home.paste(line(NODES, "swarm auth revoke"))
+    assert nodes.pop("cam-1").process.wait(30) == 2
+    assert "1 of 1 answered" in ask(), "by the fallback"
+
+    before = certificate(home)
+    playground.beside(started, line(NODES, "swarm auth certs --rotate"))
+    assert certificate(home) != before
+    eventually_now(says(started, "Reloaded"), "the server has the new certificate")
+    assert "1 of 1 answered" in ask()
+    assert all(node.process.poll() is None for node in nodes.values())
+
+
+def certificate(server: Host) -> bytes:
+    return (server.home / "nats" / "server.pem").read_bytes()
 
 
 def serve(devices: list[Host], environment: str, start: str, role: str) -> list[Played]:

@@ -6,7 +6,9 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,6 +113,39 @@ def test_a_revocation_keeps_the_folder_of_any_place(auth: Path, tmp_path: Path) 
     folder = moved(folder, tmp_path / "elsewhere", state)
     with served(folder, state) as log:
         assert "Server is ready" in log, log
+
+
+CHANGES = [
+    ["auth", "add", "cam", "--role", "edge", "--model", "m"],
+    ["auth", "revoke", "cam"],
+    ["auth", "limits", "--client-payload", "65536"],
+    ["auth", "rotate"],
+    ["auth", "rotate", "--finish"],
+    ["auth", "certs", "--rotate"],
+]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("options", [["--tls=nats"], ["--plain", "--tls=nats"]], ids=" ".join)
+def test_a_server_that_runs_takes_its_files_anew_after_each_change(
+    auth: Path, tmp_path: Path, options: list[str]
+) -> None:
+    folder, state = tmp_path / "server", tmp_path / "state"
+    write(folder, auth, *options)
+    conf = folder / "nats-server.conf"
+    conf.write_text(conf.read_text().replace(STATE, str(state)))
+    with served(folder, state):
+        for taken, change in enumerate(CHANGES, 1):
+            begun = int(time.time())
+            eventually_now(lambda begun=begun: int(time.time()) > begun, "another second")
+            done = said(*change, "--auth", str(auth))
+            assert done.code == 0, (change, done.stderr)
+            os.kill(int((state / "server.pid").read_text()), signal.SIGHUP)
+            eventually_now(
+                lambda taken=taken: _text(state / "log").count("Reloaded server") == taken,
+                f"{change} is taken:\n{_text(state / 'log')[-2000:]}",
+                10,
+            )
 
 
 @pytest.mark.integration

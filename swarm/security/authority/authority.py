@@ -89,6 +89,9 @@ class _State:
     domain: str = ""  # of the servers' JetStream
 
 
+OPERATOR_ISSUED = 1_600_000_000  # seconds since 1970, before each mesh
+
+
 def _alone(act: Callable[Concatenate[Authority, P], T]) -> Callable[Concatenate[Authority, P], T]:
     """An act of an authority, inside `changing`."""
 
@@ -216,10 +219,11 @@ class Authority:
         return self.key("mesh").derived(ACCOUNT, "store")
 
     def operator_jwt(self) -> str:
-        """The operator's word about itself, for the server's configuration."""
+        """The operator's word about itself, for the server's configuration. It is always the same:
+        a server that runs refuses to read its files again, certificates too, where it differs."""
         operator = self.key("operator")
         body = operator_body(self.key("system").public)
-        return encode(operator, operator.public, f"swarm-{self.mesh}", body, self._now())
+        return encode(operator, operator.public, f"swarm-{self.mesh}", body, OPERATOR_ISSUED)
 
     def accounts(self) -> dict[str, str]:
         """The JWT of each account, by public key: what a server has to know of users."""
