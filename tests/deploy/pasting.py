@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from playing import Machine, Mount, Played, Service
+from playing import COMMAND_TIMEOUT, Machine, Mount, Played, Service
 from support.commands import ROOT
 
 # A fence at the beginning of a line, of a shell or of no language.
@@ -60,10 +60,12 @@ class Host:
     home: Path
     service: Service
 
-    def paste(self, *pasted: str, given: Mapping[str, str] | None = None) -> str:
-        """What these lines print. given: what stands for a placeholder of the page. Fails with what
-        they say where one of them ends with an error."""
-        return self.machine.inside(self.name, self.service, _filled(pasted, given))
+    def paste(
+        self, *pasted: str, given: Mapping[str, str] | None = None, within: float = COMMAND_TIMEOUT
+    ) -> str:
+        """What these lines print. given: what stands for a placeholder of the page. within:
+        seconds. Fails with what they say where one of them ends with an error."""
+        return self.machine.inside(self.name, self.service, _filled(pasted, given), within)
 
     def leave_running(self, *pasted: str, given: Mapping[str, str] | None = None) -> Played:
         """Run lines in a terminal of their own; the last one goes on until it is ended."""

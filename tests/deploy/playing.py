@@ -240,11 +240,13 @@ class Machine:
     def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         self.running.pop(name).end(number)
 
-    def inside(self, name: str, service: Service, script: str) -> str:
+    def inside(
+        self, name: str, service: Service, script: str, within: float = COMMAND_TIMEOUT
+    ) -> str:
         """What a shell prints that runs as `service` says, in the network of the service `name`.
         Fails with what it says where it ends with an error."""
         self.address(name)
-        return _printed(self._words(service, ["/bin/sh", "-euc", script], name))
+        return _printed(self._words(service, ["/bin/sh", "-euc", script], name), within)
 
     def beside(self, played: Played, script: str) -> str:
         """The same of a shell that sees the processes of a service that runs, and has its files."""
@@ -310,10 +312,8 @@ class Machine:
         return [*words, *command]
 
 
-def _printed(words: Sequence[str]) -> str:
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT, check=False
-    )
+def _printed(words: Sequence[str], within: float = COMMAND_TIMEOUT) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=within, check=False)
     assert done.returncode == 0, f"{words[-1]}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

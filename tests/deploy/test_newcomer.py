@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pasting import Host, host, line
+from pasting import Host, host, line, lines
 from playing import Machine, Mount, Played
 from support.meshes import digits, split_digits
 from support.waiting import eventually_now
@@ -22,6 +22,12 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.netns, pytest.mark.timeout(500)
 OPERATIONS = "deploy/operations.md"
 NODES = "nodes/README.md"
 CLUSTER = "deploy/cluster/README.md"
+FIVE_MINUTES = (
+    'uv run python -c "from shards',
+    "uv run nats-server",
+    "uv run swarm-node --role edge",
+    "uv run swarm model split /tmp/digits.onnx --stages 3 --version 2",
+)
 THREE = ("nats-1", "nats-2", "nats-3")
 
 
@@ -142,6 +148,17 @@ def test_a_closed_mesh_whose_node_is_revoked_and_whose_certificates_are_rotated(
 
 def certificate(server: Host) -> bytes:
     return (server.home / "nats" / "server.pem").read_bytes()
+
+
+def test_the_five_minutes_of_the_front_page(playground: Machine) -> None:
+    person = host(playground, "laptop")
+    pasted = [one for begin in FIVE_MINUTES for one in lines("README.md", begin)]
+    # The environment of the image stands for the one that uv makes of the clone.
+    told = person.paste('uv() { shift; "$@"; }', *pasted, within=240)
+    assert told.count("1 of 1 answered") == 2
+    assert told.count("500 of 500 answered") == 2
+    assert told.count('"status":"OK"') == 60
+    assert "digits@2" in told
 
 
 def serve(devices: list[Host], environment: str, start: str, role: str) -> list[Played]:
