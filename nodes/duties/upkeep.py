@@ -129,7 +129,7 @@ class Upkeep:
     async def _mended(self, kept: list[KeptStream], where: str = "") -> list[Flaw]:
         flaws = await look(kept, where)
         self._looks_at |= {each.stream for each in kept}
-        # What is seen for the first time may be in the making: its own node is given until the next.
+        # What is seen for the first time may be in the making: its node has until the next look.
         flaws = [flaw for flaw in flaws if flaw.stream in self._looked_at]
         if not flaws:
             return []
