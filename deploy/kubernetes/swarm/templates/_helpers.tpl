@@ -14,10 +14,45 @@ swarm/role: {{ .role }}
 
 {{- define "swarm.nats" -}}
 {{- if .Values.nats.enabled -}}
-{{ ternary "tls" "nats" (ne .Values.nats.secret "") }}://{{ .Release.Name }}-nats:4222
+{{- $name := printf "%s-nats" .Release.Name -}}
+{{- $hosts := list $name -}}
+{{- $servers := int .Values.nats.replicas -}}
+{{- if gt $servers 1 -}}
+{{- $hosts = list -}}
+{{- range $number := until $servers -}}
+{{- $hosts = append $hosts (printf "%s-%d.%s" $name $number $name) -}}
+{{- end -}}
+{{- end -}}
+{{- $scheme := ternary "tls" "nats" (ne .Values.nats.secret "") -}}
+{{- $urls := list -}}
+{{- range $hosts -}}
+{{- $urls = append $urls (printf "%s://%s:4222" $scheme .) -}}
+{{- end -}}
+{{ join "," $urls }}
 {{- else -}}
 {{ required "nats.url is needed where nats.enabled is false" .Values.nats.url }}
 {{- end -}}
+{{- end }}
+
+{{/* No two pods of one role on one machine. Context: a dict with root and role. */}}
+{{- define "swarm.affinity" -}}
+{{- if ne .root.Values.antiAffinity "none" -}}
+affinity:
+  podAntiAffinity:
+    {{- if eq .root.Values.antiAffinity "required" }}
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {{- include "swarm.selector" . | nindent 12 }}
+    {{- else }}
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {{- include "swarm.selector" . | nindent 14 }}
+    {{- end }}
+{{- end }}
 {{- end }}
 
 {{/* A pod of a node. Context: root, role, image, command, resources, nodeSelector, gpus, ports. */}}
@@ -48,23 +83,7 @@ spec:
   {{- with .root.Values.tolerations }}
   tolerations: {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- if ne .root.Values.antiAffinity "none" }}
-  affinity:
-    podAntiAffinity:
-      {{- if eq .root.Values.antiAffinity "required" }}
-      requiredDuringSchedulingIgnoredDuringExecution:
-        - topologyKey: kubernetes.io/hostname
-          labelSelector:
-            matchLabels: {{- include "swarm.selector" . | nindent 14 }}
-      {{- else }}
-      preferredDuringSchedulingIgnoredDuringExecution:
-        - weight: 100
-          podAffinityTerm:
-            topologyKey: kubernetes.io/hostname
-            labelSelector:
-              matchLabels: {{- include "swarm.selector" . | nindent 16 }}
-      {{- end }}
-  {{- end }}
+  {{- include "swarm.affinity" . | nindent 2 }}
   containers:
     - name: node
       image: "{{ .image }}:{{ .root.Values.image.tag }}"
@@ -77,6 +96,9 @@ spec:
         - {name: SWARM_MODEL, value: {{ .root.Values.model | quote }}}
         {{- end }}
         - {name: SWARM_METRICS_PORT, value: "0.0.0.0:{{ .root.Values.metrics.port }}"}
+        {{- if and .root.Values.nats.enabled (gt (int .root.Values.nats.replicas) 1) }}
+        - {name: SWARM_LANES, value: replicated}
+        {{- end }}
         # Pods share no /dev/shm, and no sockets.
         - {name: SWARM_SHM, value: "false"}
         {{- if .root.Values.credentials.secret }}
