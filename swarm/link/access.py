@@ -20,6 +20,7 @@ from swarm.errors import InvalidArgument, NotAdmitted, NotConnected
 from swarm.subjects import TOKEN
 
 LARGEST_FILE = 64 * 1024  # bytes
+OF_ANOTHER_NAME = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 OUT_OF_TIME = (9, 10)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 LATEST = 1 << 53  # seconds since 1970, of an expiry
 
@@ -207,6 +208,12 @@ def tls_refusal(error: ssl.SSLError, where: str, options: Access) -> NotAdmitted
             return NotAdmitted(
                 f"{where}: {error.verify_message} by this device's clock, which says {now}: set "
                 "the clock, or issue a new certificate (`swarm auth certs --rotate`)"
+            )
+        if error.verify_code in OF_ANOTHER_NAME:
+            return NotAdmitted(
+                f"{where}: its certificate is another server's ({error.verify_message}): give a "
+                "URL with a name in it, or issue one with this name too (`swarm auth server "
+                "FOLDER --tls NAME`, once for each name)"
             )
         ca = f"--tls-ca {options.tls_ca}" if options.tls_ca else "the system's authorities"
         return NotAdmitted(

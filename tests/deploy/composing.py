@@ -12,7 +12,14 @@ import yaml
 from playing import Mount, Service
 
 # Of what the file names by an image, these are at hand.
-IMAGES = {"swarm-node": "node", "swarm-gateway": "gateway", "docker.io/library/nats": "nats"}
+IMAGES = {
+    "swarm-node": "node",
+    "swarm-gateway": "gateway",
+    "swarm-cameras": "cameras",
+    "swarm-language": "language",
+    "docker.io/library/nats": "nats",
+    "nats": "nats",
+}
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
@@ -58,6 +65,7 @@ def _service(
     return Service(
         name=name,
         image=image,
+        tag=each["image"].rpartition(":")[2] if image == "nats" else "",
         arguments=each["command"],
         environment=each.get("environment", {}),
         user=int(user),

@@ -4,6 +4,7 @@ with their owners and modes, names of services, probes."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,21 +19,28 @@ REVISION = "..2026_01_01_00_00_00.0"  # a Secret's files are links into `..data`
 
 @dataclass(frozen=True)
 class Pod:
-    """One replica. labels: by which services select it. probe: of its readiness, path and port."""
+    """One replica. labels: by which services select it. probes: of `startup`, `liveness` and
+    `readiness` the path and the port."""
 
     service: Service
     labels: dict[str, str]
-    probe: tuple[str, int]
+    probes: dict[str, tuple[str, int]]
 
 
 class Kubelet:
     """documents: of a chart. secrets: the files of each Secret, by its name. volumes: a folder for
-    what outlives a pod, and for what does not."""
+    what outlives a pod, and for what does not. generation: in the names of pods of Deployments,
+    whose pods of another template have names of their own."""
 
     def __init__(
-        self, documents: list[dict[str, Any]], secrets: dict[str, dict[str, bytes]], volumes: Path
+        self,
+        documents: list[dict[str, Any]],
+        secrets: dict[str, dict[str, bytes]],
+        volumes: Path,
+        generation: str = "a",
     ) -> None:
         self._documents = documents
+        self._generation = generation
         self._secrets = secrets
         self._volumes = volumes
         self.pods = {pod.service.name: pod for pod in self._pods()}
@@ -49,9 +57,9 @@ class Kubelet:
                 found |= {f"{pod}.{name}": [pod] for pod in chosen}
         return found
 
-    def is_ready(self, machine: Machine, name: str) -> bool:
-        """Call the readiness probe of a pod, as the kubelet does: by its address."""
-        path, port = self.pods[name].probe
+    def says_yes(self, machine: Machine, name: str, probe: str = "readiness") -> bool:
+        """Call a probe of a pod, as the kubelet does: by its address."""
+        path, port = self.pods[name].probes[probe]
         url = f"http://{machine.address(name)}:{port}{path}"
         script = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=3)"
         words = [*machine.within(name), "python3", "-c", script, url]
@@ -62,8 +70,10 @@ class Kubelet:
 
     def _pods(self) -> Iterator[Pod]:
         for document in self._of("Deployment", "StatefulSet"):
+            name = document["metadata"]["name"]
+            name += f"-{self._generation}" if document["kind"] == "Deployment" else ""
             for number in range(document["spec"].get("replicas", 1)):
-                yield self._pod(document, f"{document['metadata']['name']}-{number}")
+                yield self._pod(document, f"{name}-{number}")
 
     def _pod(self, document: dict[str, Any], name: str) -> Pod:
         template = document["spec"]["template"]
@@ -77,14 +87,25 @@ class Kubelet:
         laid = {
             volume: self._laid(each, f"{name}-{volume}", group) for volume, each in given.items()
         }
-        image = container["image"].rpartition(":")[0]
-        probe = container["readinessProbe"]["httpGet"]
+        image, _, tag = container["image"].rpartition(":")
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        probes = {
+            each.removesuffix("Probe"): (asked["path"], ports[asked["port"]])
+            for each in ("startupProbe", "livenessProbe", "readinessProbe")
+            for asked in [container[each]["httpGet"]]
+        }
+        environment = {
+            each["name"]: each["value"] if "value" in each else _field(each["valueFrom"], name)
+            for each in container.get("env", [])
+        }
+        hook = container.get("lifecycle", {}).get("preStop", {"exec": {"command": []}})
         service = Service(
             name=name,
             image=IMAGES[image],
-            arguments=container["args"],
-            environment={each["name"]: each["value"] for each in container.get("env", [])},
+            tag=tag,
+            arguments=[_expanded(word, environment) for word in container["args"]],
+            environment=environment,
+            before_the_end=hook["exec"]["command"],
             user=context["runAsUser"],
             group=context["runAsGroup"],
             groups=(group,),
@@ -96,7 +117,7 @@ class Kubelet:
                 for each in container["volumeMounts"]
             ],
         )
-        return Pod(service, template["metadata"]["labels"], (probe["path"], ports[probe["port"]]))
+        return Pod(service, template["metadata"]["labels"], probes)
 
     def _laid(self, volume: dict[str, Any], name: str, group: int) -> Path:
         folder = self._volumes / name
@@ -128,6 +149,16 @@ class Kubelet:
             (revision / name).write_bytes(data)
             (revision / name).chmod(mode)
             (folder / name).symlink_to(f"..data/{name}")
+
+
+def _field(source: dict[str, Any], name: str) -> str:
+    assert source == {"fieldRef": {"fieldPath": "metadata.name"}}
+    return name
+
+
+def _expanded(word: str, environment: dict[str, str]) -> str:
+    """`$(NAME)` of arguments."""
+    return re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], word)
 
 
 def _give_to_group(folder: Path, group: int, *, writable: bool) -> None:

@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from pathlib import Path
 import psutil
 import pytest
 from programs import needed
+from server_wheels import binary_of
 from support.commands import FAMILY, ROOT
 from support.cut_link import why_not
 
@@ -38,6 +40,7 @@ CONTAINERFILE = ROOT / "deploy" / "container" / "Containerfile"
 NETWORK = "10.88.0"
 PASSWD = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
 GROUP = "root:x:0:\nnogroup:x:65534:\n"
+SERVERS = {"2.12-alpine": "2.12.8"}  # wheels of nats-server for tags; the one here for others
 BUILD_TIMEOUT = 300  # seconds
 COMMAND_TIMEOUT = 120  # seconds
 
@@ -53,8 +56,9 @@ class Mount:
 
 @dataclass
 class Service:
-    """What an engine is told of one container. user, group: as which it runs. groups: others that
-    it is in. keeps: whether capabilities are left to it."""
+    """What an engine is told of one container. tag: of its image. user, group: as which it runs.
+    groups: others that it is in. before_the_end: the command that runs in it before it is told to
+    end."""
 
     name: str
     image: str
@@ -67,22 +71,27 @@ class Service:
     read_only: bool = False
     keeps_capabilities: bool = True
     mounts: Sequence[Mount] = ()
+    tag: str = ""
+    before_the_end: Sequence[str] = ()
 
 
 class Images:
-    """The targets of the Containerfile, each installed once into a folder, and nats-server."""
+    """The targets of the Containerfile, each installed once into a folder, and nats-server. A tag
+    of theirs that is not this tree's version stands for a wheel of that version."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._text = CONTAINERFILE.read_text().replace("\\\n", " ")
         self._uv = os.environ.get("UV") or needed("uv", "python3-pip && pip install uv")
-        self._wheel: Path | None = None
+        project = (ROOT / "pyproject.toml").read_text()
+        (self._version,) = re.findall(r'^version = "(.*)"$', project, re.M)
 
-    def mounts(self, image: str) -> list[Mount]:
+    def mounts(self, image: str, tag: str = "") -> list[Mount]:
         if image == "nats":
-            return [Mount(Path(find_binary()), "/opt/nats/nats-server", True)]
+            binary = binary_of(SERVERS[tag]) if tag in SERVERS else find_binary()
+            return [Mount(Path(binary), "/opt/nats/nats-server", True)]
         base = Path(sys.base_prefix)
-        found = [Mount(self._installed(image), "/opt/swarm", True)]
+        found = [Mount(self._installed(image, tag or self._version), "/opt/swarm", True)]
         return found if base.is_relative_to("/usr") else [*found, Mount(base, str(base), True)]
 
     def environment(self, image: str) -> dict[str, str]:
@@ -100,22 +109,34 @@ class Images:
         (line,) = re.findall(r"^ENTRYPOINT \[(.*)\]$", stage, re.M)
         return [word.strip(' "') for word in line.split(",")]
 
-    def _installed(self, image: str) -> Path:
-        target = self._folder / image
+    def _installed(self, image: str, version: str) -> Path:
+        target = self._folder / f"{image}-{version}"
         if target.exists():
             return target
         stage = "build" if image == "node" else f"build-{image}"
         text = self._text.split(f" AS {stage}\n")[1].split("\nFROM ")[0]
         (extras,) = re.findall(r"pip install .*'\.\[(.*)\]'", text)
-        if self._wheel is None:
-            self._do("build", "--wheel", "--out-dir", str(self._folder), str(ROOT))
-            (self._wheel,) = self._folder.glob("*.whl")
         self._do("venv", "--relocatable", "--python", sys.executable, str(target))
         # uv takes the base of the environment that it runs in.
         pinned = ["--constraint", str(ROOT / "deploy" / "constraints.txt")]
         python = str(target / "bin" / "python")
-        self._do("pip", "install", "--python", python, *pinned, f"{self._wheel}[{extras}]")
+        wheel = self._wheel(version)
+        self._do("pip", "install", "--python", python, *pinned, f"{wheel}[{extras}]")
         return target
+
+    def _wheel(self, version: str) -> Path:
+        wheels = self._folder / f"wheel-{version}"
+        if not wheels.exists():
+            tree = self._folder / f"tree-{version}"
+            for package in ("swarm", "shards", "nodes"):
+                shutil.copytree(ROOT / package, tree / package)
+            for name in ("README.md", "LICENSE", "pyproject.toml", "swarm/__init__.py"):
+                text = (ROOT / name).read_text()
+                said = re.compile(f'^((?:__version__|version) = )"{self._version}"$', re.M)
+                (tree / name).write_text(said.sub(f'\\1"{version}"', text))
+            self._do("build", "--wheel", "--out-dir", str(wheels), str(tree))
+        (wheel,) = wheels.glob("*.whl")
+        return wheel
 
     def _do(self, *words: str) -> None:
         done = subprocess.run(
@@ -146,9 +167,13 @@ class Played:
             for child in psutil.Process(self.process.pid).children():
                 child.send_signal(number)
 
-    def end(self, number: signal.Signals = signal.SIGTERM, within: float = 20.0) -> None:
+    def end(self, number: signal.Signals = signal.SIGTERM, within: float = 60.0) -> None:
         """End it as an engine does: a signal, and SIGKILL for one that stays."""
         self.send(number)
+        self.ended(within)
+
+    def ended(self, within: float = 60.0) -> None:
+        """Wait for the end of one that was told to; SIGKILL for one that stays."""
         try:
             self.process.wait(within)
         except subprocess.TimeoutExpired:
@@ -189,8 +214,7 @@ class Machine:
         _ip("-n", self._switch, "link", "set", "switch0", "up")
 
     def down(self) -> None:
-        for name in list(self.running):
-            self.end(name)
+        self.end(*self.running, number=signal.SIGKILL)
         for name in [*self._addresses, ""]:
             namespace = self._namespace(name) if name else self._switch
             subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
@@ -237,8 +261,19 @@ class Machine:
                 preexec_fn=die_with_parent,
             )
 
-    def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        self.running.pop(name).end(number)
+    def end(self, *names: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """All at once."""
+        ended = [self.running.pop(name) for name in names]
+        for played in ended:
+            self.tell(played, number)
+        for played in ended:
+            played.ended()
+
+    def tell(self, played: Played, number: signal.Signals = signal.SIGTERM) -> None:
+        """That it shall end, as an engine does."""
+        if number is signal.SIGTERM and played.service.before_the_end:
+            self.beside(played, shlex.join(played.service.before_the_end))
+        played.send(number)
 
     def inside(
         self, name: str, service: Service, script: str, within: float = COMMAND_TIMEOUT
@@ -253,6 +288,7 @@ class Machine:
         (program,) = psutil.Process(played.process.pid).children()
         given = [f"{key}={value}" for key, value in program.environ().items()]
         words = ["nsenter", "--target", str(program.pid), "--all", "--wdns=/"]
+        words += ["--setuid", str(played.service.user), "--setgid", str(played.service.group)]
         folder = played.service.folder or "/"
         script = f"cd {folder}; {script}"
         return _printed([*words, "env", "--ignore-environment", *given, "/bin/sh", "-euc", script])
@@ -295,7 +331,7 @@ class Machine:
         for name in ("bin", "sbin", "lib", "lib64"):
             words += ["--symlink", f"usr/{name}", f"/{name}"]
         words += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--dir", "/tmp"]
-        mounts = [*self.images.mounts(service.image), *service.mounts]
+        mounts = [*self.images.mounts(service.image, service.tag), *service.mounts]
         parents = {str(path) for mount in mounts for path in Path(mount.target).parents}
         for path in sorted(parents - {"/", "/tmp"}):
             words += ["--perms", "0755", "--dir", path]

@@ -1,5 +1,5 @@
 """The pods that the chart renders start, with Secrets and volumes as a kubelet lays them, and
-answer; one is killed, all go down and come up with the store that they had.
+answer; some are killed, all go down and come up with the store that they had.
 
 Not played: a scheduler, an API server, kube-proxy, NetworkPolicies, limits (`playing.py`).
 """
@@ -7,101 +7,162 @@ Not played: a scheduler, an API server, kube-proxy, NetworkPolicies, limits (`pl
 from __future__ import annotations
 
 import json
-import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from asking import answers, operator, questions
+from asking import Load, answers, operator, questions
 from charts import render
+from cluster import Cluster
 from kubelet import Kubelet
 from playing import Machine, Mount, Service
 from support.meshes import split_digits
-from support.waiting import eventually_now
 
 from shards.manifest import write_dir
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.netns, pytest.mark.timeout(500)]
-SECURED = ("credentials.secret=mesh", "nats.secret=server", "nats.maxPayload=24MB")
 # The first that a server says, before TLS.
 GREETING = "import socket; print(socket.create_connection(('x-nats', 4222), 5).recv(4096).decode())"
 ROLES = ("shard-1", "shard-2", "shard-3", "fallback", "gateway", "operator")
-SERVER, GATEWAY = "x-nats-0", "x-gateway-0"
+SERVER, SHARD = "x-nats-0", "x-shard-2-a-0"
+SECURED = "--tls-ca server/ca.pem --credentials auth/users/operator.creds"
+NEWER = "0.1.1"
 
 
-def secrets_of(home: Path, playground: Machine, person: Service) -> dict[str, dict[str, bytes]]:
-    """What `kubectl create secret generic … --from-file` makes of the files of `swarm auth`."""
-    add = 'swarm auth add "$role" --role "$role" --model digits --auth auth'
-    playground.inside(
-        "operator",
-        person,
-        "swarm auth init auth; swarm auth server server --auth auth --tls x-nats\n"
-        f"for role in {' '.join(ROLES)}; do {add}; done\n"
-        "swarm keys new; swarm keys show > trusted",
-    )
-    server = {
-        file.name: file.read_bytes() for file in (home / "server").iterdir() if file.is_file()
-    }
-    mesh = {file.name: file.read_bytes() for file in (home / "auth" / "users").glob("*.creds")}
-    mesh |= {"ca.pem": server["ca.pem"], "trusted": (home / "trusted").read_bytes()}
-    return {"server": server, "mesh": mesh}
+class People:
+    """An operator with a folder and a model, and what requests shall be answered."""
+
+    def __init__(self, folder: Path, playground: Machine) -> None:
+        self.home = folder / "home"
+        self.home.mkdir()
+        asked, self.shown = questions(folder, 100)
+        self.operator: Service = operator(0, Mount(self.home, "/home"), asked)
+        self.playground = playground
+
+    def do(self, script: str, where: str = SERVER) -> str:
+        return self.playground.inside(where, self.operator, script)
+
+    def secrets(self, *hosts: str) -> dict[str, dict[str, bytes]]:
+        """What `kubectl create secret generic … --from-file` makes of the files of `swarm auth`.
+        hosts: names of the servers."""
+        names = " ".join(f"--tls '{host}'" for host in hosts)
+        add = 'swarm auth add "$role" --role "$role" --model digits --auth auth'
+        self.do(
+            f"swarm auth init auth; swarm auth server server --auth auth {names}\n"
+            f"for role in {' '.join(ROLES)}; do {add}; done\n"
+            "swarm keys new; swarm keys show > trusted"
+        )
+        server = self._files("server")
+        mesh = {file.name: file.read_bytes() for file in (self.home / "auth/users").glob("*.creds")}
+        mesh |= {"ca.pem": server["ca.pem"], "trusted": (self.home / "trusted").read_bytes()}
+        return {"server": server, "mesh": mesh}
+
+    def callers(self) -> tuple[dict[str, bytes], str]:
+        """The Secret of a gateway, and the key of somebody who may ask it."""
+        self.do(
+            "swarm auth server of-gateway --auth auth --tls x-gateway; mkdir callers\n"
+            "cp of-gateway/server.pem callers/tls.crt; cp of-gateway/server.key callers/tls.key\n"
+            "cp of-gateway/ca.pem gateway.pem"
+        )
+        made = json.loads(self.do("swarm keys gateway robot callers/callers.toml --json"))
+        return self._files("callers"), made["key"]
+
+    def _files(self, folder: str) -> dict[str, bytes]:
+        files = (self.home / folder).iterdir()
+        return {file.name: file.read_bytes() for file in files if file.is_file()}
+
+    def answers(self, url: str = "http://x-gateway:8000", key: str = "") -> list[int]:
+        return answers(self.playground, SERVER, self.operator, url, key)
 
 
-@pytest.mark.parametrize("settings", [(), SECURED], ids=["as it is", "secured"])
-def test_the_pods_of_the_chart_start_and_serve(
-    helm: Path, tmp_path: Path, playground: Machine, settings: tuple[str, ...]
-) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
+@pytest.fixture
+def people(tmp_path: Path, playground: Machine) -> Iterator[People]:
+    made = People(tmp_path, playground)
     result = split_digits()
-    write_dir(home / "digits-split", result.manifest, result.files)
-    asked, shown = questions(tmp_path, 100)
-    person = operator(0, Mount(home, "/home"), asked)
-    secrets = secrets_of(home, playground, person) if settings else {}
-    kubelet = Kubelet(render(helm, *settings), secrets, tmp_path / "volumes")
-    assert {SERVER, GATEWAY} <= set(kubelet.pods)
-    playground.named(kubelet.names())
+    write_dir(made.home / "digits-split", result.manifest, result.files)
+    return made
 
-    def ready(*names: str) -> None:
-        for name in names:
-            assert name in playground.running
-            eventually_now(
-                lambda name=name: (
-                    playground.running[name].process.poll() is not None
-                    or kubelet.is_ready(playground, name)
-                ),
-                f"{name} is ready",
-                90,
-            )
-            played = playground.running[name]
-            assert played.process.poll() is None, f"{name}:\n{played.log[-3000:]}"
 
-    def up() -> None:
-        for pod in kubelet.pods.values():
-            playground.start(pod.service)
+def test_the_chart_as_it_is_serves_is_upgraded_under_load_and_comes_back_with_its_store(
+    helm: Path, tmp_path: Path, playground: Machine, people: People
+) -> None:
+    volumes = tmp_path / "volumes"
+    newer = Kubelet(render(helm, f"image.tag={NEWER}"), {}, volumes, "b")
+    cluster = Cluster(playground, Kubelet(render(helm), {}, volumes))
+    playground.named(cluster.kubelet.names())
+    cluster.up()
+    cluster.ready(SERVER)
+    people.do("swarm model push digits-split --nats nats://x-nats:4222")
+    cluster.ready()
+    for name in cluster.kubelet.pods:
+        assert cluster.says_yes(name, "startup")
+        assert cluster.says_yes(name, "liveness")
+    assert people.answers() == people.shown
+    assert greeting(people)["max_payload"] == 16 << 20
+    assert greeting(people)["version"].startswith("2.12.")
+
+    cluster.kill(SHARD)
+    assert people.answers() == people.shown, "by the fallback"
+    cluster.start(SHARD)
+    cluster.ready(SHARD)
+
+    load = Load(playground, SERVER, people.operator, tmp_path / "load")
+    cluster.asks(load)
+    with load.steady(people.shown):
+        cluster.upgrade(newer, load)
+    playground.named(cluster.kubelet.names())
+    assert NEWER in playground.running["x-shard-2-b-0"].do(["swarm", "version"])
+
+    cluster.down()
+    cluster.up()
+    cluster.ready()
+    assert people.answers() == people.shown, "without another push"
+
+
+def test_the_secured_chart_with_three_servers_loses_one_of_them_and_a_node(
+    helm: Path, tmp_path: Path, playground: Machine, people: People
+) -> None:
+    settings = ("credentials.secret=mesh", "nats.secret=server", "gateway.secret=callers")
+    settings += ("nats.maxPayload=24MB", "nats.replicas=3", "nats.image=nats:2.15-alpine")
+    servers = [f"x-nats-{number}" for number in range(3)]
+    secrets = people.secrets("x-nats", *(f"{server}.x-nats" for server in servers))
+    secrets["callers"], key = people.callers()
+    cluster = Cluster(playground, Kubelet(render(helm, *settings), secrets, tmp_path / "volumes"))
+    assert set(servers) < set(cluster.kubelet.pods)
+    playground.named(cluster.kubelet.names())
 
     def answered() -> list[int]:
-        return answers(playground, SERVER, person, "http://x-gateway:8000")
+        return people.answers("https://x-gateway:8000", key)
 
-    up()
-    ready(SERVER)
-    access = "--tls-ca server/ca.pem --credentials auth/users/operator.creds" if settings else ""
-    scheme = "tls" if settings else "nats"
-    push = f"swarm model push digits-split --nats {scheme}://x-nats:4222 {access}"
-    playground.inside(SERVER, person, push)
-    ready(*kubelet.pods)
-    assert answered() == shown
-    greeting = playground.inside(SERVER, person, f'python3 -c "{GREETING}"')
-    assert (
-        json.loads(greeting.removeprefix("INFO "))["max_payload"] == (24 if settings else 16) << 20
-    )
+    cluster.up()
+    cluster.ready(*servers)
+    people.do(f"swarm model push digits-split --nats tls://x-nats:4222 {SECURED}")
+    cluster.ready()
+    assert answered() == people.shown
+    assert greeting(people)["max_payload"] == 24 << 20
+    status = people.do(f"swarm doctor --nats tls://x-nats:4222 {SECURED}")
+    print(status)
 
-    playground.end("x-shard-2-0", signal.SIGKILL)
-    assert answered() == shown, "by the fallback"
-    playground.start(kubelet.pods["x-shard-2-0"].service)
-    ready("x-shard-2-0")
+    cluster.kill("x-nats-1")
+    assert answered() == people.shown, "by the other servers"
+    cluster.start("x-nats-1")
+    cluster.ready("x-nats-1")
+    cluster.kill(SHARD)
+    assert answered() == people.shown, "by the fallback"
+    cluster.start(SHARD)
+    cluster.ready(SHARD)
+    playground.end("x-nats-0")
+    assert answered() == people.shown, "without the server that was told to end"
+    cluster.start("x-nats-0")
+    cluster.ready("x-nats-0")
 
-    for name in reversed(kubelet.pods):
-        playground.end(name)
-    up()
-    ready(*kubelet.pods)
-    assert answered() == shown, "without another push"
+    cluster.down()
+    cluster.up()
+    cluster.ready()
+    assert answered() == people.shown, "without another push"
+
+
+def greeting(people: People) -> dict[str, object]:
+    said = people.do(f'python3 -c "{GREETING}"')
+    found: dict[str, object] = json.loads(said.removeprefix("INFO "))
+    return found

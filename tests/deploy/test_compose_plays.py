@@ -74,13 +74,13 @@ def test_the_compose_file_starts_as_its_head_says(tmp_path: Path, playground: Ma
         ready(name)
     assert answered() == shown
 
-    playground.end("shard-2", signal.SIGKILL)
+    playground.end("shard-2", number=signal.SIGKILL)
     assert answered() == shown, "by the fallback"
     playground.start(played["shard-2"])
     ready("shard-2")
 
-    for name in reversed(played):
-        playground.end(name)
+    playground.end(*(name for name in played if name != "nats"))
+    playground.end("nats")
     up()
     for name in ("shard-1", "shard-2", "shard-3", "gateway"):
         ready(name)

@@ -86,7 +86,8 @@ class CertificateAuthority:
         self, folder: Path, hosts: Sequence[str], valid: timedelta = VALID
     ) -> tuple[Path, Path, Path]:
         """Write a server's certificate for `hosts` (names and addresses) and its key into a folder,
-        with a copy of the authority's; returns the paths of all three, the authority's first."""
+        with a copy of the authority's; returns the paths of all three, the authority's first.
+        Raises `InvalidArgument` for a name with a star that no client takes."""
         paths = folder / "ca.pem", folder / "server.pem", folder / "server.key"
         write_text(paths[0], read_text(self.trusted))
         self._issue(paths[1], paths[2], hosts[0], hosts, valid)
@@ -229,6 +230,12 @@ def _general(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        label, _, behind = host.partition(".")
+        if "*" in behind or ("*" in label and (label != "*" or "." not in behind)):
+            raise InvalidArgument(
+                f"{host}: clients take a star for one whole name in front of two names and more, "
+                "as in *.nats.example: else give each server's name"
+            ) from None
         return x509.DNSName(host)
 
 

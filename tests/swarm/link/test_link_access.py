@@ -175,6 +175,18 @@ async def test_a_server_of_another_authority_is_refused_and_the_file_is_named(
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("hosts", [("nats-1",), ("192.0.2.1", "localhost.example")])
+async def test_a_certificate_without_the_servers_name_is_told_from_one_of_another_authority(
+    links: Links, tmp_path: Path, hosts: tuple[str, ...]
+) -> None:
+    ca, cert, key = write_certificates(tmp_path, hosts)
+    server = await links.server(tls_conf(cert, key, None, mutual=False))
+    for url in (server.url, server.url.replace("127.0.0.1", "localhost")):
+        with pytest.raises(NotAdmitted, match=r"another server's .*mismatch.*--tls NAME"):
+            await links.start(url, tls_ca=str(ca)).ready(GENEROUS)
+
+
+@pytest.mark.integration
 async def test_a_server_that_asks_for_a_certificate_gets_one_or_a_clear_refusal(
     links: Links, tmp_path: Path
 ) -> None:

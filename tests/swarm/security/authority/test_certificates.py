@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from datetime import timedelta
 from pathlib import Path
@@ -20,13 +21,13 @@ def authority_in(folder: Path) -> CertificateAuthority:
     return made
 
 
-def trusts(ca: Path, cert: Path, key: Path) -> bool:
+def trusts(ca: Path, cert: Path, key: Path, name: str = HOSTS[1]) -> bool:
     """Whether a client with this list of authorities takes a server with this certificate."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(cert, key)
     client = ssl.create_default_context(cafile=ca)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    asks = client.wrap_bio(to_client, to_server, server_hostname=HOSTS[1])
+    asks = client.wrap_bio(to_client, to_server, server_hostname=name)
     answers = server.wrap_bio(to_server, to_client, server_side=True)
     for _ in range(4):
         for side in (asks, answers):
@@ -72,3 +73,24 @@ def test_a_damaged_authority_is_named(tmp_path: Path) -> None:
     authority.trusted.write_text("noise")
     with pytest.raises(InvalidArgument, match=r"ca\.pem holds no certificate"):
         authority.finish()
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("*.nats.example", "nats-1.nats.example"),
+        ("*.x-nats.plant.svc", "x-nats-0.x-nats.plant.svc"),
+    ],
+)
+def test_a_star_in_front_of_two_names_stands_for_one(tmp_path: Path, host: str, name: str) -> None:
+    authority = authority_in(tmp_path / "tls")
+    assert trusts(*authority.issue_server(tmp_path / "server", [host]), name)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["*.x-nats", "*", "nats-*.x-nats", "nats-*.plant.example", "x.*.example", "*.*.example"],
+)
+def test_a_name_with_a_star_that_no_client_takes_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(host)):
+        authority_in(tmp_path / "tls").issue_server(tmp_path / "server", [host])
