@@ -23,6 +23,7 @@ SETTINGS = {
     "closed, with a GPU": (*SECRETS, "stages[0].gpus=1", "standby.replicas=1"),
     "scaled by keda": ("autoscaling.kind=keda", "metrics.serviceMonitor=true"),
     "scaled by processor time": ("autoscaling.kind=hpa", "antiAffinity=required"),
+    "three servers": ("nats.replicas=3", *SECRETS),
     "a server outside": ("nats.enabled=false", "nats.url=nats://192.0.2.1:4222"),
 }
 
@@ -83,6 +84,7 @@ def test_a_planted_error_is_found(helm: Path, planted: dict[str, Any]) -> None:
         ("model=a b", "model"),
         ("nats.enabled=false", "nats.url"),
         ("nats.url=http://x", "url"),
+        ("nats.replicas=2", "replicas"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused_by_name(
@@ -107,7 +109,7 @@ def test_each_node_has_a_stage_of_its_own_probes_limits_and_no_rights(helm: Path
             "capabilities": {"drop": ["ALL"]},
         }
         assert container["resources"]["limits"]["memory"]
-        assert {"livenessProbe", "readinessProbe"} <= set(container)
+        assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container)
 
 
 def test_a_pod_sees_the_credentials_of_its_own_role_alone(helm: Path) -> None:
