@@ -112,7 +112,7 @@ def test_the_chart_as_it_is_serves_is_upgraded_under_load_and_comes_back_with_it
     with load.steady(people.shown):
         cluster.upgrade(newer, load)
     playground.named(cluster.kubelet.names())
-    assert NEWER in playground.running["x-shard-2-b-0"].do(["swarm", "version"])
+    assert NEWER in playground.beside(playground.running["x-shard-2-b-0"], "swarm version")
 
     cluster.down()
     cluster.up()
