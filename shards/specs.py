@@ -47,13 +47,60 @@ ORT_TYPES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """Shape and values of a tensor in one run of a model, from which synthetic ones are drawn.
+
+    `values` are the least and the largest finite value, and of floats the mean and the standard
+    deviation; empty where there is none.
+    """
+
+    shape: tuple[int, ...]
+    values: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Example:
+        """What is seen of an array. Values keep six digits."""
+        kind = array.dtype.kind
+        seen = array[np.isfinite(array)] if kind == "f" else array
+        if not seen.size:
+            return cls(array.shape)
+        if kind != "f":
+            return cls(array.shape, (int(seen.min()), int(seen.max())))
+        wide = seen.astype(np.float64)
+        figures = (wide.min(), wide.max(), wide.mean(), wide.std())
+        return cls(array.shape, tuple(float(f"{each:.6g}") for each in figures))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form for JSON."""
+        return {"shape": list(self.shape), "values": list(self.values)}
+
+    @classmethod
+    def from_dict(cls, raw: object) -> Example | None:
+        """What `to_dict` wrote. It is a hint: one that is malformed is none."""
+        if not isinstance(raw, Mapping):
+            return None
+        shape, values = raw.get("shape"), raw.get("values", [])
+        if not isinstance(shape, list) or not isinstance(values, list):
+            return None
+        if not all(isinstance(dim, int) and dim >= 0 for dim in shape):
+            return None
+        fits = len(values) in (0, 2, 4) and all(
+            isinstance(each, int | float) and math.isfinite(each) for each in values
+        )
+        if not fits or values[:1] > values[1:2]:
+            return None
+        return cls(tuple(shape), tuple(values))
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Name, datatype and shape of one tensor.
 
     `datatype` is one of `DTYPES`; another one raises KeyError. `shape` holds -1 for a dynamic
     dimension. `batch` says that axis 0 is a dynamic batch axis: its rows are independent samples,
     so requests may be concatenated along it. `any_rank` says that a tensor may have any number of
-    axes: the shape is empty then, and no check looks at it. `dtype` is the numpy type in native
+    axes: the shape is empty then, and no check looks at it. `example` is the tensor as it was when
+    the model was split, None where nothing was seen. `dtype` is the numpy type in native
     byte order.
     """
 
@@ -62,6 +109,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     batch: bool = False
     any_rank: bool = False
+    example: Example | None = field(default=None, compare=False)
     # A field, not a property: each run of a stage compares it with the tensors that arrive.
     dtype: np.dtype[Any] = field(init=False, compare=False, repr=False)
 
@@ -70,8 +118,9 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one tensor; a dynamic dimension counts as 1."""
-        return math.prod(dim for dim in self.shape if dim != -1) * self.dtype.itemsize
+        """Bytes of one tensor; a dynamic dimension counts as in the example, without one as 1."""
+        shape = self.shape if self.example is None else self.example.shape
+        return math.prod(dim for dim in shape if dim != -1) * self.dtype.itemsize
 
     def __str__(self) -> str:
         if self.any_rank:
@@ -86,7 +135,8 @@ class TensorSpec:
             "shape": list(self.shape),
         }
         flags = {"batch": self.batch, "any_rank": self.any_rank}
-        return out | {flag: True for flag, is_set in flags.items() if is_set}
+        out |= {flag: True for flag, is_set in flags.items() if is_set}
+        return out | ({} if self.example is None else {"example": self.example.to_dict()})
 
     @classmethod
     def from_dict(cls, raw: object) -> TensorSpec:
@@ -111,7 +161,8 @@ class TensorSpec:
         batch = raw.get("batch", False)
         if not isinstance(batch, bool) or (batch and not shape and not any_rank):
             raise ManifestError(f"tensor {name!r}: batch must be a boolean, and needs an axis 0")
-        return cls(name, datatype, tuple(shape), batch, any_rank)
+        example = Example.from_dict(raw.get("example"))
+        return cls(name, datatype, tuple(shape), batch, any_rank, example)
 
 
 def spec_of(name: str, array: np.ndarray) -> TensorSpec:

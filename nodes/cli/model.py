@@ -13,6 +13,7 @@ from rich.table import Table
 import swarm
 from nodes.access import read_replicas
 from nodes.cli.acts import on_record
+from nodes.cli.arrays import read_inputs
 from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from nodes.cli.model_options import PushOptions, SplitOptions
 from nodes.cli.objective import objective_of, set_objective
@@ -120,6 +121,10 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
             language=language,
             batch=options.batch,
             known=known,
+            example=read_inputs(options.example) if options.example else None,
+            shapes=options.shapes(),
+            # With a task they are those that are read of all.
+            outputs=() if options.task else [name for name in options.outputs.split(",") if name],
         )
     write_dir(options.output, result.manifest, result.files)
     show(result.manifest, as_json)
@@ -187,10 +192,31 @@ def show(manifest: Manifest, as_json: bool) -> None:
         )
     out.print(table)
     lines = (*codecs_lines(manifest), *task_lines(manifest), *decoder_lines(manifest))
-    for line in (*batching_lines(manifest), *lines):
+    for line in (*example_lines(manifest), *batching_lines(manifest), *lines):
         out.print(line, soft_wrap=True, markup=False, highlight=False)
     text = f"lanes: {lanes / 1e6:.1f} MB of the server's room; a promote needs it three times"
     out.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+# The slowest stage bounds the rate. Above this part of the mean it is worth a line.
+_UNEVEN = 1.3
+
+
+def example_lines(manifest: Manifest) -> list[str]:
+    """The sizes that a model was timed with, and how uneven its stages are."""
+    said = manifest.extra.get("example", "")
+    lines = [said] if isinstance(said, str) and said else []
+    timed = {s.stage: s.compute_ms for s in manifest.shards if s.stage > 0 and s.compute_ms > 0}
+    if len(timed) < 2:
+        return lines
+    slowest = max(timed, key=lambda stage: timed[stage])
+    ratio = timed[slowest] * len(timed) / sum(timed.values())
+    if ratio > _UNEVEN:
+        lines.append(
+            f"uneven: stage {slowest} takes {ratio:.2f} of the mean of the stages, and bounds the "
+            "rate. Give it more nodes, or ask for other --stages"
+        )
+    return lines
 
 
 def batching_lines(manifest: Manifest) -> list[str]:

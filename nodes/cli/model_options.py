@@ -9,7 +9,7 @@ import typer
 
 from nodes.access import REPLICAS_HELP
 from nodes.cli.command import option, seldom
-from nodes.cli.options import MODEL_KEY, Splitting
+from nodes.cli.options import MODEL_KEY, Exemplified, Splitting
 
 P99 = Annotated[str, typer.Option(help="The model's objective: 99 % of answers come within: 20ms.")]
 Errors = Annotated[
@@ -43,7 +43,7 @@ class SplitOptions(Splitting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
+class PlanOptions(Exemplified):
     """Of `swarm model plan … --devices`."""
 
     devices: str = option(
@@ -69,7 +69,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeOptions:
+class QuantizeOptions(Exemplified):
     """Of `swarm model quantize`."""
 
     output: str = option(

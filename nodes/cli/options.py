@@ -13,7 +13,7 @@ import typer
 from nodes.access import HELP, Access
 from nodes.cli.command import option, seldom
 from swarm.addresses import checked
-from swarm.errors import BadAddress
+from swarm.errors import BadAddress, InvalidArgument
 
 if TYPE_CHECKING:
     from swarm.link import LinkOptions
@@ -126,8 +126,41 @@ class OwnServers(Target):
 TASK_TEXTS = ("task", "labels", "decode", "outputs", "size", "fit", "colours", "normalise")
 
 
-@dataclass(frozen=True)
-class Splitting:
+@dataclass(frozen=True, kw_only=True)
+class Exemplified:
+    """The sizes that a model is timed, proved and planned with, where it leaves them open. Without
+    them they are chosen, and a line says which."""
+
+    example: str = option(
+        "",
+        "An .npz file with an array for each input: the model is timed and proved with its first "
+        "row.",
+    )
+    shape: str = option(
+        "", "Shapes of inputs that it is timed with, as image=1x3x320x320, separated by commas."
+    )
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of --shape, by input. Raises `InvalidArgument`."""
+        found = {}
+        for part in (each for each in self.shape.split(",") if each):
+            name, _, sizes = part.rpartition("=")
+            dims = sizes.split("x")
+            if not name or not all(dim.isdecimal() and 0 < int(dim) < 1 << 31 for dim in dims):
+                raise InvalidArgument(f"--shape {part!r}: write INPUT=1x3x320x320")
+            found[name] = tuple(map(int, dims))
+        if found and self.example:
+            raise InvalidArgument("give either --example or --shape, not both")
+        return found
+
+    def example_arguments(self) -> list[str]:
+        """These options, for another command."""
+        flags = ["--example", self.example] if self.example else []
+        return [*flags, "--shape", self.shape] if self.shape else flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splitting(Exemplified):
     """How an ONNX file is cut, and what it is called in the mesh."""
 
     stages: int = option(
@@ -159,7 +192,11 @@ class Splitting:
         True, "With --task: put its arithmetic into the graph: boxes travel, not scores."
     )
     decode: str = seldom("", "With --task: the model's head, where its shapes do not tell.")
-    outputs: str = seldom("", "With --task: the outputs that are read, where shapes do not tell.")
+    outputs: str = option(
+        "",
+        "The outputs that stay, separated by commas, or other tensors of the graph; the rest is "
+        "left out. With --task: those that are read, where shapes do not tell.",
+    )
     size: str = seldom("", "With --task: the model's picture, as 640x640, where the file says any.")
     fit: str = seldom("", "With --task: stretch or letterbox a picture.")
     colours: str = seldom("", "With --task: rgb, bgr or gray.")
@@ -173,7 +210,7 @@ class Splitting:
     def task_arguments(self) -> list[str]:
         """The flags of `--task` and its options, for `swarm model split`."""
         if not self.task:
-            return []
+            return ["--outputs", self.outputs] if self.outputs else []
         flags = [] if self.bake else ["--no-bake"]
         for name in TASK_TEXTS:
             if value := getattr(self, name):

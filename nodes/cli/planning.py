@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from nodes.cli.arrays import read_inputs
 from nodes.cli.model_options import PlanOptions
+from nodes.cli.options import Exemplified
 from nodes.console import err, out, print_json
 from nodes.progress import progress
 from shards.errors import PlanError, SplitError
@@ -41,7 +44,7 @@ class Measured:
 async def run_plan_ahead(model: str, options: PlanOptions, as_json: bool) -> None:
     """`swarm model plan --devices FILE`. Raises `PlanError` where no plan can run."""
     objective, fleet = objective_of(options.objective), read_fleet(_text_of(options.devices))
-    measured = measured_of(model, as_json)
+    measured = measured_of(model, as_json, options)
     problem = Problem(
         measured.segments,
         fleet.devices,
@@ -122,21 +125,36 @@ def _text_of(path: str) -> str:
         raise InvalidArgument(f"{path}: {error}") from None
 
 
-def measured_of(model: str, silent: bool) -> Measured:
-    """The segments of an ONNX file, or the stages of a folder of `swarm model split`. Raises
-    `ShardsError`."""
+def measured_of(model: str, silent: bool, sizes: Exemplified | None = None) -> Measured:
+    """The segments of an ONNX file at these sizes, or the stages of a folder of `swarm model
+    split`. Raises `ShardsError`, `InvalidArgument`."""
+    sizes = sizes or Exemplified()
     if Path(model).is_dir():
+        if sizes.example_arguments():
+            raise InvalidArgument(
+                f"{model} was timed when it was split: give its ONNX file with --example or --shape"
+            )
         manifest, _ = read_dir(model)
         return of_manifest(manifest)
     from shards.split.split import split
 
+    timed = partial(
+        split,
+        model,
+        name="planned",
+        time_whole=True,
+        example=read_inputs(sizes.example) if sizes.example else None,
+        shapes=sizes.shapes(),
+    )
     with progress(f"timing the segments of {model}", silent=silent):
         try:
-            result = split(model, name="planned", stages=MOST_SEGMENTS, time_whole=True)
+            result = timed(stages=MOST_SEGMENTS)
         except SplitError as error:
             if not error.possible:
                 raise
-            result = split(model, name="planned", stages=error.possible, time_whole=True)
+            result = timed(stages=error.possible)
+    if not silent and result.manifest.extra["example"]:
+        err.print(result.manifest.extra["example"], markup=False, soft_wrap=True)
     measured = of_manifest(result.manifest)
     segments = scaled(measured.segments, result.whole_ms)
     return replace(measured, name=Path(model).stem, segments=segments)

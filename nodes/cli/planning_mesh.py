@@ -55,7 +55,7 @@ async def run_plan_for_mesh(model: str, options: PlanOptions, target: Target) ->
         objective = objective_of(options.objective)
         version: Version | None = None
         if is_file:
-            measured = await asyncio.to_thread(measured_of, model, target.json)
+            measured = await asyncio.to_thread(measured_of, model, target.json, options)
             codecs = codecs_of(candidates(AUTO, (), known_codecs()))
         else:
             manifest = await (_of_folder if is_folder else _of_name)(client, model)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from nodes.cli.arrays import read_inputs
 from nodes.cli.live_samples import PREFIX, live_samples
 from nodes.cli.model import read_model
 from nodes.cli.model_options import QuantizeOptions
@@ -38,6 +39,8 @@ async def run_quantize(file: str, request: QuantizeOptions, target: Target) -> i
                 read_model(file),
                 calibrate=calibrate or None,
                 keep_accuracy=request.keep_accuracy or None,
+                example=read_inputs(request.example) if request.example else None,
+                shapes=request.shapes(),
                 options=options,
                 tell=tell,
             )

@@ -152,7 +152,7 @@ async def _split(options: UpOptions, target: Target, folder: Path) -> None:
     arguments.append("--one-host")  # whichever server is used, all nodes are processes of this host
     if options.cuts:
         arguments += ["--cuts", options.cuts]
-    arguments += options.task_arguments()
+    arguments += [*options.task_arguments(), *options.example_arguments()]
     await split_into(folder, options.model, arguments)
     choice = chosen(options.version, name, read_dir(folder)[0].to_json(), known)
     await asyncio.to_thread(rename_version, folder, choice.version)

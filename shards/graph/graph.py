@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
 
 from shards.errors import ModelError
 from shards.graph.source import subgraphs
@@ -146,6 +146,32 @@ class Graph:
     def position_after(self, tensor: str) -> int:
         """The first position at which the tensor exists. Raises KeyError for an unknown tensor."""
         return self.producer[tensor] + 1
+
+
+def keep_outputs(model: ModelProto, names: Sequence[str]) -> None:
+    """Make these tensors the model's outputs, and leave out all that only others need, in place.
+
+    Raises ModelError for a name of no tensor.
+    """
+    graph = model.graph
+    declared = {value.name: value for value in graph.output}
+    makers = {name: node for node in graph.node for name in node.output if name}
+    for name in names:
+        if name not in makers and name not in declared:
+            raise ModelError(
+                f"--outputs {name}: no such tensor; the outputs are {', '.join(declared)}"
+            )
+    needed, stack = set[str](), list(names)
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            stack.extend(names_read(makers[name]) if name in makers else ())
+    nodes = [node for node in graph.node if needed.intersection(node.output)]
+    kept = [declared.get(name) or ValueInfoProto(name=name) for name in names]
+    del graph.node[:], graph.output[:]
+    graph.node.extend(nodes)
+    graph.output.extend(kept)
 
 
 def names_read(node: NodeProto) -> list[str]:

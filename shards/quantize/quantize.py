@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 from onnx import ModelProto
 
 from shards.errors import ModelError
@@ -23,7 +24,9 @@ from shards.quantize.samples import (
     synthetic_samples,
 )
 from shards.quantize.search import layers_to_keep
-from shards.split.check import find_example
+from shards.specs import Example
+from shards.split.example import Wanted, find_example, hints_of
+from shards.task_graph.evidence import said_by
 
 Mode = Literal["int8", "dynamic", "fp16", "weights-only"]
 MODES: tuple[Mode, ...] = ("int8", "dynamic", "fp16", "weights-only")
@@ -95,6 +98,8 @@ def quantize(
     *,
     calibrate: str | os.PathLike[str] | None = None,
     keep_accuracy: str | os.PathLike[str] | None = None,
+    example: Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     options: QuantizeOptions | None = None,
     tell: Tell = lambda title, done, total: None,
 ) -> QuantizeResult:
@@ -102,7 +107,8 @@ def quantize(
 
     `calibrate` names the .npz file whose samples give the ranges of "int8". `keep_accuracy` names
     samples to judge with, best with `labels`: layers stay in floating point until no more than
-    `max_drop` is lost on them. Without it the calibration's samples judge, or synthetic ones.
+    `max_drop` is lost on them. Without it the calibration's samples judge, or synthetic ones, like
+    `example` or of these `shapes` where they are given (see `shards.split.example`).
     Raises ModelError (invalid or unsupported model or file, nothing to quantize), InputError
     (samples that do not fit the model).
     """
@@ -116,7 +122,8 @@ def quantize(
     source, _ = read_model(model)
     if weight_bytes(source) >= PROTOBUF_LIMIT:
         raise ModelError("the model has 2 GiB of weights or more: ONNX Runtime's tools need less")
-    work = _Work(source, chosen, tell)
+    wanted = Wanted(example, shapes or {}, said_by(source).size)
+    work = _Work(source, chosen, tell, wanted)
     calibration = read_samples(calibrate, work.inputs) if calibrate is not None else None
     evaluation = read_samples(keep_accuracy, work.inputs) if keep_accuracy is not None else None
     return work.run(calibration, evaluation)
@@ -125,7 +132,9 @@ def quantize(
 class _Work:
     """One model on its way; holds the prepared model and the right answers."""
 
-    def __init__(self, source: ModelProto, options: QuantizeOptions, tell: Tell) -> None:
+    def __init__(
+        self, source: ModelProto, options: QuantizeOptions, tell: Tell, wanted: Wanted
+    ) -> None:
         self.options = options
         self.tell = tell
         self.before = tools.prepare(source)
@@ -134,6 +143,8 @@ class _Work:
         self._types = [types[name] for name in graph.inputs]
         self.inputs = [kind.spec() for kind in self._types]
         check_inputs(self.inputs)
+        self._wanted = wanted
+        self._hints = hints_of(graph, types, wanted)
         products = options.mode in ("dynamic", "weights-only")
         self.base = tools.with_products(self.before) if products else self.before
         self.layers = tools.layers(self.base, ("MatMul",)) if products else tools.layers(self.base)
@@ -197,12 +208,18 @@ class _Work:
 
     def _synthetic(self) -> Samples:
         """Seeded samples of a size that the model runs with. Raises ModelError."""
-        feeds, reason = find_example(self.before.SerializeToString(), self._types, None)
-        if feeds is None:
+        found = find_example(
+            self.before.SerializeToString(), self._types, self._hints, self._wanted
+        )
+        if found.feeds is None:
             raise ModelError(
-                f"the model runs on no synthetic input ({reason}): give samples by --calibrate"
+                f"the model runs on no synthetic input ({found.reason}): give samples by "
+                "--calibrate, or one by --example"
             )
-        return synthetic_samples(self.inputs, {n: a.shape for n, a in feeds.items()})
+        if found.said:
+            self.tell(found.said, 0, 0)
+        seen = [replace(s, example=Example.of(found.feeds[s.name])) for s in self.inputs]
+        return synthetic_samples(seen)
 
     def _builds(self, calibration: Samples | None) -> dict[str, Callable[..., ModelProto]]:
         """The ways to quantize that are to be tried, by name. Each takes `excluded`."""

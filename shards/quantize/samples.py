@@ -74,11 +74,9 @@ def read_samples(path: str | os.PathLike[str], inputs: Sequence[TensorSpec]) -> 
     )
 
 
-def synthetic_samples(
-    inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
-) -> Samples:
-    """Seeded samples. `shapes` gives the shape of each input at batch 1."""
-    feeds = [random_feeds(inputs, shapes, seed=seed) for seed in range(_SYNTHETIC)]
+def synthetic_samples(inputs: Sequence[TensorSpec]) -> Samples:
+    """Seeded samples, like the example of each input at batch 1."""
+    feeds = [random_feeds(inputs, seed=seed) for seed in range(_SYNTHETIC)]
     arrays = {spec.name: np.concatenate([feed[spec.name] for feed in feeds]) for spec in inputs}
     return Samples(arrays, synthetic=True)
 

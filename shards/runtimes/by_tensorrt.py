@@ -69,7 +69,7 @@ def load_tensorrt_runtime(
         else _kept(folders, engine_key(request, version, gpu), timing_key(version, gpu), built)
     )
     answer = plain_answer(
-        model, [spec.name for spec in outputs], random_feeds(inputs, settings.examples)
+        model, outputs, random_feeds(inputs, settings.examples), tolerance=settings.tolerance
     )
     return TensorRtRuntime(
         plan,

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import ctypes
 import logging
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,14 @@ import numpy as np
 from shards.errors import ModelError, RunError, RunTerminated
 from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.runtime import CancelToken
-from shards.runtimes.synthetic import TOLERANCE, random_feeds, worst_deviation
+from shards.runtimes.synthetic import (
+    TOLERANCE,
+    Answer,
+    nudged,
+    own_scales,
+    random_feeds,
+    worst_deviation,
+)
 from shards.specs import ORT_TYPES, TensorSpec
 
 log = logging.getLogger(__name__)
@@ -161,29 +169,39 @@ def _without_wrapper(session: Any) -> Any:
 
 def plain_answer(
     model: Model,
-    names: Sequence[str],
+    outputs: Sequence[TensorSpec],
     feeds: Mapping[str, np.ndarray],
     *,
+    tolerance: float = TOLERANCE,
     threads: int = 1,
     weights: Mapping[str, np.ndarray] | None = None,
-) -> dict[str, np.ndarray] | None:
-    """The outputs `names` of a model that is not optimised, for a self-test.
+    held: Mapping[str, np.ndarray] | None = None,
+) -> Answer | None:
+    """The `outputs` of a model that is not optimised, for a self-test that allows `tolerance`.
 
-    None, and a warning why, where the model does not run on these feeds, or draws random numbers.
+    `held` are weights among the inputs. None, and a warning why, where the model does not run on
+    these feeds, draws random numbers, or hangs on the last bits of its inputs.
     """
     reference = make_session(model, level="none", threads=threads, weights=weights)
+    names = [spec.name for spec in outputs]
     try:
-        runs = [reference.run(list(names), dict(feeds)) for _ in range(2)]
+        runs = [
+            reference.run(names, {**each, **(held or {})}) for each in (feeds, feeds, nudged(feeds))
+        ]
     except Exception as error:  # pybind raises a dozen unrelated types here
         log.warning(
             "no self-test: the model does not run on synthetic input (%s)", reason_of(error)
         )
         return None
-    expected, again = (dict(zip(names, run, strict=True)) for run in runs)
+    expected, again, beside = (dict(zip(names, run, strict=True)) for run in runs)
     if worst_deviation(expected, again) != 0.0:
         log.warning("no self-test: the model gives another result each time")
         return None
-    return expected
+    scales = own_scales(outputs, expected, beside, tolerance)
+    if scales and all(math.isinf(scale) for scale in scales.values()):
+        log.warning("no self-test: the last bits of synthetic input decide what the model answers")
+        return None
+    return Answer(expected, scales)
 
 
 def trim_memory() -> None:
@@ -296,10 +314,12 @@ class OrtRuntime:
         feeds = self.synthetic()
         expected = plain_answer(
             model,
-            self._output_names,
-            {**feeds, **(self._held or {})},
+            self.outputs,
+            feeds,
+            tolerance=tolerance,
             threads=self._threads,
             weights=self._weights,
+            held=self._held,
         )
         apart = 0.0
         if expected is not None:
@@ -307,13 +327,13 @@ class OrtRuntime:
         self._model = None
         return apart
 
-    def deviation_from(self, expected: Mapping[str, np.ndarray]) -> float:
+    def deviation_from(self, expected: Answer) -> float:
         """How far the answer to synthetic input is apart from `expected`; infinite when the run
         fails."""
         return self._apart(expected, self.synthetic())
 
     def _settle_level(
-        self, expected: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], tolerance: float
+        self, expected: Answer, feeds: Mapping[str, np.ndarray], tolerance: float
     ) -> float:
         """Keep the optimisation level if it computes `expected`, else go down to BASIC.
 
@@ -337,10 +357,10 @@ class OrtRuntime:
             )
         return apart
 
-    def _apart(self, expected: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> float:
+    def _apart(self, expected: Answer, feeds: Mapping[str, np.ndarray]) -> float:
         """The deviation of a run from `expected`; infinite when the run fails."""
         try:
-            return worst_deviation(expected, self.run(feeds))
+            return expected.apart(self.run(feeds))
         except RunError as error:
             log.warning("the optimised model fails where the plain one runs: %s", error)
             return float("inf")

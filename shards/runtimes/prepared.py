@@ -26,12 +26,13 @@ import numpy as np
 
 from shards.errors import ModelError
 from shards.runtimes.ort import LOWER, Level, Model, OrtRuntime, make_session, plain_answer
+from shards.runtimes.synthetic import Answer
 from shards.specs import TensorSpec
 
 log = logging.getLogger(__name__)
 
 MODEL, WEIGHTS, EXPECTED, ABOUT = "model.onnx", "weights.bin", "expected.npz", "about.json"
-FORMAT = 1  # of these files; another one is another key
+FORMAT = 2  # of these files; another one is another key
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -88,7 +89,7 @@ def load_prepared(
     try:
         about = json.loads((folder / ABOUT).read_bytes())
         runtime = runtime_of(folder / MODEL, settings, level=about["level"], prepared=True)
-        expected = _read(folder / EXPECTED) if about["tested"] else None
+        expected = _read(folder / EXPECTED, about["scales"]) if about["tested"] else None
     except (ValueError, KeyError, BadZipFile) as error:
         raise ModelError(f"prepared files in {folder} cannot be read: {error}") from error
     return compared(runtime, expected, settings, f"the prepared model in {folder}")
@@ -96,12 +97,15 @@ def load_prepared(
 
 def compared(
     runtime: OrtRuntime,
-    expected: Mapping[str, np.ndarray] | None,
+    expected: Answer | None,
     settings: Settings,
     title: str,
 ) -> OrtRuntime:
     """The runtime, if it gives this answer to synthetic input. Raises ModelError."""
-    apart = 0.0 if expected is None else runtime.deviation_from(expected)
+    if expected is None:
+        log.warning("no self-test of %s: there was none that the plain model passes", title)
+        return runtime
+    apart = runtime.deviation_from(expected)
     if apart > settings.tolerance:
         raise ModelError(f"{title} is off by {apart:.3g}")
     return runtime
@@ -144,8 +148,10 @@ def _prepare(folder: Path, model: bytes | Path, settings: Settings) -> None:
         model, settings, (folder / MODEL, WEIGHTS), lambda: folder / MODEL, clear
     )
     if expected is not None:
-        np.savez(folder / EXPECTED, **expected)  # type: ignore[arg-type]
-    (folder / ABOUT).write_text(json.dumps({"level": level, "tested": expected is not None}))
+        np.savez(folder / EXPECTED, **expected.tensors)  # type: ignore[arg-type]
+    scales = {} if expected is None else dict(expected.scales)
+    about = {"level": level, "tested": expected is not None, "scales": scales}
+    (folder / ABOUT).write_text(json.dumps(about))
 
 
 def prepare(
@@ -154,21 +160,26 @@ def prepare(
     save_to: tuple[Path, str],
     saved: Callable[[], Model],
     clear: Callable[[], None],
-) -> tuple[Level, dict[str, np.ndarray] | None]:
+) -> tuple[Level, Answer | None]:
     """Save a model optimised, at the level asked for or, where that fails or deviates, at BASIC.
 
     Returns that level, and the plain model's answer to synthetic input, None where it cannot be
     asked. save_to: see `make_session`; saved(): what it holds now; clear(): lets it hold nothing.
     Raises ModelError.
     """
-    expected: dict[str, np.ndarray] | None = None
+    expected: Answer | None = None
     for level in (settings.level, *LOWER[settings.level]):
         try:
             make_session(model, level=level, threads=settings.threads, save_to=save_to)
             runtime = runtime_of(saved(), settings, level=level, prepared=True)
             if expected is None:
-                names = [spec.name for spec in runtime.outputs]
-                expected = plain_answer(model, names, runtime.synthetic(), threads=settings.threads)
+                expected = plain_answer(
+                    model,
+                    runtime.outputs,
+                    runtime.synthetic(),
+                    tolerance=settings.tolerance,
+                    threads=settings.threads,
+                )
             apart = 0.0 if expected is None else runtime.deviation_from(expected)
             if apart > settings.tolerance:
                 raise ModelError(f"level {level!r} is off by {apart:.3g}: do not serve it")
@@ -182,6 +193,6 @@ def prepare(
     raise AssertionError("the lowest level returns or raises")
 
 
-def _read(file: Path) -> dict[str, np.ndarray]:
+def _read(file: Path, scales: Mapping[str, float]) -> Answer:
     with np.load(file, allow_pickle=False) as arrays:
-        return dict(arrays)
+        return Answer(dict(arrays), scales)

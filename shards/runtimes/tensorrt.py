@@ -24,7 +24,7 @@ import numpy as np
 from shards.errors import ModelError, NotOnDevice, RunError, RunTerminated
 from shards.runtimes.engine import Gpu
 from shards.runtimes.runtime import CancelToken
-from shards.runtimes.synthetic import random_feeds, worst_deviation
+from shards.runtimes.synthetic import Answer, random_feeds
 from shards.specs import DTYPES, TensorSpec
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class TensorRtRuntime:
         outputs: Sequence[TensorSpec],
         trt: Any,
         cuda: Any,
-        answer: Mapping[str, np.ndarray] | None = None,
+        answer: Answer | None = None,
         examples: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
@@ -310,7 +310,7 @@ class TensorRtRuntime:
         if self._answer is None:
             return 0.0
         try:
-            apart = worst_deviation(self._answer, self.run(self.synthetic()))
+            apart = self._answer.apart(self.run(self.synthetic()))
         except RunError as error:
             raise ModelError(f"the engine fails where the plain model runs: {error}") from error
         if apart > tolerance:

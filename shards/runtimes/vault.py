@@ -24,6 +24,7 @@ import numpy as np
 from shards.errors import ModelError
 from shards.runtimes.ort import InMemory, OrtRuntime
 from shards.runtimes.prepared import Settings, compared, key_of, prepare, runtime_of
+from shards.runtimes.synthetic import Answer
 
 _LENGTH = struct.Struct("<I")
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -59,7 +60,7 @@ def load_from_vault(
         expected = None
         if about["tested"]:
             with np.load(io.BytesIO(answer), allow_pickle=False) as arrays:
-                expected = dict(arrays)
+                expected = Answer(dict(arrays), about["scales"])
     except (ValueError, KeyError, struct.error, BadZipFile) as error:
         raise ModelError(f"a prepared model cannot be read: {error}") from error
     return compared(runtime, expected, settings, "a prepared model")
@@ -82,11 +83,12 @@ def _prepared(model: bytes | Path, settings: Settings) -> list[bytes]:
         level, expected = prepare(model, settings, where, saved, clear)
         answer = io.BytesIO()
         if expected is not None:
-            np.savez(answer, **expected)  # type: ignore[arg-type]
+            np.savez(answer, **expected.tensors)  # type: ignore[arg-type]
         parts = [_content(graph), _content(weights), answer.getvalue()]
     about = {
         "level": level,
         "tested": expected is not None,
+        "scales": {} if expected is None else dict(expected.scales),
         "weights": name,
         "lengths": [len(part) for part in parts],
     }

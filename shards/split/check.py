@@ -2,75 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from shards.errors import ModelError
 from shards.graph.layer_range import LayerRange
-from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import make_session
 from shards.runtimes.ort_errors import reason_of
-from shards.runtimes.synthetic import random_feeds, worst_deviation
-from shards.specs import TensorSpec
-from shards.split.profile import Tensors, run_chain
-
-# Sizes to try for dynamic dimensions other than the batch: those of sequences, then of pictures.
-_DYNAMIC_SIZES = (16, 64, 128, 224, 320, 8, 1)
+from shards.runtimes.synthetic import worst_deviation
+from shards.specs import Example
+from shards.split.profile import run_chain
 
 
 @dataclass
 class CheckReport:
     """The outcome of running the examples.
 
-    `times_ms` is the median time of each part, 0 where nothing ran. `shapes` has the shape of every
-    tensor that crosses a cut, at batch 1.
+    `times_ms` is the median time of each part, 0 where nothing ran. `examples` has every tensor
+    that enters, leaves or crosses a cut, as it was at batch 1.
     """
 
     times_ms: list[float]
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    examples: dict[str, Example] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-
-def find_example(
-    whole: bytes | None, inputs: Sequence[TensorType], given: Tensors | None
-) -> tuple[dict[str, np.ndarray] | None, str]:
-    """Inputs that the model runs on, and an empty reason; or None and the reason.
-
-    Without a `given` example the values are seeded (see `random_feeds`), and a model with dynamic
-    dimensions is tried with several sizes, and one that does not tell how many axes an input has
-    with several numbers of axes. A model that is too large to be loaded whole (`None`)
-    gets the first size untried. Raises ModelError when a `given` example fails, or is empty.
-    """
-    # One of several inputs may be empty, such as a state that begins without entries.
-    if given and not any(array.size for array in given.values()):
-        raise ModelError("the example is empty, and proves nothing: give one of one row")
-    specs = [kind.spec() for kind in inputs]
-    if whole is None:
-        return dict(given) if given else next(_tried(specs)), ""
-    session = make_session(whole, level="basic")
-    reason = ""
-    for feeds in [dict(given)] if given else _tried(specs):
-        try:
-            session.run(None, feeds)
-        except Exception as error:  # pybind raises a dozen unrelated types here
-            reason = reason_of(error)
-        else:
-            return feeds, ""
-    if given:
-        raise ModelError(f"the model does not run on the example: {reason}")
-    return None, reason
-
-
-def _tried(specs: Sequence[TensorSpec]) -> Iterator[dict[str, np.ndarray]]:
-    """Seeded inputs, one set for each choice of the sizes that the specifications leave open."""
-    free = [spec.name for spec in specs if spec.any_rank]
-    is_dynamic = bool(free) or any(-1 in spec.shape[1:] for spec in specs)
-    for n in _DYNAMIC_SIZES if is_dynamic else (1,):
-        # The shapes of rows, pictures, sequences, a list and one number.
-        for shape in ((1, n), (1, 3, n, n), (1, n, n), (n,), ()) if free else ((),):
-            yield random_feeds(specs, dict.fromkeys(free, shape), dynamic=n)
 
 
 def check_split(
@@ -112,4 +68,4 @@ def check_split(
     times = [0.0] * len(parts)
     if budget_s > 0:
         times = run_chain(parts, [feeds], budget_s=budget_s).times_ms
-    return CheckReport(times, basic.shapes, notes)
+    return CheckReport(times, basic.examples, notes)

@@ -18,6 +18,7 @@ from shards.graph.layer_range import LayerRange, extract, layer_range
 from shards.graph.tensor_types import TensorType
 from shards.runtimes.ort import Level, make_session
 from shards.runtimes.ort_errors import reason_of
+from shards.specs import Example
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -30,13 +31,13 @@ class ChainRun:
     """The times and tensors of one run through all parts.
 
     `times_ms[i]` is the median time of part i, 0 where nothing was timed. `sent[i]` holds the
-    tensors that left part i, for each set of feeds. `shapes` has the shape of every tensor that
+    tensors that left part i, for each set of feeds. `examples` has every tensor that
     entered or left a part, for the first set of feeds.
     """
 
     times_ms: list[float] = field(default_factory=list)
     sent: list[list[dict[str, np.ndarray]]] = field(default_factory=list)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    examples: dict[str, Example] = field(default_factory=dict)
 
 
 def run_chain(
@@ -54,7 +55,7 @@ def run_chain(
     """
     chain = ChainRun()
     current = [dict(each) for each in feeds]
-    chain.shapes.update({name: array.shape for name, array in current[0].items()})
+    chain.examples.update({name: Example.of(array) for name, array in current[0].items()})
     for part, model in parts:
         made: list[Mapping[str, np.ndarray]] = [{} for _ in current]
         spent = 0.0
@@ -74,7 +75,7 @@ def run_chain(
             {name: (each if name in each else new)[name] for name in part.sends}
             for each, new in zip(current, made, strict=True)
         ]
-        chain.shapes.update({name: array.shape for name, array in current[0].items()})
+        chain.examples.update({name: Example.of(array) for name, array in current[0].items()})
         chain.times_ms.append(spent)
         chain.sent.append(current)
     return chain

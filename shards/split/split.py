@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -17,24 +17,26 @@ from shards.decoder_fields import LanguageHints
 from shards.errors import ModelError, SplitError
 from shards.graph.decoder import is_decoder
 from shards.graph.fuse import fuse
-from shards.graph.graph import Graph
+from shards.graph.graph import Graph, keep_outputs
 from shards.graph.layer_range import LayerRange, extract, layer_range
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import TensorType, infer_sizes, infer_types
 from shards.manifest import LighterModel, Manifest, Shard, check_token, sha256
 from shards.runtimes.ort import make_session
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
-from shards.specs import TensorSpec
+from shards.specs import Example, TensorSpec
 from shards.split.balance import LINK_BYTES_PER_MS
 from shards.split.batching import TOLERANCE as BATCH_TOLERANCE
 from shards.split.batching import check_mode, judge
-from shards.split.check import CheckReport, check_split, find_example
+from shards.split.check import CheckReport, check_split
 from shards.split.decoder_split import split_decoder
+from shards.split.example import Wanted, find_example, hints_of
 from shards.split.known import known_ends
 from shards.split.plan import Plan, SplitOptions, plan_cuts
 from shards.split.profile import run_chain
 from shards.task.task import Task
 from shards.task.wish import Wish
+from shards.task_graph.evidence import SIGMOID, SOFTMAX, made_by, said_by
 from shards.task_graph.give import give_task
 
 
@@ -61,6 +63,8 @@ def split(
     lighter: bytes | None = None,
     profile: bool = True,
     example: Mapping[str, np.ndarray] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    outputs: Sequence[str] = (),
     bandwidth: float = LINK_BYTES_PER_MS,
     created: str | None = None,
     language: LanguageHints | None = None,
@@ -76,14 +80,18 @@ def split(
     stage 0 for the edge; `edge_layers` moves to the nearest sensible cut, and a note says so.
     `lighter` is a whole model with the same outputs, for degraded answers. `profile=False` balances
     by estimated work instead of measured times. `example` is one input of batch 1 that the split is
-    timed and proved with; without it, seeded synthetic input is used. `bandwidth` is the link's, in
-    bytes per millisecond: the bytes of a cut count as time of the stage that sends them. `created`
-    is an RFC 3339 time, now by default. `task` says what the model is for: the manifest tells it,
-    and the graph gets its arithmetic (see `shards.task_graph`). `time_whole` times the whole model
-    beside its parts. `batch` says whether requests may share a run: "auto" where the graph's
-    structure shows that rows stay apart, "on" by your word, "off" never; runs confirm both. `known`
-    are versions that were split before: where one is of the same file, and has as many stages, its
-    cuts are taken, so that the same options give the same version whatever is measured.
+    timed and proved with, or of many rows, the first of which is taken. `shapes` gives shapes of
+    inputs alone. Without them sizes that the model leaves open are chosen as a person would (see
+    `shards.split.example`), and `extra["example"]` says which. `outputs` are the tensors that the
+    model answers with, instead of all its outputs; what only others need is left out. `bandwidth`
+    is the link's, in bytes per millisecond: the bytes of a cut count as time of the stage that
+    sends them. `created` is an RFC 3339 time, now by default. `task` says what the model is for:
+    the manifest tells it, and the graph gets its arithmetic (see `shards.task_graph`). `time_whole`
+    times the whole model beside its parts. `batch` says whether requests may share a run: "auto"
+    where the graph's structure shows that rows stay apart, "on" by your word, "off" never; runs
+    confirm both. `known` are versions that were split before: where one is of the same file, and
+    has as many stages, its cuts are taken, so that the same options give the same version whatever
+    is measured.
 
     A language model with its cache is cut at the ends of layers, and keeps its states in the
     stages; `language` tells about it what its graph does not, and has its tokenizer and chat
@@ -102,9 +110,10 @@ def split(
     options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth, ends)
     created = created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     if is_decoder(source):
-        if lighter is not None or example is not None or task is not None:
+        if lighter is not None or example or shapes or outputs or task is not None:
             raise ModelError(
-                "a language model is split without a lighter model, an example and --task"
+                "a language model is split without a lighter model, an example, shapes, --outputs "
+                "and --task"
             )
         if batch != "auto":
             raise ModelError(
@@ -126,11 +135,14 @@ def split(
             "the folder has a tokenizer, but the model is no language model with its cache: export "
             "it with past and present keys and values"
         )
+    if outputs:
+        keep_outputs(source, outputs)
     told: Task | None = None
     task_notes: tuple[str, ...] = ()
     if task is not None:
         source, told, task_notes = give_task(source, task)
         lighter = _with_task(lighter, task, told)
+    wanted = Wanted(example, shapes or {}, said_by(source).size)
     graph = Graph.of(fuse(source))
     del source
     types = infer_types(graph)
@@ -139,16 +151,23 @@ def split(
     graph = rebuilding(graph, followed, types)
     lighter_file = _check_lighter(lighter, graph, types)
     whole = _whole(graph, types)
-    feeds, reason = find_example(whole, [types[n] for n in graph.inputs], example)
-    sizes = types
+    hints = hints_of(graph, types, wanted)
+    found = find_example(whole, [types[n] for n in graph.inputs], hints, wanted)
+    feeds, sizes = found.feeds, types
     if feeds is not None:
         sizes = infer_sizes(graph, types, {key: array.shape for key, array in feeds.items()})
     whole_rows = None if followed.why else lambda name: not followed.crosses(name)
-    found = plan_cuts(graph, types, options, sizes=sizes, feeds=feeds, whole_rows=whole_rows)
-    parts = [(part, extract(graph, part, types)) for part in _layer_ranges(graph, found)]
+    plan = plan_cuts(graph, types, options, sizes=sizes, feeds=feeds, whole_rows=whole_rows)
+    parts = [(part, extract(graph, part, types)) for part in _layer_ranges(graph, plan)]
     tolerance = _tolerance(graph, types)
     if feeds is None:
-        report = CheckReport([0.0] * len(parts), notes=[f"unproven: no input found ({reason})"])
+        report = CheckReport(
+            [0.0] * len(parts),
+            notes=[
+                "not timed and not proved: no input was found that the model runs on "
+                f"({found.reason}). Give one with --example FILE.npz"
+            ],
+        )
     else:
         report = check_split(
             whole, parts, feeds, tolerance=tolerance, budget_s=1.0 if profile else 0.0
@@ -165,13 +184,17 @@ def split(
     if time_whole and whole is not None and feeds is not None:
         uncut = layer_range(graph, 0, len(graph), first=True, last=True)
         [whole_ms] = run_chain([(uncut, whole)], [feeds], budget_s=1.0).times_ms
-    notes = (*task_notes, *found.notes, *report.notes)
+    notes = (*task_notes, *plan.notes, *report.notes)
+    examples = report.examples | {
+        name: _of_probabilities(report.examples[name])
+        for name in made_by(graph, SIGMOID | SOFTMAX) & report.examples.keys()
+    }
     specs = {
-        name: types[name].spec(batch=batching.by != "")
+        name: replace(types[name].spec(batch=batching.by != ""), example=examples.get(name))
         for part, _ in parts
         for name in (*part.receives, *part.sends)
     }
-    staged = list(enumerate(parts, start=0 if found.edge is not None else 1))
+    staged = list(enumerate(parts, start=0 if plan.edge is not None else 1))
     shards = tuple(
         _shard(stage, part, data, specs, took)
         for (stage, (part, data)), took in zip(staged, report.times_ms, strict=True)
@@ -191,7 +214,9 @@ def split(
         batching=batching,
         lighter=lighter_file,
         extra={
-            "examples": {key: list(shape) for key, shape in sorted(report.shapes.items())},
+            # Nodes of an older version read these.
+            "examples": {key: list(each.shape) for key, each in sorted(report.examples.items())},
+            "example": found.said,
             "tolerance": tolerance,
             "layers": len(graph),
             "notes": list(notes),
@@ -214,9 +239,9 @@ def _with_task(lighter: bytes | None, wish: Wish, told: Task) -> bytes | None:
     return bytes(model.SerializeToString())
 
 
-def _layer_ranges(graph: Graph, found: Plan) -> list[LayerRange]:
+def _layer_ranges(graph: Graph, plan: Plan) -> list[LayerRange]:
     """The layers of each stage, the edge's first."""
-    bounds = [0, *([] if found.edge is None else [found.edge]), *found.cuts, len(graph)]
+    bounds = [0, *([] if plan.edge is None else [plan.edge]), *plan.cuts, len(graph)]
     last = len(bounds) - 2
     return [
         layer_range(graph, start, end, first=index == 0, last=index == last)
@@ -268,9 +293,13 @@ def _check_crossing(graph: Graph, types: Mapping[str, TensorType]) -> None:
     for title, names in (("input", graph.inputs), ("output", graph.outputs)):
         for name in names:
             if types[name].datatype is None:
+                others = [each for each in graph.outputs if types[each].datatype]
+                leave = f"--outputs {','.join(others)} leaves it out. Or cut" if others else "Cut"
+                if title == "input":
+                    leave = "Cut"
                 raise ModelError(
-                    f"{title} {types[name].refusal}. Cut off the nodes that it belongs to, and let "
-                    "clients do their part"
+                    f"{title} {types[name].refusal}. {leave} off the nodes that it belongs to, and "
+                    "let clients do their part"
                 )
 
 
@@ -296,9 +325,23 @@ def _check_lighter(
 
 def _tolerance(graph: Graph, types: Mapping[str, TensorType]) -> float:
     """The deviation that this model's self-test allows (see `shards.runtimes.synthetic`)."""
-    if any("Quantize" in node.op_type or "QLinear" in node.op_type for node in graph.nodes):
+    if any(_has_few_bits(node.op_type) for node in (*graph.nodes, *graph.constant_nodes.values())):
         return TOLERANCE_QUANTIZED
     return TOLERANCE_HALF if _is_half(types) else TOLERANCE
+
+
+def _of_probabilities(example: Example) -> Example:
+    """With the whole range: seeded input seldom shows a detector what it is sure of."""
+    low, high, *spread = example.values or (0.0, 1.0)
+    return replace(example, values=(min(low, 0.0), max(high, 1.0), *spread))
+
+
+def _has_few_bits(operator: str) -> bool:
+    """Whether an operator is of a quantized model. With weights alone in few bits a runtime may
+    also round what they are multiplied with."""
+    return "quantize" in operator.lower() or any(
+        each in operator for each in ("QLinear", "Integer", "NBits")
+    )
 
 
 def _is_half(types: Mapping[str, TensorType]) -> bool:
