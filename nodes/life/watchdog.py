@@ -1,5 +1,9 @@
 """The node's watchdog: a run that hangs, a loop that stalls, a stage that computes wrongly.
 
+A run that takes too long says nothing of its stage by itself: a Loop of the model may turn for ever
+on the values of one request. So known input is computed beside it. Where that comes out right, the
+run is ended, its request is refused, and the stage goes on.
+
 `nodes.life.watchdog_rules` decides; this module observes and carries out. A stage that fails hands
 its work back to its lane, gets a new session, and returns. After three failures in a minute it
 stays out and says so. An event loop that is blocked for good can do none of this: then a thread,
@@ -20,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 from nodes.connection.events import Tell
 from nodes.life.watchdog_rules import (
+    ASK_FACTOR,
     CHECK_EVERY,
     RELOAD_EVERY,
     TEST_EVERY,
@@ -28,6 +33,7 @@ from nodes.life.watchdog_rules import (
     Action,
     Verdict,
     Watchdog,
+    run_bound,
 )
 from nodes.low_priority import in_low_priority_thread
 from nodes.stage.server import StageServer
@@ -48,6 +54,16 @@ EXIT_CODE = 70  # EX_SOFTWARE
 class _Test:
     outcome: asyncio.Future[bool]
     until: float
+
+
+@dataclass(slots=True)
+class _Question:
+    """Whether the run that began at `since` hangs, or its stage. ended: the run was told to end."""
+
+    since: float
+    outcome: asyncio.Future[bool]
+    until: float
+    ended: bool = False
 
 
 class NodeWatchdog:
@@ -77,6 +93,7 @@ class NodeWatchdog:
         # Stages that did not get a new session, and when to try again.
         self._reload_at: WeakKeyDictionary[StageServer, float] = WeakKeyDictionary()
         self._tests: WeakKeyDictionary[StageServer, _Test] = WeakKeyDictionary()
+        self._questions: WeakKeyDictionary[StageServer, _Question] = WeakKeyDictionary()
 
     async def run(self) -> None:
         """Watch the stages until cancelled."""
@@ -90,6 +107,10 @@ class NodeWatchdog:
                 if (guard.ticks - ticks) * GUARD_EVERY < late / 2:
                     # The thread stood still as well: the process was stopped, or the machine
                     # slept. That is no stage's fault, and the lanes have recovered from it.
+                    late = 0.0
+                ended = [server.take_ended_on_loop() for server in self._servers()]
+                if any(ended):
+                    # Known why: a request's run was ended from outside, and goes on in a thread.
                     late = 0.0
                 test_due = now - tested > TEST_EVERY
                 if test_due:
@@ -114,7 +135,9 @@ class NodeWatchdog:
         since = server.running_since
         if not verdict and since:
             p99 = server.stats.compute.percentile(0.99, now)
-            verdict = failures.running(f"{since:.6f}", now - since, p99, now)
+            run = f"{since:.6f}"
+            if failures.may_hang(run, now - since, p99) and self._hangs(server, since, p99, now):
+                verdict = failures.running(run, now - since, p99, now)
         if server in self._tests:
             right = self._tested(server, now)
             if not verdict and right is not None:
@@ -123,6 +146,26 @@ class NodeWatchdog:
             self._begin_test(server, now)
         if verdict:
             await self._act(server, verdict)
+
+    def _hangs(self, server: StageServer, since: float, p99: float, now: float) -> bool:
+        """Whether a run that takes too long is the stage's fault: known input hangs too, comes out
+        wrong, or is not there, or the run does not end when it is told to."""
+        question, within = self._questions.get(server), ASK_FACTOR * run_bound(p99)
+        if question is None or question.since != since:
+            if not server.has_known_input:
+                return True
+            outcome = asyncio.ensure_future(self._in_thread(server.self_test))
+            self._questions[server] = _Question(since, outcome, now + within)
+            return False
+        if not question.outcome.done():
+            return now >= question.until
+        if question.outcome.exception() is not None or not question.outcome.result():
+            return True
+        if not question.ended:
+            log.warning("stage %d: a run that does not end is ended: its request's", server.stage)
+            server.end_runs()
+            question.ended, question.until = True, now + within
+        return now >= question.until
 
     def _begin_test(self, server: StageServer, now: float) -> None:
         """In a thread: a long run on the loop would stall every other stage of this node."""

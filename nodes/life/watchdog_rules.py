@@ -46,6 +46,14 @@ TEST_EVERY = 30.0  # between two self-tests
 # In which a self-test ends, so many times a run's p99 besides: it gives way to all others.
 TEST_WITHIN, TEST_FACTOR = 10.0, 20.0
 RELOAD_EVERY = 1.0  # between two attempts at a new session
+# So many times a run's bound, in which known input is computed beside it, where the fault is the
+# request's and not the stage's. In as much time again, the run has ended by then.
+ASK_FACTOR = 2.0
+
+
+def run_bound(p99_s: float) -> float:
+    """Seconds from which on a run may hang, where others take `p99_s`."""
+    return max(RUN_FACTOR * p99_s, RUN_FLOOR)
 
 
 class Watchdog:
@@ -57,10 +65,14 @@ class Watchdog:
         self._failures = SlidingCount(WINDOW)
         self._judged: OrderedDict[str, None] = OrderedDict()
 
+    def may_hang(self, run: str, elapsed_s: float, p99_s: float) -> bool:
+        """Whether a run that has taken `elapsed_s` takes too long, and was not judged yet."""
+        return elapsed_s > run_bound(p99_s) and run not in self._judged
+
     def running(self, run: str, elapsed_s: float, p99_s: float, now: float) -> Verdict:
         """Judge a run that has taken `elapsed_s`. Each run id is condemned at most once."""
-        bound = max(RUN_FACTOR * p99_s, RUN_FLOOR)
-        if elapsed_s <= bound or run in self._judged:
+        bound = run_bound(p99_s)
+        if not self.may_hang(run, elapsed_s, p99_s):
             return WELL
         self._judged[run] = None
         if len(self._judged) > 1024:

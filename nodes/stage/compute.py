@@ -21,6 +21,7 @@ import numpy as np
 from nodes.stage.batching import split_on_failure
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
+from nodes.stage.unending import Unending
 from nodes.stage.waiting import Waiting
 from nodes.stage.worker import Worker
 from shards.errors import InputError, RunTerminated
@@ -47,6 +48,10 @@ MOST_BEHIND = 32  # requests that wait so; one more is told at once
 # again, and counts. To measure less than that would cost more than it tells.
 MATERIAL = 0.05
 MOST_DOUBTED = 64  # requests that take no credit while their age is measured again
+# Seconds of a run on the event loop from which on it is ended and begun again in the thread: a Loop
+# may turn for ever on some values.
+LONGEST_ON_LOOP = 0.25
+THREAD_FOR = 60.0  # seconds from then on, in which all runs are done in the thread
 IDLE_RUNS = 1.2  # measured: with 1.0, a busy pipeline's throughput falls by 3 %
 
 
@@ -107,8 +112,8 @@ class Outcomes(Protocol):
         """The job waited in vain: the model still has this weight version."""
         ...
 
-    def not_computed(self, job: Job, status: Status, reason: str) -> None:
-        """The run failed, or was not begun."""
+    def not_computed(self, job: Job, status: Status, reason: str, retry_after: float = 0.0) -> None:
+        """The run failed, or was not begun. retry_after: seconds until another try may pay."""
         ...
 
     def cancelled(self, job: Job) -> None:
@@ -149,7 +154,12 @@ class Compute:
         self._cancelled = RecentIds()  # requests
         self._running: dict[CancelToken, list[Job]] = {}
         self._ended = 0.0  # the last run, `time.monotonic()`
-        self._on_loop: tuple[float, CancelToken] | None = None  # a run there: when its budget ends
+        # A run there: when it began, when its budget ends.
+        self._on_loop: tuple[float, float, CancelToken] | None = None
+        self._thread_until = 0.0  # all runs are done in the thread
+        self._ended_on_loop = False
+        self._too_long: set[CancelToken] = set()  # of runs that were ended for it
+        self._unending = Unending()
         self._short = model.compute_ms / 1e3 < options.inline_below
         self._worker = None if self._short else Worker(self._loop, f"stage-{stage}")
         self._pictures = pictures
@@ -191,7 +201,9 @@ class Compute:
         if self._pictures is not None and self._pictures.comes_as_picture(job.inputs):
             self._decode(job, self._pictures)
             return
-        if self._short:
+        if self._thread_until and job.arrived >= self._thread_until:
+            self._thread_until = 0.0
+        if self._short and not self._thread_until:
             self._run_on_loop(job)  # which checks the tensors itself
             return
         self._waiting.arrived(job.arrived)
@@ -233,10 +245,17 @@ class Compute:
             except Exception:
                 self._hand_back(job)
 
+    @property
+    def _usual(self) -> float:
+        """Seconds of a run."""
+        return self._stats.compute.ewma or self.model.compute_ms / 1e3
+
     def _is_alone(self, job: Job) -> bool:
         """Whether a run may block the loop: it is short, and little else comes."""
+        if self._thread_until:
+            return False
         # The time at the start says little where all nodes of a host start at once.
-        usual = self._stats.compute.ewma or self.model.compute_ms / 1e3
+        usual = self._usual
         if usual >= self._options.inline_alone_below or self._waiting.queue:
             return False
         busy = self._worker is not None and self._worker.queued > 0
@@ -246,6 +265,10 @@ class Compute:
         """Refuse a job that cannot end inside its budget; whether it may start."""
         usual = self._stats.compute.ewma if self._options.start_check else 0.0
         left = job.expires - now
+        if owed := self._unending.owes(job, now):
+            text = f"stage {self._stage}: runs of this client did not end; wait for {owed:.3g} s"
+            self._outcomes.not_computed(job, Status.RESOURCE_EXHAUSTED, text, owed)
+            return False
         if left > 0 and left >= usual:
             if job.is_sure or left - job.age > usual:
                 return True
@@ -334,11 +357,15 @@ class Compute:
             return
         # Short ones too: a Loop that ends on usual values may turn for ever on others.
         token, model = CancelToken(), self.model
-        self._on_loop = (job.expires, token)
+        self._on_loop = (started, job.expires, token)
         try:
             result = self._run_one(model, job, token)
         except InputError as error:
             self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
+            return
+        except RunTerminated as error:
+            self._on_loop = None
+            self._leave_loop(job, error, started)
             return
         except Exception as error:
             self._failed([job], error)
@@ -362,11 +389,31 @@ class Compute:
             raise
 
     def end_overdue(self, now: float) -> None:
-        """End a run on the loop whose budget is over. Called by a thread: such a run blocks the
-        loop."""
+        """End a run on the loop that lasts too long, or whose budget is over. Called by a thread:
+        such a run blocks the loop."""
         on_loop = self._on_loop
-        if on_loop is not None and now > on_loop[0]:
-            on_loop[1].cancel()
+        if on_loop is not None:
+            began, expires, token = on_loop
+            if now > min(expires, began + LONGEST_ON_LOOP):
+                self._ended_on_loop = True
+                token.cancel()
+
+    def take_ended_on_loop(self) -> bool:
+        """Whether `end_overdue` has ended a run since the last call."""
+        ended, self._ended_on_loop = self._ended_on_loop, False
+        return ended
+
+    def _leave_loop(self, job: Job, error: RunTerminated, started: float) -> None:
+        """A run on the loop was ended: it is done again in the thread, and others meanwhile are."""
+        self._ended = self._clock()
+        self._thread_until = self._ended + THREAD_FOR
+        self._worker = self._worker or Worker(self._loop, f"stage-{self._stage}")
+        if job.expires <= self._ended:
+            self._unending.ended(job, self._ended - started, self._usual, self._ended)
+            self._failed([job], error)
+            return
+        self._waiting.add(job)
+        self._dispatch()
 
     # --- in the thread ----------------------------------------------------------------
 
@@ -400,8 +447,14 @@ class Compute:
             timer.cancel()
             self._ended = self._clock()
             self._running.pop(token, None)
+            too_long = token in self._too_long
+            self._too_long.discard(token)
             try:
-                if error is not None:
+                if isinstance(error, RunTerminated) and len(batch) == 1:
+                    self._unending.ended(batch[0], seconds, self._usual, self._ended)
+                if too_long and isinstance(error, RunTerminated):
+                    self._ended_for_length(batch, seconds)
+                elif error is not None:
                     self._failed(batch, error)
                 else:
                     self._waiting.limit.ran(len(batch), seconds)
@@ -412,6 +465,20 @@ class Compute:
                 self._dispatch()
 
         self._worker.submit(work, done)
+
+    def _ended_for_length(self, batch: list[Job], seconds: float) -> None:
+        """Known input was computed meanwhile. Where several ran together, one may be the cause."""
+        if (halves := split_on_failure(batch)) is not None:
+            for half in halves:
+                self._start(list(half), self._clock())
+            return
+        [job] = batch
+        job.is_own_fault = True
+        text = (
+            f"the run of stage {self._stage} was ended after {seconds:.3g} s, while known input "
+            "was computed well: on these values it takes too long, or does not end"
+        )
+        self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
 
     def _pass_on(
         self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int, weights: int
@@ -476,6 +543,12 @@ class Compute:
             if all(job.features.id in self._cancelled for job in batch):
                 token.cancel()
 
+    def end_runs(self) -> None:
+        """End the runs in the thread for taking too long."""
+        for token in self._running:
+            self._too_long.add(token)
+            token.cancel()
+
     def take_all_waiting(self) -> list[Job]:
         """The jobs that wait; they are not run."""
         apart = [*self._decoding, *self._doubted]
@@ -494,6 +567,7 @@ class Compute:
         """Give up on all jobs, and on a run that hangs."""
         self.take_all_waiting()
         self._running.clear()
+        self._too_long.clear()
         if self._worker is not None:
             self._worker.abandon()
         if self._decoder is not None:
@@ -502,7 +576,7 @@ class Compute:
 
     def restart(self) -> None:
         """A new thread for the one that was abandoned."""
-        if not self._short:
+        if self._worker is not None:
             self._worker = Worker(self._loop, f"stage-{self._stage}")
 
     def close(self) -> None:

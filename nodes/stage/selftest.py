@@ -56,6 +56,11 @@ class SelfTest:
         known = self._known
         return known is None or self._passes(known)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there is known input."""
+        return self._known is not None
+
     def proves(self) -> bool:
         """As `passes`, and something is known."""
         known = self._known

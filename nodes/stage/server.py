@@ -476,8 +476,17 @@ class StageServer:
         self.source.resume()
 
     def end_overdue(self, now: float) -> None:
-        """End a run on the event loop whose budget is over; called by a thread."""
+        """End a run on the event loop that lasts too long, or whose budget is over; called by a
+        thread."""
         self._compute.end_overdue(now)
+
+    def take_ended_on_loop(self) -> bool:
+        """Whether `end_overdue` has ended one since the last call."""
+        return self._compute.take_ended_on_loop()
+
+    def end_runs(self) -> None:
+        """End the runs in the thread, which take too long while known input is computed well."""
+        self._compute.end_runs()
 
     def replace_model(self, model: StageModel) -> None:
         """Serve with another session of the same weights from the next run on. It has to give the
@@ -490,6 +499,11 @@ class StageServer:
         input."""
         self._self_test.expect(known)
         self._compute.use(model)
+
+    @property
+    def has_known_input(self) -> bool:
+        """Whether `self_test` tests anything."""
+        return self._self_test.is_known
 
     def self_test(self) -> bool:
         """Run the model on known input: whether it gives the known output."""

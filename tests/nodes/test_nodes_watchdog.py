@@ -87,6 +87,8 @@ class FakeServer:
         self.running_since = 0.0
         self.queued = 0
         self.right = True
+        self.knows = False
+        self.obeys = True  # a run ends when it is told to
         self.tests = 0
         self.acts: list[str] = []
         self.stats = SimpleNamespace(compute=FakeWindow())
@@ -94,9 +96,21 @@ class FakeServer:
     def end_overdue(self, now: float) -> None:
         """It never blocks the loop."""
 
+    def take_ended_on_loop(self) -> bool:
+        return False
+
+    @property
+    def has_known_input(self) -> bool:
+        return self.knows
+
     def self_test(self) -> bool:
         self.tests += 1
         return self.right
+
+    def end_runs(self) -> None:
+        self.acts.append("end")
+        if self.obeys:
+            self.running_since = 0.0
 
     def suspend(self) -> None:
         self.acts.append("suspend")
@@ -184,6 +198,40 @@ async def test_a_run_that_hangs_is_handed_back_and_the_stage_gets_a_new_session(
 
 
 @pytest.mark.simulated
+async def test_any_number_of_requests_that_never_end_cost_a_stage_nothing_else() -> None:
+    """Known input is computed well beside them: the fault is theirs."""
+    server = FakeServer()
+    server.knows = True
+    scene = Scene(server)
+    async with scene.watched():
+        for count in range(1, 11):
+            server.hang()
+            await eventually(lambda count=count: server.acts.count("end") == count)
+    assert (server.acts, scene.events) == (["end"] * 10, [])
+
+
+async def _hangs(test: Callable[[], bool]) -> bool:
+    await asyncio.sleep(24 * 3600)
+    return True
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("how", ["known input hangs", "it comes out wrong", "no run ends"])
+async def test_a_stage_that_hangs_itself_is_taken_out(how: str) -> None:
+    server = FakeServer()
+    server.knows, server.obeys = True, how != "no run ends"
+    server.right = how != "it comes out wrong"
+    scene = Scene(server, **({"in_thread": _hangs} if how == "known input hangs" else {}))
+    async with scene.watched():
+        for count in (1, 2, 3):
+            server.right = how != "it comes out wrong"
+            server.hang()
+            await eventually(lambda count=count: len(scene.events) == count)
+            await eventually(lambda: server.acts[-1] in ("resume", "suspend"))
+    assert scene.events[-1][1]["actions"] == ["return", "stay-out"]
+
+
+@pytest.mark.simulated
 async def test_a_long_run_of_a_slow_model_is_no_hang() -> None:
     slow = FakeServer()
     slow.stats.compute.p99 = 2.0  # ten times that is allowed
@@ -210,12 +258,8 @@ async def test_a_stage_that_computes_wrongly_is_loaded_again() -> None:
 async def test_a_self_test_that_hangs_has_failed_and_the_other_stages_are_watched_meanwhile() -> (
     None
 ):
-    async def hangs(test: Callable[[], bool]) -> bool:
-        await asyncio.sleep(24 * 3600)
-        return True
-
     tested, hung = FakeServer(1), FakeServer(2)
-    scene = Scene(tested, hung, in_thread=hangs)
+    scene = Scene(tested, hung, in_thread=_hangs)
     loop = asyncio.get_running_loop()
     async with scene.watched():
         began = loop.time()

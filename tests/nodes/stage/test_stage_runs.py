@@ -6,7 +6,8 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import cast
 
@@ -342,17 +343,87 @@ async def test_a_run_on_the_loop_is_ended_from_outside_when_its_budget_is_over(
     """Of a model whose runs are short too: a Loop of it may turn for ever."""
     model = gated(compute_ms=compute_ms)
     b = await bench(model, inline_alone_below=0.010)
+    with guarded(b):
+        late = b.send(budget=0.05)  # blocks the loop meanwhile
+    assert late.ended == "ack"
+    assert b.answers()["r1"].status is Status.DEADLINE_EXCEEDED
+
+
+@contextmanager
+def guarded(b: Bench) -> Iterator[None]:
+    """The thread that ends runs on the loop goes about meanwhile."""
+    over = threading.Event()
 
     def guard() -> None:
-        model.begun.wait(LIMIT)
-        b.server.end_overdue(time.monotonic() + 2 * LIMIT)
+        while not over.wait(0.01):
+            b.server.end_overdue(time.monotonic())
 
     thread = threading.Thread(target=guard)
     thread.start()
-    late = b.send(budget=LIMIT)  # blocks the loop meanwhile
-    thread.join()
-    assert late.ended == "ack"
-    assert b.answers()["r1"].status is Status.DEADLINE_EXCEEDED
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("compute_ms", [2.0, 0.01], ids=["alone", "inline"])
+async def test_a_run_that_lasts_on_the_loop_goes_on_in_a_thread_and_so_do_others(
+    bench: MakeBench, compute_ms: float
+) -> None:
+    model = gated(compute_ms=compute_ms)
+    b = await bench(model, inline_alone_below=0.010)
+    with guarded(b):
+        long = b.send(budget=LIMIT)  # blocks the loop until the guard ends it
+    assert b.server.take_ended_on_loop()
+    assert not b.server.take_ended_on_loop(), "it is told once"
+    assert not long.ended
+    model.gate.set()  # type: ignore[union-attr]
+    assert await b.all_ended(long, b.send()) == ["ack", "ack"]
+    assert {result.status for result in b.answers().values()} == {Status.OK}
+    assert threading.get_ident() not in model.threads[1:]
+
+
+async def test_a_run_that_is_ended_for_its_length_is_told_so_and_costs_its_client_alone(
+    bench: MakeBench,
+) -> None:
+    model = gated(compute_ms=1.0)
+    b = await bench(model, max_batch=1)
+    endless = [b.send(budget=LIMIT, agent="eve") for _ in range(3)]
+    honest = b.send(budget=LIMIT, agent="ann")
+    since = await eventually(lambda: b.server.running_since)
+    await eventually(lambda: time.monotonic() - since > 1.1, "more than it may have at once")
+    b.server.end_runs()
+    await eventually(lambda: honest.ended or len(model.batches) == 2)
+    model.gate.set()  # type: ignore[union-attr]
+    assert await b.all_ended(*endless, honest) == ["ack"] * 4
+    told = {name: result.status for name, result in b.answers().items()}
+    refused = Status.RESOURCE_EXHAUSTED
+    assert told == {
+        "r1": Status.DEADLINE_EXCEEDED,
+        "r2": refused,
+        "r3": refused,
+        "r4": Status.OK,
+    }
+    assert b.answers()["r1"].hops[-1].stage == 2, "by it the requester knows that the stage works"
+    assert b.answers()["r2"].retry_after > 0
+    assert len(model.batches) == 2
+
+
+async def test_of_a_batch_that_is_ended_for_its_length_each_half_is_run_again(
+    bench: MakeBench,
+) -> None:
+    model = gated(compute_ms=5.0)
+    b = await bench(model)
+    first = b.send(budget=LIMIT)
+    pair = [b.send(budget=LIMIT), b.send(budget=LIMIT)]
+    await eventually(model.begun.is_set)
+    b.server.end_runs()
+    await eventually(lambda: model.batches[1:] == [2])
+    b.server.end_runs()
+    model.gate.set()  # type: ignore[union-attr]
+    assert await b.all_ended(first, *pair) == ["ack"] * 3
+    assert [b.answers()[name].status for name in ("r2", "r3")] == [Status.OK] * 2
 
 
 async def test_a_run_on_the_loop_that_fails_is_answered(bench: MakeBench) -> None:
