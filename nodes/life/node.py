@@ -91,6 +91,7 @@ class Node:
             self._versions.loader.reload,
             connection.events.tell,
             partial(self._status.become, "failed"),
+            more_on_loop=[self.answerer.on_loop],
         )
         self._reconciler = Reconciler(
             connection,

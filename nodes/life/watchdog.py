@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,6 +36,7 @@ from nodes.life.watchdog_rules import (
     run_bound,
 )
 from nodes.low_priority import in_low_priority_thread
+from nodes.stage.on_loop import OnLoop
 from nodes.stage.server import StageServer
 from shards.errors import ShardsError
 from swarm.errors import SwarmError
@@ -72,6 +73,7 @@ class NodeWatchdog:
     tell(kind, detail) publishes an event; on_out(reason) is called when a stage stays out. clock:
     seconds, the one that stages take their `running_since` from. in_thread: runs a self-test beside
     the event loop; the watchdog looks on meanwhile, and a test that hangs is one that failed.
+    more_on_loop: runs on the event loop that are no stage's.
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class NodeWatchdog:
         on_out: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = time.monotonic,
         in_thread: Callable[[Callable[[], bool]], Awaitable[bool]] = in_low_priority_thread,
+        more_on_loop: Sequence[OnLoop] = (),
     ) -> None:
         self._in_thread = in_thread
+        self._more_on_loop = more_on_loop
         self._servers = servers
         self._reload = reload
         self._tell = tell
@@ -108,7 +112,7 @@ class NodeWatchdog:
                     # The thread stood still as well: the process was stopped, or the machine
                     # slept. That is no stage's fault, and the lanes have recovered from it.
                     late = 0.0
-                ended = [server.take_ended_on_loop() for server in self._servers()]
+                ended = [each.take_ended() for each in self._on_loop()]
                 if any(ended):
                     # Known why: a request's run was ended from outside, and goes on in a thread.
                     late = 0.0
@@ -120,8 +124,11 @@ class NodeWatchdog:
 
     def _end_overdue(self, now: float) -> None:
         """In the guard's thread: a run on the loop that lasts too long is ended from outside."""
-        for server in self._servers():
-            server.end_overdue(now)
+        for each in self._on_loop():
+            each.end_overdue(now)
+
+    def _on_loop(self) -> list[OnLoop]:
+        return [*[server.on_loop for server in self._servers()], *self._more_on_loop]
 
     async def _check(self, server: StageServer, now: float, late: float, test_due: bool) -> None:
         failures = self._failures.setdefault(server, Watchdog())

@@ -22,10 +22,12 @@ from nodes.placing.ways import NOWHERE, Way
 from nodes.requests.placer import Placer, decode_pictures
 from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
 from nodes.stage.counters import histogram, latencies
+from nodes.stage.on_loop import OnLoop
 from nodes.stage.pictures import EXTRA, PictureInput
 from nodes.stage.worker import Worker
 from nodes.versions.loaded import EDGE, Loaded
-from shards.errors import ShardsError
+from shards.errors import RunTerminated, ShardsError
+from shards.runtimes.runtime import CancelToken
 from swarm.errors import (
     DeadlineExceeded,
     Internal,
@@ -57,6 +59,7 @@ INLINE_BELOW = 0.0003  # seconds: a shorter run costs less than a thread and bac
 # Outcomes in whose place the lighter model answers.
 LIGHTER_ANSWERS = {Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}
 
+ENDS_WITHIN = 0.25  # seconds, in which a run ends that is told to
 HUNG_AFTER = 1.0  # seconds of one run, from which on its thread is given up
 MOST_GIVEN_UP = 4  # threads; a runtime that hangs each time must not fill the process with them
 
@@ -110,6 +113,7 @@ class InferAnswerer:
         self.latency = LatencyWindow()
         self._worker: Worker | None = None
         self._given_up = 0  # threads
+        self.on_loop = OnLoop()
         self._said_raw = False
         self._placer = placer
         self._local_work = 0.0  # usual seconds of the runs that are under way
@@ -235,7 +239,7 @@ class InferAnswerer:
         pictures = PictureInput(loaded.info)
         if pictures.comes_as_picture(question.request.inputs) and self._computes_itself(loaded):
             coded = question.request.inputs
-            inputs = await self._in_thread(lambda: pictures.decoded(coded), question.deadline)
+            inputs = await self._in_thread(lambda token: pictures.decoded(coded), question.deadline)
             question = replace(question, request=replace(question.request, inputs=inputs))
         if self._placer is not None:
             return await self._ask_placed(question, self._placer)
@@ -437,10 +441,9 @@ class InferAnswerer:
         lighter = loaded.lighter
         assert lighter is not None
         started = time.perf_counter()
-        if loaded.lighter_seconds < INLINE_BELOW:
-            outputs = lighter.run(inputs)
-        else:
-            outputs = await self._in_thread(lambda: lighter.run(inputs), question.deadline)
+        outputs = await self._computed(
+            lambda token: lighter.run(inputs, token), loaded.lighter_seconds, question.deadline
+        )
         spent = int((time.perf_counter() - started) * 1e6)
         return Result(
             failed.id,
@@ -503,19 +506,18 @@ class InferAnswerer:
             raise Internal(f"this node has not loaded stages {list(stages)} of the model")
         times: list[float] = []
 
-        def run() -> dict[str, np.ndarray]:
+        def run(token: CancelToken) -> dict[str, np.ndarray]:
             tensors = inputs
+            times.clear()
             for runtime in runtimes:
                 began = time.perf_counter()
-                tensors = runtime.run(tensors)
+                tensors = runtime.run(tensors, token)
                 times.append(time.perf_counter() - began)
             return tensors
 
         started = time.perf_counter()
-        if sum([runtime.compute_ms for runtime in runtimes]) < INLINE_BELOW * 1e3:
-            outputs = run()
-        else:
-            outputs = await self._in_thread(run, deadline)
+        usual = sum([runtime.compute_ms for runtime in runtimes]) / 1e3
+        outputs = await self._computed(run, usual, deadline)
         # A run's way to its thread and back is part of the first stage's time.
         around = time.perf_counter() - started - sum(times)
         hops = [
@@ -525,7 +527,22 @@ class InferAnswerer:
         hops[0] = hops[0]._replace(compute_us=hops[0].compute_us + int(around * 1e6))
         return outputs, hops, times
 
-    async def _in_thread(self, work: Callable[[], Any], deadline: float) -> Any:
+    async def _computed(
+        self, work: Callable[[CancelToken], Any], usual: float, deadline: float
+    ) -> Any:
+        """The outcome of a run that takes `usual` seconds. Raises `DeadlineExceeded`."""
+        now = time.monotonic()
+        if usual < INLINE_BELOW and self.on_loop.is_allowed(now):
+            token = self.on_loop.begin(now + deadline - asyncio.get_running_loop().time(), now)
+            try:
+                return work(token)
+            except RunTerminated:
+                self.on_loop.lasted(time.monotonic())
+            finally:
+                self.on_loop.end()
+        return await self._in_thread(work, deadline)
+
+    async def _in_thread(self, work: Callable[[CancelToken], Any], deadline: float) -> Any:
         """The outcome of a run. Raises `DeadlineExceeded` where it does not come in time."""
         loop = asyncio.get_running_loop()
         if self._worker is None:
@@ -541,19 +558,20 @@ class InferAnswerer:
                 future.set_exception(error)
 
         # Nobody waits for a run whose request has ended while it was queued.
-        self._worker.submit(lambda: None if future.done() else work(), done)
+        token, worker = CancelToken(), self._worker
+        worker.submit(lambda: None if future.done() else work(token), done)
         try:
             async with asyncio.timeout_at(deadline):
                 return await future
         except TimeoutError:
-            self._give_up_thread()
+            token.cancel()
+            loop.call_later(ENDS_WITHIN, self._give_up_thread, worker, worker.busy_since)
             raise DeadlineExceeded("a run on this node did not end inside the budget") from None
 
-    def _give_up_thread(self) -> None:
+    def _give_up_thread(self, worker: Worker, since: float) -> None:
         """A run came too late. Where the thread hangs in it, later runs get another one."""
-        worker = self._worker
-        hangs = worker is not None and 0 < worker.busy_since < time.monotonic() - HUNG_AFTER
-        if worker is not None and hangs and self._given_up < MOST_GIVEN_UP:
+        hangs = 0 < worker.busy_since == since < time.monotonic() - HUNG_AFTER
+        if worker is self._worker and hangs and self._given_up < MOST_GIVEN_UP:
             worker.abandon()
             self._given_up += 1
             self._worker = None

@@ -21,6 +21,7 @@ import numpy as np
 from nodes.stage.batching import split_on_failure
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
+from nodes.stage.on_loop import OnLoop
 from nodes.stage.unending import Unending
 from nodes.stage.waiting import Waiting
 from nodes.stage.worker import Worker
@@ -48,10 +49,6 @@ MOST_BEHIND = 32  # requests that wait so; one more is told at once
 # again, and counts. To measure less than that would cost more than it tells.
 MATERIAL = 0.05
 MOST_DOUBTED = 64  # requests that take no credit while their age is measured again
-# Seconds of a run on the event loop from which on it is ended and begun again in the thread: a Loop
-# may turn for ever on some values.
-LONGEST_ON_LOOP = 0.25
-THREAD_FOR = 60.0  # seconds from then on, in which all runs are done in the thread
 IDLE_RUNS = 1.2  # measured: with 1.0, a busy pipeline's throughput falls by 3 %
 
 
@@ -154,10 +151,7 @@ class Compute:
         self._cancelled = RecentIds()  # requests
         self._running: dict[CancelToken, list[Job]] = {}
         self._ended = 0.0  # the last run, `time.monotonic()`
-        # A run there: when it began, when its budget ends.
-        self._on_loop: tuple[float, float, CancelToken] | None = None
-        self._thread_until = 0.0  # all runs are done in the thread
-        self._ended_on_loop = False
+        self.on_loop = OnLoop()
         self._too_long: set[CancelToken] = set()  # of runs that were ended for it
         self._unending = Unending()
         self._short = model.compute_ms / 1e3 < options.inline_below
@@ -201,9 +195,7 @@ class Compute:
         if self._pictures is not None and self._pictures.comes_as_picture(job.inputs):
             self._decode(job, self._pictures)
             return
-        if self._thread_until and job.arrived >= self._thread_until:
-            self._thread_until = 0.0
-        if self._short and not self._thread_until:
+        if self._short and self.on_loop.is_allowed(job.arrived):
             self._run_on_loop(job)  # which checks the tensors itself
             return
         self._waiting.arrived(job.arrived)
@@ -252,7 +244,7 @@ class Compute:
 
     def _is_alone(self, job: Job) -> bool:
         """Whether a run may block the loop: it is short, and little else comes."""
-        if self._thread_until:
+        if not self.on_loop.is_allowed(job.arrived):
             return False
         # The time at the start says little where all nodes of a host start at once.
         usual = self._usual
@@ -356,22 +348,20 @@ class Compute:
         if not self._starts(job, started):
             return
         # Short ones too: a Loop that ends on usual values may turn for ever on others.
-        token, model = CancelToken(), self.model
-        self._on_loop = (started, job.expires, token)
+        token, model = self.on_loop.begin(job.expires, started), self.model
         try:
             result = self._run_one(model, job, token)
         except InputError as error:
             self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
             return
         except RunTerminated as error:
-            self._on_loop = None
             self._leave_loop(job, error, started)
             return
         except Exception as error:
             self._failed([job], error)
             return
         finally:
-            self._on_loop = None
+            self.on_loop.end()
         self._begin(job, started)
         self._ended = self._clock()
         seconds = self._ended - started
@@ -388,25 +378,10 @@ class Compute:
             job.is_own_fault = self._is_sound()
             raise
 
-    def end_overdue(self, now: float) -> None:
-        """End a run on the loop that lasts too long, or whose budget is over. Called by a thread:
-        such a run blocks the loop."""
-        on_loop = self._on_loop
-        if on_loop is not None:
-            began, expires, token = on_loop
-            if now > min(expires, began + LONGEST_ON_LOOP):
-                self._ended_on_loop = True
-                token.cancel()
-
-    def take_ended_on_loop(self) -> bool:
-        """Whether `end_overdue` has ended a run since the last call."""
-        ended, self._ended_on_loop = self._ended_on_loop, False
-        return ended
-
     def _leave_loop(self, job: Job, error: RunTerminated, started: float) -> None:
         """A run on the loop was ended: it is done again in the thread, and others meanwhile are."""
         self._ended = self._clock()
-        self._thread_until = self._ended + THREAD_FOR
+        self.on_loop.lasted(self._ended)
         self._worker = self._worker or Worker(self._loop, f"stage-{self._stage}")
         if job.expires <= self._ended:
             self._unending.ended(job, self._ended - started, self._usual, self._ended)

@@ -24,6 +24,7 @@ from nodes.stage.compute import HAND_BACK_DELAY, Compute, StageModel, StageOptio
 from nodes.stage.continued import Continued
 from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
+from nodes.stage.on_loop import OnLoop
 from nodes.stage.pictures import PictureInput
 from nodes.stage.selftest import Known, SelfTest
 from swarm.errors import (
@@ -475,14 +476,10 @@ class StageServer:
         self._suspended = False
         self.source.resume()
 
-    def end_overdue(self, now: float) -> None:
-        """End a run on the event loop that lasts too long, or whose budget is over; called by a
-        thread."""
-        self._compute.end_overdue(now)
-
-    def take_ended_on_loop(self) -> bool:
-        """Whether `end_overdue` has ended one since the last call."""
-        return self._compute.take_ended_on_loop()
+    @property
+    def on_loop(self) -> OnLoop:
+        """Its runs on the event loop."""
+        return self._compute.on_loop
 
     def end_runs(self) -> None:
         """End the runs in the thread, which take too long while known input is computed well."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from support.waiting import GENEROUS, eventually
 
 from nodes.requests.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
 from nodes.versions.loaded import Loaded
-from shards.errors import RunError
+from shards.errors import RunError, RunTerminated
 from swarm.errors import NotFound, Status
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
@@ -36,7 +37,7 @@ class Model:
         self.weights_version = 0
         self.runs = 0
 
-    def run(self, tensors: Any) -> dict[str, np.ndarray]:
+    def run(self, tensors: Any, cancel: Any = None) -> dict[str, np.ndarray]:
         self.runs += 1
         if self.error is not None:
             raise self.error
@@ -259,7 +260,7 @@ class Hanging(Model):
         self.compute_ms = 50.0
         self.began, self.released = threading.Event(), threading.Event()
 
-    def run(self, tensors: Any) -> dict[str, np.ndarray]:
+    def run(self, tensors: Any, cancel: Any = None) -> dict[str, np.ndarray]:
         self.began.set()
         self.released.wait(5.0)
         return super().run(tensors)
@@ -273,6 +274,48 @@ async def test_first_layers_that_hang_end_with_the_budget() -> None:
     edge.released.set()
     assert result.status is Status.DEADLINE_EXCEEDED
     assert scene.asks == []
+    scene.answerer.close()
+
+
+class Endless(Model):
+    """A Loop that turns for ever until it is told to end; on zeros it ends at once."""
+
+    def __init__(self, compute_ms: float) -> None:
+        super().__init__(2)
+        self.compute_ms = compute_ms
+        self.threads: list[int] = []
+
+    def run(self, tensors: Any, cancel: Any = None) -> dict[str, np.ndarray]:
+        self.threads.append(threading.get_ident())
+        until = time.monotonic() + GENEROUS
+        while tensors["x"].any():
+            if cancel.cancelled:
+                raise RunTerminated("told to")
+            assert time.monotonic() < until, "nobody ends it"
+            time.sleep(0.001)
+        return super().run(tensors)
+
+
+@pytest.mark.parametrize("compute_ms", [0.01, 50.0], ids=["inline", "thread"])
+async def test_first_layers_that_never_end_on_some_values_end_with_the_budget_however_often(
+    compute_ms: float,
+) -> None:
+    edge = Endless(compute_ms)
+    scene = Scene(loaded(edge=edge))
+    over = threading.Event()
+
+    def guard() -> None:  # as of the node's watchdog
+        while not over.wait(0.01):
+            scene.answerer.on_loop.end_overdue(time.monotonic())
+
+    thread = threading.Thread(target=guard)
+    thread.start()
+    for _ in range(6):
+        assert (await scene.answer(budget=0.05)).status is Status.DEADLINE_EXCEEDED
+        assert (await scene.answer(0.0, budget=GENEROUS)).status is Status.OK
+    over.set()
+    thread.join()
+    assert len(set(edge.threads) - {threading.get_ident()}) == 1, "no thread was given up"
     scene.answerer.close()
 
 

@@ -39,7 +39,7 @@ class Doubled:
     def __init__(self, stage: int) -> None:
         self.stage = stage
 
-    def run(self, tensors: Any) -> dict[str, np.ndarray]:
+    def run(self, tensors: Any, cancel: Any = None) -> dict[str, np.ndarray]:
         (array,) = tensors.values()
         assert list(tensors) == [NAMES[self.stage - 1]]
         return {NAMES[self.stage]: array * (self.stage + 1)}

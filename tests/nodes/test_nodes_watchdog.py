@@ -31,6 +31,7 @@ from nodes.life.watchdog_rules import (
     Action,
     Watchdog,
 )
+from nodes.stage.on_loop import OnLoop
 from shards.errors import RunError
 from swarm.errors import Unavailable
 
@@ -84,6 +85,7 @@ class FakeServer:
 
     def __init__(self, stage: int = 1) -> None:
         self.stage = stage
+        self.on_loop = OnLoop()
         self.running_since = 0.0
         self.queued = 0
         self.right = True
@@ -92,12 +94,6 @@ class FakeServer:
         self.tests = 0
         self.acts: list[str] = []
         self.stats = SimpleNamespace(compute=FakeWindow())
-
-    def end_overdue(self, now: float) -> None:
-        """It never blocks the loop."""
-
-    def take_ended_on_loop(self) -> bool:
-        return False
 
     @property
     def has_known_input(self) -> bool:

@@ -356,7 +356,7 @@ def guarded(b: Bench) -> Iterator[None]:
 
     def guard() -> None:
         while not over.wait(0.01):
-            b.server.end_overdue(time.monotonic())
+            b.server.on_loop.end_overdue(time.monotonic())
 
     thread = threading.Thread(target=guard)
     thread.start()
@@ -375,8 +375,8 @@ async def test_a_run_that_lasts_on_the_loop_goes_on_in_a_thread_and_so_do_others
     b = await bench(model, inline_alone_below=0.010)
     with guarded(b):
         long = b.send(budget=LIMIT)  # blocks the loop until the guard ends it
-    assert b.server.take_ended_on_loop()
-    assert not b.server.take_ended_on_loop(), "it is told once"
+    assert b.server.on_loop.take_ended()
+    assert not b.server.on_loop.take_ended(), "it is told once"
     assert not long.ended
     model.gate.set()  # type: ignore[union-attr]
     assert await b.all_ended(long, b.send()) == ["ack", "ack"]
