@@ -13,7 +13,7 @@ from nodes.cli.options import Splitting
 from shards.errors import ManifestError
 from shards.manifest import Manifest
 from shards.task import Result, Task, read_picture
-from shards.task.decode import NO_SUPPRESSION, READINGS
+from shards.task.decode import READINGS, suppresses
 from shards.task.picture import SUFFIXES
 from shards.task.wish import Wish
 from swarm.errors import InvalidArgument, PermissionDenied
@@ -85,7 +85,9 @@ def task_lines(manifest: Manifest) -> list[str]:
 
 def _limits(task: Task) -> str:
     post = task.postprocess
-    if task.kind == "detect" and post.decode in NO_SUPPRESSION and post.iou >= 1:
+    if post.decode == "db":
+        return f", scores above {post.threshold:g}, {post.top} at most"
+    if task.kind == "detect" and not suppresses(post.decode) and post.iou >= 1:
         return f", scores above {post.threshold:g}, {post.top} at most, overlapping boxes stay"
     if task.kind == "detect":
         return f", scores above {post.threshold:g}, overlap up to {post.iou:g}, {post.top} at most"

@@ -1,4 +1,5 @@
-"""Results drawn into a picture, for people: boxes, labels, and how old all that is."""
+"""Results drawn into a picture, for people: boxes, labels, masks, keypoints, depths, text, and how
+old all that is."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from shards.task.results import Classes, Detections, Segments
+from shards.task.results import Classes, Depth, Detections, Segments, Text
 
 # Of Okabe and Ito, "Color Universal Design" (2008): told apart by all eyes. RGB.
 COLOURS = (
@@ -18,6 +19,7 @@ COLOURS = (
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 MOST_BOXES = 200  # more hide the picture
 ROOM = 0.92  # of the picture's width, for its caption: OpenCV's sizes of texts are estimates
+SEEN = 0.5  # a keypoint that is surely enough there to be drawn
 SHARE_OF_SEGMENTS = 0.5  # of the colour at a place
 
 
@@ -34,7 +36,12 @@ def drawn(image: np.ndarray, found: Any, caption: str) -> np.ndarray:
             lines = [f"{_name(found.labels, n)} {score:.2f}" for n, score in rows]
             _lines(picture, lines[:5], size)
         case Segments():
-            _segments(picture, found)
+            numbers = found.classes.astype(np.int64)
+            _tint(picture, np.where(numbers == 0, 0, 1 + numbers % len(COLOURS)))
+        case Depth():
+            picture = _depths(picture, found.values)
+        case Text():
+            _lines(picture, [f"{found.text} {found.score:.2f}"], size)
     _caption(picture, caption, size)
     return picture
 
@@ -48,25 +55,52 @@ def caption_of(name: str, age_ms: float, parts: Mapping[str, float]) -> str:
 def _boxes(picture: np.ndarray, found: Detections, size: float) -> None:
     height, width = picture.shape[:2]
     thick = max(1, round(2 * size))
+    marks = found.classes if found.ids is None else found.ids
+    if found.masks is not None:
+        grid = np.zeros(found.masks.shape, np.int64)
+        for at in reversed(range(min(len(found), MOST_BOXES))):  # the likeliest on top
+            grid[found.masks[at]] = 1 + marks[at] % len(COLOURS)
+        _tint(picture, grid)
     edges = np.clip(np.nan_to_num(found.boxes[:MOST_BOXES]), 0, 1) * (width, height, width, height)
     for at, (left, top, right, bottom) in enumerate(edges.round().astype(int).tolist()):
         number = int(found.classes[at])
         tracked = None if found.ids is None else int(found.ids[at])
-        colour = COLOURS[(number if tracked is None else tracked) % len(COLOURS)]
-        cv2.rectangle(picture, (left, top), (right, bottom), colour, thick)
+        colour = COLOURS[int(marks[at]) % len(COLOURS)]
+        if found.corners is None:
+            cv2.rectangle(picture, (left, top), (right, bottom), colour, thick)
+        else:
+            cv2.polylines(picture, [_pixels(found.corners[at], picture)], True, colour, thick)
+        if found.points is not None:
+            points = found.points[at]
+            for x, y in _pixels(points[points[:, 2] >= SEEN, :2], picture).tolist():
+                cv2.circle(picture, (x, y), 2 * thick, colour, -1)
         text = f"{_name(found.labels, number)} {float(found.scores[at]):.2f}"
         _text(picture, text if tracked is None else f"#{tracked} {text}", (left, top), size, colour)
 
 
-def _segments(picture: np.ndarray, found: Segments) -> None:
+def _pixels(shares: np.ndarray, picture: np.ndarray) -> np.ndarray:
+    """Points [k, 2] as whole pixels; far ones come near, since OpenCV's numbers are small."""
+    near = np.clip(np.nan_to_num(shares), -1, 2)
+    return np.asarray(np.rint(near * picture.shape[1::-1]), np.int32)
+
+
+def _tint(picture: np.ndarray, numbers: np.ndarray) -> None:
+    """Colours over a picture, by the number of each place of a grid; 0 stays as it is."""
     height, width = picture.shape[:2]
     table = np.array([(0, 0, 0), *COLOURS], np.uint8)
-    numbers = found.classes.astype(np.int64)
-    colours = table[np.where(numbers == 0, 0, 1 + numbers % len(COLOURS))]
-    large = cv2.resize(colours, (width, height), interpolation=cv2.INTER_NEAREST)
+    large = cv2.resize(table[numbers], (width, height), interpolation=cv2.INTER_NEAREST)
     covered = large.any(axis=2)
     mixed = cv2.addWeighted(picture, 1 - SHARE_OF_SEGMENTS, large, SHARE_OF_SEGMENTS, 0)
     picture[covered] = mixed[covered]
+
+
+def _depths(picture: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Depths in colours, from the least (dark) to the largest, in place of the picture."""
+    values = np.nan_to_num(values.astype(np.float32))
+    least, largest = float(values.min()), float(values.max())
+    shares = (values - least) / max(largest - least, 1e-9)
+    colours = cv2.applyColorMap((shares * 255).astype(np.uint8), cv2.COLORMAP_VIRIDIS)
+    return cv2.resize(np.ascontiguousarray(colours[..., ::-1]), picture.shape[1::-1])
 
 
 def _lines(picture: np.ndarray, lines: Sequence[str], size: float) -> None:

@@ -2,18 +2,21 @@
 
 from shards.task.documents import document, lines
 from shards.task.picture import decode_picture, read_picture
-from shards.task.results import Classes, Detections, Embedding, Segments
+from shards.task.results import Classes, Depth, Detections, Embedding, Masks, Segments, Text
 from shards.task.task import Postprocess, Preprocess, Result, Task
 
 __all__ = [
     "Classes",
+    "Depth",
     "Detections",
     "Embedding",
+    "Masks",
     "Postprocess",
     "Preprocess",
     "Result",
     "Segments",
     "Task",
+    "Text",
     "decode_picture",
     "document",
     "lines",

@@ -51,15 +51,14 @@ def kept(boxes: np.ndarray, scores: np.ndarray, iou: float, most: int) -> np.nda
 def chosen(
     boxes: np.ndarray, scores: np.ndarray, threshold: float, iou: float, most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The boxes [n, 4], scores [n] and classes [n] that count, the likeliest first.
+    """The rows [n] of the boxes that count, their scores [n] and classes [n], the likeliest first.
 
-    boxes: [N, 4], scores: [N, classes], FP32. A box counts with its likeliest class, where that
-    score is above `threshold`. Boxes of different classes do not suppress each other.
+    boxes: [N, 4], scores: [N, classes], FP32. A box counts with its likeliest class, the first of
+    equal ones, where that score is above `threshold`. Boxes of different classes do not suppress
+    each other.
     """
-    best = scores.max(axis=1, initial=0)
-    rows = np.nonzero(best > np.float32(threshold))[0]
-    there, classes = np.nonzero(scores[rows] == best[rows, None])
-    rows = rows[there]
+    rows = np.nonzero(scores.max(axis=1, initial=0) > np.float32(threshold))[0]
+    classes = scores[rows].argmax(axis=1) if len(rows) else rows
     values = scores[rows, classes]
     picks = [np.zeros(0, np.intp)]
     for each in np.unique(classes):
@@ -67,4 +66,4 @@ def chosen(
         picks.append(mine[kept(boxes[rows[mine]], values[mine], iou, most)])
     together = np.concatenate(picks)
     together = together[np.argsort(-values[together], kind="stable")[:most]]
-    return boxes[rows[together]], values[together], classes[together]
+    return rows[together], values[together], classes[together]

@@ -1,4 +1,4 @@
-"""A model's raw outputs as boxes, classes, segments or a vector. numpy only.
+"""A model's raw outputs as boxes, classes, segments, depths or a vector. numpy only.
 
 `DECODERS` names the shapes of heads that are known, with the number of outputs that each reads:
 
@@ -12,14 +12,27 @@
   centre y, width, height in shares. Variances 0.1 and 0.2 (W. Liu et al., SSD, 2016).
 - `yolo-end2end`: [1, n, 6]: left, top, right, bottom in pixels, score, class (YOLOv10, YOLO26).
 - `rt-detr`: boxes [1, n, 4]: centre x, centre y, width, height in shares; [1, n, classes] before
-  a sigmoid (RT-DETR, D-FINE, RF-DETR). Neither of these two suppresses boxes that overlap.
+  a sigmoid (RT-DETR, D-FINE, RF-DETR). `rt-detr-scores`: both in [1, n, 4 + classes], after it.
+  `rt-detr-rows`: [1, n, 6]: such a box, a score, a class (both of Ultralytics).
+- `detr`: as `rt-detr`, with a last class for no object, before a softmax (N. Carion et al., 2020).
+- `boxes-scores-classes`: [1, n, 4], [1, n], [1, n]: left, top, right, bottom in pixels, as RT-DETR
+  and D-FINE write them for `orig_target_sizes`.
 - `yolox`: [1, n, 5 + classes]: centre as steps from its cell's corner, sides as logarithms of
   cells, then as `yolo-v5` (Z. Ge et al., YOLOX, 2021).
+- `db`: [1, 1, height, width]: how likely a place is text (`shards.task.text`).
+
+`yolo-v8` and `yolo-end2end` may have more values behind those of a box: `-seg`: the weights of its
+mask, [1, weights, h, w] of which are the second output; `-pose`: keypoints, x and y in pixels, and
+how visible it is; `-obb`: an angle in radians by which the box is turned around its centre, given
+as centre x, centre y, width, height. See `shards.task.beside`.
+
+None of `yolo-end2end`, `rt-detr`, `detr` and `boxes-scores-classes` suppresses boxes that overlap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,10 +41,15 @@ from shards.task.boxes import chosen
 
 DECODERS: Mapping[str, Mapping[str, int]] = {
     "detect": {"yolo-v8": 1, "yolo-v5": 1, "ultraface": 2, "ssd": 2, "ssd-anchors": 3}
-    | {"yolo-end2end": 1, "rt-detr": 2, "yolox": 1},
+    | {"yolo-end2end": 1, "yolox": 1, "rt-detr": 2, "rt-detr-scores": 1, "rt-detr-rows": 1}
+    | {"detr": 2, "boxes-scores-classes": 3, "db": 1}
+    | {"yolo-v8-seg": 2, "yolo-v8-pose": 1, "yolo-v8-obb": 1}
+    | {"yolo-end2end-seg": 2, "yolo-end2end-pose": 1, "yolo-end2end-obb": 1},
     "classify": {"logits": 1, "probabilities": 1},
     "segment": {"argmax": 1, "argmax-last": 1, "classes": 1},
     "embed": {"embedding": 1},
+    "depth": {"depth": 1},
+    "read": {"ctc": 1, "ctc-logits": 1},
 }
 # What a head's outputs are, for people.
 READINGS: Mapping[str, str] = {
@@ -43,18 +61,60 @@ READINGS: Mapping[str, str] = {
     "yolo-end2end": "corners in pixels, a score and a class each, already suppressed",
     "rt-detr": "centres and sizes in shares, logits for each class that a sigmoid makes scores",
     "yolox": "steps and logarithms in cells, a score for an object times one for each class",
+    "rt-detr-scores": "centres and sizes in shares, a score for each class",
+    "rt-detr-rows": "centres and sizes in shares, a score and a class each",
+    "detr": "centres and sizes in shares, logits for each class and for no object, the last one",
+    "boxes-scores-classes": "corners in pixels, scores, classes",
+    "db": "a map of how likely each place is text; the outlines of its parts are boxes",
+    "yolo-v8-seg": "as yolo-v8, with the weights of a mask's parts in the second output",
+    "yolo-v8-pose": "as yolo-v8, with keypoints in pixels",
+    "yolo-v8-obb": "as yolo-v8, with an angle by which each box is turned",
+    "yolo-end2end-seg": "as yolo-end2end, with the weights of a mask's parts in the second output",
+    "yolo-end2end-pose": "as yolo-end2end, with keypoints in pixels",
+    "yolo-end2end-obb": "centres and sizes in pixels, a score, a class and an angle each",
     "logits": "a softmax makes them scores",
     "probabilities": "scores as they are",
     "argmax": "the largest along axis 1",
     "argmax-last": "the largest along axis 3",
     "classes": "classes as whole numbers",
     "embedding": "a vector, made as long as 1",
+    "depth": "a number at each place, as the network means it",
+    "ctc": "a score for no letter and for each letter, place by place along the line",
+    "ctc-logits": "as ctc, before a softmax",
 }
-# Pixels of the model's picture to a cell: of YOLO's three scales, and of the four of P6 models.
-STRIDES = ((8, 16, 32), (8, 16, 32, 64))
-NO_SUPPRESSION = frozenset({"yolo-end2end", "rt-detr"})
+# Pixels of the model's picture to a cell: of YOLO's three scales, of the four of P6 and
+# P2, and of the two of tiny ones.
+STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
+BESIDE = ("seg", "pose", "obb")
 CENTRE_VARIANCE = 0.1
 SIZE_VARIANCE = 0.2
+
+
+def form_of(decode: str) -> tuple[str, str]:
+    """The form of a head's boxes, and which of `BESIDE` each of them has, "" for nothing."""
+    form, _, beside = decode.rpartition("-")
+    return (form, beside) if beside in BESIDE else (decode, "")
+
+
+def is_chosen(decode: str) -> bool:
+    """Whether the network has chosen its boxes itself: one row an object, with its class."""
+    return form_of(decode)[0] in ("yolo-end2end", "rt-detr-rows", "boxes-scores-classes")
+
+
+def suppresses(decode: str) -> bool:
+    """Whether boxes that overlap are dropped."""
+    return not (is_chosen(decode) or decode in ("rt-detr", "rt-detr-scores", "detr", "db"))
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Boxes of the model's picture, the likeliest first: [n, 4] in shares, scores [n], classes [n],
+    and the values [n, m] that each has beside it."""
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    classes: np.ndarray
+    more: np.ndarray
 
 
 def read_detections(
@@ -64,65 +124,95 @@ def read_detections(
     threshold: float,
     iou: float,
     top: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes [n, 4] in shares of the model's picture, scores [n], classes [n], the likeliest first.
-    size: width and height of the model's picture. Raises InputError."""
-    if decode == "yolo-end2end":
-        return _end_to_end(outputs[0], size, threshold, top)
-    boxes, scores = candidates(decode, outputs, size)
-    return chosen(boxes, scores, threshold, iou, top)
+    more: int = 0,
+) -> Raw:
+    """size: width and height of the model's picture. more: values beside a box. Raises
+    InputError."""
+    if is_chosen(decode):
+        return _end_to_end(decode, outputs, size, threshold, top, more)
+    boxes, scores, beside = candidates(decode, outputs, size, more)
+    if form_of(decode)[1] == "obb":
+        iou, most = 1.0, len(boxes)  # what is turned overlaps otherwise: `shards.task.beside`
+    else:
+        most = top
+    rows, values, classes = chosen(boxes, scores, threshold, iou, most)
+    return Raw(boxes[rows], values, classes, beside[rows])
 
 
 def candidates(
-    decode: str, outputs: Sequence[np.ndarray], size: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """All boxes [N, 4] in shares, and their scores [N, classes], FP32. Raises InputError."""
-    if decode in ("yolo-v8", "yolo-v5", "yolox"):
+    decode: str, outputs: Sequence[np.ndarray], size: tuple[int, int], more: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All boxes [N, 4] in shares, their scores [N, classes], and what is beside them [N, more],
+    FP32. Raises InputError."""
+    form = form_of(decode)[0]
+    if form in ("yolo-v8", "yolo-v5", "yolox", "rt-detr-scores"):
         head = _row(decode, outputs[0], 3).astype(np.float32)
-        if decode == "yolo-v8":
+        if form == "yolo-v8":
             head = head.T
-        first = 4 if decode == "yolo-v8" else 5
-        if head.shape[1] <= first:
-            raise InputError(decode, f"more than {first} values a box", str(head.shape))
-        scores = head[:, first:]
-        if decode != "yolo-v8":
-            scores = scores * head[:, 4:5]
-        if decode == "yolox":
+        first = 5 if form in ("yolo-v5", "yolox") else 4
+        end = head.shape[1] - more
+        if end <= first:
+            raise InputError(decode, f"more than {first + more} values a box", str(head.shape))
+        scores, beside = head[:, first:end], head[:, end:]
+        if first == 5:
+            scores = np.multiply(scores, head[:, 4:5], dtype=np.float32)
+        if form == "rt-detr-scores":
+            return corners(head[:, :4]), np.ascontiguousarray(scores), beside
+        if form == "yolox":
             corner, stride = cells(size)
             if len(corner) != len(head):
                 raise InputError(decode, f"{len(corner)} boxes", str(list(outputs[0].shape)))
             centres = (head[:, :2] + corner) * stride
             head = np.concatenate([centres, np.exp(head[:, 2:4]) * stride], axis=1)
         pixels = np.array([*size, *size], np.float32)
-        return corners(head[:, :4]) / pixels, np.ascontiguousarray(scores)
+        return corners(head[:, :4]) / pixels, np.ascontiguousarray(scores), beside
     boxes = _row("boxes", outputs[0], 3).astype(np.float32)
     scores = _row("scores", outputs[1], 3).astype(np.float32)
-    if decode == "rt-detr":
-        if boxes.shape[1] != 4 or len(boxes) != len(scores):
-            raise InputError(decode, "[1,n,4] and [1,n,classes]", f"{boxes.shape}, {scores.shape}")
-        return corners(boxes), sigmoid(scores)
-    if boxes.shape[1] != 4 or len(boxes) != len(scores) or scores.shape[1] < 2:
-        raise InputError(decode, "[1,n,4] and [1,n,1+classes]", f"{boxes.shape}, {scores.shape}")
-    if decode == "ssd-anchors":
+    least = 1 if form == "rt-detr" else 2
+    if boxes.shape[1] != 4 or len(boxes) != len(scores) or scores.shape[1] < least:
+        raise InputError(decode, "[1,n,4] and [1,n,classes]", f"{boxes.shape}, {scores.shape}")
+    beside = np.zeros((len(boxes), 0), np.float32)
+    if form == "rt-detr":
+        return corners(boxes), sigmoid(scores), beside
+    if form == "detr":
+        return corners(boxes), softmax_of_rows(scores)[:, :-1], beside
+    if form == "ssd-anchors":
         anchors = outputs[2].reshape(-1, 4).astype(np.float32)
         if anchors.shape != boxes.shape:
             raise InputError("anchors", str(boxes.shape), str(outputs[2].shape))
         centres = boxes[:, :2] * np.float32(CENTRE_VARIANCE) * anchors[:, 2:] + anchors[:, :2]
         sides = np.exp(boxes[:, 2:] * np.float32(SIZE_VARIANCE)) * anchors[:, 2:]
         boxes = corners(np.concatenate([centres, sides], axis=1))
-    return boxes, np.ascontiguousarray(scores[:, 1:])
+    return boxes, np.ascontiguousarray(scores[:, 1:]), beside
 
 
 def _end_to_end(
-    output: np.ndarray, size: tuple[int, int], threshold: float, top: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    head = _row("yolo-end2end", output, 3).astype(np.float32)
-    if head.shape[1] != 6:
-        raise InputError("yolo-end2end", "[1,n,6]", str(list(output.shape)))
+    decode: str,
+    outputs: Sequence[np.ndarray],
+    size: tuple[int, int],
+    threshold: float,
+    top: int,
+    more: int,
+) -> Raw:
+    form, beside = form_of(decode)
+    if form == "boxes-scores-classes":
+        boxes = _row("boxes", outputs[0], 3).astype(np.float32)
+        pair = [_row("rows", each, 2).astype(np.float32) for each in outputs[1:]]
+        if boxes.shape[1:] != (4,) or any(each.shape != boxes.shape[:1] for each in pair):
+            raise InputError(decode, "[1,n,4], [1,n], [1,n]", str([o.shape for o in outputs]))
+        head = np.concatenate([boxes, *(each[:, None] for each in pair)], axis=1)
+    else:
+        head = _row(decode, outputs[0], 3).astype(np.float32)
+    if head.shape[1] != 6 + more:
+        raise InputError(decode, f"[1,n,{6 + more}]", str(list(outputs[0].shape)))
     head = head[head[:, 4] > np.float32(threshold)]
     head = head[np.argsort(-head[:, 4], kind="stable")[:top]]
-    pixels = np.array([*size, *size], np.float32)
-    return head[:, :4] / pixels, head[:, 4], head[:, 5].astype(np.int64)
+    boxes = head[:, :4]
+    if beside == "obb" or form == "rt-detr-rows":
+        boxes = corners(boxes)
+    if form != "rt-detr-rows":
+        boxes = np.divide(boxes, np.array([*size, *size], np.float32), dtype=np.float32)
+    return Raw(boxes, head[:, 4], head[:, 5].astype(np.int64), head[:, 6:])
 
 
 def cells(size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -164,6 +254,28 @@ def softmax(values: np.ndarray) -> np.ndarray:
     """[n], FP32."""
     raised = np.exp(values - values.max())
     return np.asarray(raised / raised.sum(), np.float32)
+
+
+def softmax_of_rows(values: np.ndarray) -> np.ndarray:
+    """Along the last axis, FP32."""
+    raised = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=-1, keepdims=True), np.float32)
+
+
+def read_depth(output: np.ndarray) -> np.ndarray:
+    """[height, width], FP32. output: [1, height, width], or with an axis of 1 behind the first or
+    at the end. Raises InputError."""
+    if output.ndim == 4 and 1 in (output.shape[1], output.shape[3]):
+        output = output[:, 0] if output.shape[1] == 1 else output[..., 0]
+    return _row("depth", output, 3).astype(np.float32)
+
+
+def read_letters(decode: str, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The likeliest class [t] of each place along a line, and its score [t]. output: [1, t,
+    1 + letters]. Raises InputError."""
+    rows = _row("letters", output, 3).astype(np.float32)
+    scores = softmax_of_rows(rows) if decode == "ctc-logits" else rows
+    return scores.argmax(axis=1), scores.max(axis=1)
 
 
 def read_segments(decode: str, output: np.ndarray) -> np.ndarray:

@@ -6,15 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from shards.task.results import Classes, Detections, Embedding, Segments
+from shards.task.results import Classes, Depth, Detections, Embedding, Segments, Text
 from shards.task.task import Result
+
+MOST_DEPTHS = 32  # places along a side, of a document: the whole map is in the outputs
 
 
 def document(result: Result) -> dict[str, Any]:
-    """For JSON. Boxes are left, top, right, bottom, as shares of the picture."""
+    """For JSON. Boxes are left, top, right, bottom, as shares of the picture; keypoints x, y and
+    how likely each is seen; corners of turned boxes x and y; masks are COCO's uncompressed runs."""
     if isinstance(result, Detections):
         ids = [None] * len(result) if result.ids is None else result.ids.tolist()
-        rows = zip(result.boxes, result.scores, result.classes, ids, strict=True)
+        more = [_beside(result, at) for at in range(len(result))]
+        rows = zip(result.boxes, result.scores, result.classes, ids, more, strict=True)
         return {
             "detections": [
                 {
@@ -24,7 +28,8 @@ def document(result: Result) -> dict[str, Any]:
                     "box": [round(float(value), 5) for value in box],
                 }
                 | ({} if number is None else {"id": number})
-                for box, score, each, number in rows
+                | beside
+                for box, score, each, number, beside in rows
             ]
         }
     if isinstance(result, Classes):
@@ -50,7 +55,35 @@ def document(result: Result) -> dict[str, Any]:
             ],
             "shape": list(result.classes.shape),
         }
+    if isinstance(result, Depth):
+        values = result.values
+        height, width = (min(MOST_DEPTHS, side) for side in values.shape)
+        down = np.linspace(0, values.shape[0], height, endpoint=False).astype(int)
+        across = np.linspace(0, values.shape[1], width, endpoint=False).astype(int)
+        few = values[down][:, across]
+        return {
+            "depth": {
+                "shape": list(values.shape),
+                "least": round(float(values.min()), 5),
+                "largest": round(float(values.max()), 5),
+                "grid": [[round(float(value), 5) for value in row] for row in few],
+            }
+        }
+    if isinstance(result, Text):
+        return {"text": result.text, "score": round(result.score, 5)}
     return {"embedding": [float(value) for value in result.vector]}
+
+
+def _beside(result: Detections, at: int) -> dict[str, Any]:
+    """What a head tells of an object beside its box."""
+    found: dict[str, Any] = {}
+    for name, values in (("points", result.points), ("corners", result.corners)):
+        if values is not None:
+            found[name] = [[round(float(value), 5) for value in point] for point in values[at]]
+    if result.masks is not None:
+        counts = result.masks.counts[at].tolist()
+        found["mask"] = {"size": list(result.masks.shape), "counts": counts}
+    return found
 
 
 def lines(result: Result, shape: tuple[int, ...] = ()) -> list[str]:
@@ -67,11 +100,30 @@ def lines(result: Result, shape: tuple[int, ...] = ()) -> list[str]:
         return [
             f"{each['label']} {each['score']:.3f} at {box[0]},{box[1]} to {box[2]},{box[3]}"
             + (f" ({each['id']})" if "id" in each else "")
+            + _shown_beside(each, sides)
             for each, box in zip(doc["detections"], boxes, strict=True)
         ] or ["nothing found"]
     if isinstance(result, Classes):
         return [f"{each['label']} {each['score']:.3f}" for each in doc["classes"]]
+    if isinstance(result, Text):
+        return [f"{result.text} ({result.score:.3f})" if result.text else "nothing read"]
+    if isinstance(result, Depth):
+        told = doc["depth"]
+        high, wide = told["shape"]
+        return [f"{wide}x{high} places, from {told['least']:.3f} to {told['largest']:.3f}"]
     return [f"{each['label']} {each['share']:.1%} of the picture" for each in doc["segments"]]
+
+
+def _shown_beside(each: dict[str, Any], sides: np.ndarray) -> str:
+    if "mask" in each:
+        size, counts = each["mask"]["size"], each["mask"]["counts"]
+        return f", {sum(counts[1::2]) / (size[0] * size[1]):.1%} of the picture"
+    if "points" in each:
+        return f", {sum(point[2] >= 0.5 for point in each['points'])} points seen"
+    if "corners" in each:
+        corners = np.rint(np.array(each["corners"]) * sides[:2]).astype(int)
+        return ", corners " + " ".join(f"{x},{y}" for x, y in corners)
+    return ""
 
 
 def name_of(labels: tuple[str, ...], number: int) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from shards.task.placement import place
 
-FITS = ("stretch", "letterbox")
+FITS = ("stretch", "letterbox", "corner", "line")
 
 
 def on_grid(

@@ -15,13 +15,19 @@ SUM_SLACK = 5e-3  # of a row of probabilities in half precision
 class Said:
     """What the file's metadata says, as Ultralytics writes it. task: a word of its own, "" without
     one. labels: the names of the classes. size: width and height of the picture. normalise: a name
-    of `shards.task.wish.NORMALISE` where the exporter has only one way. notes: what cannot be
-    read."""
+    of `shards.task.wish.NORMALISE` where the exporter has only one way. stride: pixels of the
+    picture to a cell of the largest scale, 0 where nothing says it. points: how many keypoints, and
+    numbers of each. head: the exporter's name for it, with " end2end" behind where it suppresses
+    boxes itself. letters: of a recogniser. notes: what cannot be read."""
 
     task: str = ""
     labels: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
     normalise: str = ""
+    stride: int = 0
+    points: tuple[int, int] | None = None
+    head: str = ""
+    letters: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -18,22 +18,36 @@ import numpy as np
 
 from shards.errors import InputError, ManifestError
 from shards.specs import DTYPES
+from shards.task.beside import corners_of, hull, masks_of, points_of, turned_that_stay
 from shards.task.boxes import upright
-from shards.task.decode import DECODERS, read_classes, read_detections, read_embedding
+from shards.task.decode import (
+    DECODERS,
+    Raw,
+    form_of,
+    read_classes,
+    read_depth,
+    read_detections,
+    read_embedding,
+    read_letters,
+    suppresses,
+)
 from shards.task.decode import read_segments as read_raw_segments
 from shards.task.pixels import FITS, normalised, on_grid
-from shards.task.placement import place
-from shards.task.results import Classes, Detections, Embedding, Segments
+from shards.task.placement import Placement, place
+from shards.task.results import Classes, Depth, Detections, Embedding, Segments, Text
+from shards.task.text import lines_of, said_by
 
-Result = Detections | Classes | Segments | Embedding
+Result = Detections | Classes | Segments | Depth | Text | Embedding
 
-KINDS = ("detect", "classify", "segment", "embed")
+KINDS = tuple(DECODERS)
 COLOURS = ("rgb", "bgr", "gray")
 LAYOUTS = ("nchw", "nhwc")
 DATATYPES = ("UINT8", "FP16", "FP32")
-# The outputs of a graph that holds its postprocessing, by kind.
+# The outputs of a graph that holds its postprocessing, by kind; `Task.answers` has those of a task.
 RESULTS: Mapping[str, tuple[str, ...]] = {
     "detect": ("boxes", "scores", "classes"),
+    "depth": ("depth",),
+    "read": ("scores", "classes"),
     "classify": ("scores", "classes"),
     "segment": ("classes",),
     "embed": ("embedding",),
@@ -47,10 +61,11 @@ MOST_PIXELS = 16384  # of one side of the model's picture
 class Preprocess:
     """From a picture to the model's `input`, [1, c, height, width] (`nchw`) or `nhwc`.
 
-    width, height: of the model's picture. fit: `stretch` it, or `letterbox`: keep its proportions,
-    and fill the rest with `fill` (0..255). colours: `rgb`, `bgr` or `gray`. datatype: UINT8 takes
-    the pixels as they are; FP32 and FP16 take (pixel * scale - mean) / std, with one number for
-    all channels or one for each, computed in FP32.
+    width, height: of the model's picture. fit: `stretch` it, or keep its proportions and fill the
+    rest with `fill` (0..255): `letterbox` in the middle, `corner` at the left and the top, `line`
+    in full height at the left. colours: `rgb`, `bgr` or `gray`. datatype: UINT8 takes the pixels as
+    they are; FP32 and FP16 take (pixel * scale - mean) / std, with one number for all channels or
+    one for each, computed in FP32.
     """
 
     input: str
@@ -85,18 +100,23 @@ class Postprocess:
     """From the model's outputs to results. decode: one of `shards.task.decode.DECODERS` of the
     task's kind. outputs: the names of the tensors that it reads, in its order. threshold: scores
     above it count (0..1). iou: of two boxes of one class that overlap by more (0..1), the likelier
-    one stays. top: the most boxes, or the most classes."""
+    one stays. top: the most boxes, or the most classes. more: values that each box has behind its
+    scores: weights of its mask's parts, numbers of its keypoints, or an angle. each: numbers of a
+    keypoint, 2 or 3, 0 for other heads."""
 
     decode: str
     outputs: tuple[str, ...]
     threshold: float = 0.25
     iou: float = 0.45
     top: int = 300
+    more: int = 0
+    each: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """kind: `detect`, `classify`, `segment` or `embed`. labels: names by class, () without names.
+    """kind: one of `KINDS`. labels: names by class, () without names; letters, of class 1 on, where
+    lines of text are read.
     baked: the graph itself holds the arithmetic: its input is UINT8 [n, height, width, channels],
     RGB or gray, and its outputs are `RESULTS` of the kind. Resizing stays outside."""
 
@@ -151,39 +171,74 @@ class Task:
         outputs that are not those of one picture and of this task.
         """
         post, pre = self.postprocess, self.preprocess
-        names = RESULTS[self.kind] if self.baked else post.outputs
+        names = self.answers if self.baked else post.outputs
         tensors = [_tensor(outputs, name) for name in names]
+        placed = place(shape, pre.width, pre.height, pre.fit)
         if self.kind == "detect":
-            arrays = (
-                _baked_detections(tensors)
-                if self.baked
-                else read_detections(
-                    post.decode,
-                    tensors,
-                    (pre.width, pre.height),
-                    post.threshold,
-                    post.iou,
-                    post.top,
-                )
-            )
-            boxes, scores, classes = arrays
-            placed = place(shape, pre.width, pre.height, pre.fit)
-            return Detections(
-                placed.back(upright(boxes)), scores, classes.astype(np.int64), self.labels
-            )
-        if self.kind == "classify":
+            return self._detections(tensors, placed)
+        if self.kind in ("classify", "read"):
             if self.baked:
                 scores, classes = (_first(name, t) for name, t in zip(names, tensors, strict=True))
+            elif self.kind == "read":
+                classes, scores = read_letters(post.decode, tensors[0])
             else:
                 scores, classes = read_classes(post.decode, tensors[0], post.top)
-            return Classes(classes.astype(np.int64), scores.astype(np.float32), self.labels)
+            classes, scores = classes.astype(np.int64), scores.astype(np.float32)
+            if self.kind == "read":
+                return Text(*said_by(classes, scores, self.labels))
+            return Classes(classes, scores, self.labels)
         if self.kind == "segment":
-            if self.baked:
-                return Segments(_first(names[0], tensors[0]), self.labels)
-            return Segments(read_raw_segments(post.decode, tensors[0]), self.labels)
+            first = _first(names[0], tensors[0]) if self.baked else None
+            grid = read_raw_segments(post.decode, tensors[0]) if first is None else first
+            return Segments(placed.part(grid), self.labels)
+        if self.kind == "depth":
+            return Depth(placed.part(read_depth(tensors[0])))
         if self.baked:
             return Embedding(_first(names[0], tensors[0]).astype(np.float32))
         return Embedding(read_embedding(tensors[0]))
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The outputs of a graph that holds this task."""
+        beside = form_of(self.postprocess.decode)[1]
+        more = ("more",) if beside else ()
+        return (*RESULTS[self.kind], *more, *(("prototypes",) if beside == "seg" else ()))
+
+    def _detections(self, tensors: Sequence[np.ndarray], placed: Placement) -> Detections:
+        post, pre = self.postprocess, self.preprocess
+        beside, size = form_of(post.decode)[1], (pre.width, pre.height)
+        corners = points = masks = None
+        if post.decode == "db":
+            corners, scores = lines_of(tensors[0], post.threshold, post.top)
+            raw = Raw(hull(corners), scores, np.zeros(len(scores)), np.zeros((len(scores), 0)))
+        elif self.baked:
+            raw = _baked_detections(tensors, post.more)
+        else:
+            raw = read_detections(
+                post.decode, tensors, size, post.threshold, post.iou, post.top, post.more
+            )
+        boxes = raw.boxes
+        if beside == "obb":
+            if suppresses(post.decode):
+                raw = turned_that_stay(raw, size, post.iou, post.top)
+            corners = corners_of(raw.boxes, raw.more[:, 0], size)
+            boxes = hull(corners)
+        if corners is not None:
+            corners = placed.points(corners)
+        if beside == "pose":
+            points = points_of(raw.more, post.each, size)
+            points[..., :2] = np.clip(placed.points(points[..., :2]), 0, 1)
+        if beside == "seg":
+            masks = masks_of(raw, tensors[-1], size, placed)
+        return Detections(
+            placed.back(upright(boxes)),
+            raw.scores,
+            raw.classes.astype(np.int64),
+            self.labels,
+            points=points,
+            corners=corners,
+            masks=masks,
+        )
 
     def to_doc(self) -> dict[str, Any]:
         """The document of the manifest, for JSON."""
@@ -224,6 +279,8 @@ class Task:
                 threshold=_share(post, "threshold"),
                 iou=_share(post, "iou"),
                 top=_whole(post, "top", 1, 1 << 16),
+                more=_whole({"more": 0, **post}, "more", 0, 1 << 12),
+                each=_whole({"each": 0, **post}, "each", 0, 3),
             ),
             labels=_names(doc, "labels", MOST_LABELS),
             baked=_object({"baked": doc}, "baked").get("baked") is True,
@@ -239,6 +296,13 @@ class Task:
             raise ManifestError(
                 f"{post.decode} reads {wanted} outputs, not {len(post.outputs)}: "
                 f"{', '.join(post.outputs)}"
+            )
+        beside = form_of(post.decode)[1]
+        fits = {"": post.more == 0, "obb": post.more == 1, "seg": post.more > 0}
+        is_pose = beside == "pose" and post.each in (2, 3) and post.more > 0
+        if not fits.get(beside, is_pose and post.more % max(post.each, 1) == 0):
+            raise ManifestError(
+                f"task field 'more' is {post.more}: {post.decode} has other values beside a box"
             )
         for field, numbers in (("mean", pre.mean), ("std", pre.std)):
             if len(numbers) not in (1, pre.channels):
@@ -259,15 +323,15 @@ def check_image(image: np.ndarray) -> None:
         )
 
 
-def _baked_detections(
-    tensors: Sequence[np.ndarray],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    boxes, scores, classes = tensors
+def _baked_detections(tensors: Sequence[np.ndarray], more: int) -> Raw:
+    boxes, scores, classes = tensors[:3]
     n = len(scores) if scores.ndim == 1 else -1
-    if boxes.shape != (n, 4) or classes.shape != (n,):
+    beside = tensors[3] if more else np.zeros((max(n, 0), 0), np.float32)
+    if boxes.shape != (n, 4) or classes.shape != (n,) or beside.shape != (n, more):
         got = ", ".join(str(list(t.shape)) for t in tensors)
-        raise InputError("boxes, scores, classes", "[n,4], [n], [n]", got)
-    return boxes.astype(np.float32), scores.astype(np.float32), classes
+        wanted = "[n,4], [n], [n]" + (f", [n,{more}]" if more else "")
+        raise InputError("boxes, scores, classes", wanted, got)
+    return Raw(boxes.astype(np.float32), scores.astype(np.float32), classes, beside)
 
 
 def _tensor(outputs: Mapping[str, np.ndarray], name: str) -> np.ndarray:

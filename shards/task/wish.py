@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from shards.errors import TaskError
 from shards.specs import TensorSpec
-from shards.task.decode import DECODERS, NO_SUPPRESSION
-from shards.task.heads import Head, PictureInput, picture_input, tell
+from shards.task.asked import Head
+from shards.task.decode import DECODERS, is_chosen, suppresses
+from shards.task.heads import KIND_OF, PictureInput, picture_input, tell
 from shards.task.pixels import FITS
-from shards.task.seen import Seen
+from shards.task.seen import Said, Seen
 from shards.task.task import COLOURS, KINDS, Postprocess, Preprocess, Task
 
 # (pixel * scale - mean) / std; the last ones are torchvision's, for networks trained on ImageNet.
@@ -71,13 +72,14 @@ def settle(
     where they do not tell.
     """
     said = seen.said
-    others = {"detect", "classify"} - {wish.kind}
-    if said.task in others and wish.kind != "embed" and not wish.decode:
+    told = KIND_OF.get(said.task, wish.kind)
+    if told != wish.kind and wish.kind != "embed" and not wish.decode:
         raise TaskError(
-            f"--task {wish.kind}: the file's metadata says that it is for {said.task}; --decode "
-            "says otherwise"
+            f"--task {wish.kind}: the file's metadata says that it is for {said.task}, which is "
+            f"--task {told}; --decode says otherwise"
         )
-    labels = wish.labels or (said.labels if wish.kind != "embed" else ())
+    labels = _letters(wish, said, outputs) if wish.kind == "read" else wish.labels or said.labels
+    labels = () if wish.kind in ("embed", "depth") else labels
     picture = picture_input(inputs, wish.size)
     head = tell(
         wish.kind,
@@ -89,9 +91,12 @@ def settle(
         seen=seen,
     )
     notes = [*said.notes, head.why]
-    if labels and not wish.labels:
+    if labels and not wish.labels and wish.kind == "read":
+        notes.append(f"the file's metadata names the {len(labels)} letters")
+    elif labels and not wish.labels:
         notes.append(f"the file's metadata names the {len(labels)} classes")
-    usual_colours = "bgr" if head.decode == "yolox" else "rgb"  # as its authors train it
+    # As their authors train them.
+    usual_colours = "bgr" if head.decode in ("yolox", "db", "ctc", "ctc-logits") else "rgb"
     colours = wish.colours or ("gray" if picture.channels == 1 else usual_colours)
     if (colours == "gray") != (picture.channels == 1):
         raise TaskError(f"{colours} does not fit an input of {picture.channels} channels")
@@ -100,14 +105,13 @@ def settle(
     (scale, mean, std), usual = _normalise(wish, head, picture, said.normalise)
     if usual:
         notes.append(f"pixels become {usual}, as is usual: --normalise says otherwise")
-    is_yolo = head.decode.startswith("yolo")
     task = Task(
         kind=wish.kind,
         preprocess=Preprocess(
             input=picture.name,
             width=picture.width,
             height=picture.height,
-            fit=wish.fit or ("letterbox" if is_yolo else "stretch"),
+            fit=wish.fit or _fit(wish, head),
             colours=colours,
             layout=picture.layout,
             datatype=picture.datatype,
@@ -127,17 +131,38 @@ def _postprocess(wish: Wish, head: Head) -> Postprocess:
         usual = replace(usual, threshold=0.7, iou=0.3)
     if wish.kind == "classify":
         usual = replace(usual, top=5)
-    if head.decode in NO_SUPPRESSION:
+    if wish.kind == "detect" and not suppresses(head.decode):
         usual = replace(usual, iou=1.0)
-    if head.decode == "yolo-end2end" and wish.iou is not None:
-        raise TaskError("--iou: the graph of yolo-end2end has chosen its boxes already")
+    if head.decode == "db":
+        usual = replace(usual, threshold=0.5)
+    if wish.iou is not None and (is_chosen(head.decode) or head.decode == "db"):
+        raise TaskError(f"--iou: the boxes of {head.decode} have been chosen already")
     return Postprocess(
         head.decode,
         head.outputs,
         usual.threshold if wish.threshold is None else wish.threshold,
         usual.iou if wish.iou is None else wish.iou,
         usual.top if wish.top is None else wish.top,
+        head.more,
+        head.each,
     )
+
+
+def _fit(wish: Wish, head: Head) -> str:
+    """As the authors of a head do it."""
+    if wish.kind == "read":
+        return "line"
+    if head.decode == "yolox":
+        return "corner"
+    return "letterbox" if head.decode.startswith(("yolo", "db")) else "stretch"
+
+
+def _letters(wish: Wish, said: Said, outputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """The letters of a recogniser, of class 1 on: with the space that Paddle adds at the end, where
+    that makes them as many as there are classes."""
+    letters = wish.labels or said.letters or said.labels
+    classes = {spec.shape[2] for spec in outputs if len(spec.shape) == 3}
+    return (*letters, " ") if len(letters) + 2 in classes else letters
 
 
 def _labels(labels: tuple[str, ...], head: Head) -> tuple[str, ...]:
@@ -167,6 +192,10 @@ def _normalise(
         return NORMALISE["0..1"], ""
     if known:
         return NORMALISE[known], ""
+    if head.decode == "detr" or set(head.outputs) == {"dets", "labels"}:  # RF-DETR's exporter
+        return NORMALISE["imagenet"], ""
+    if head.decode in ("db", "ctc", "ctc-logits"):
+        return NORMALISE["-1..1"], "-1..1"
     name = "imagenet" if picture.channels == 3 and wish.kind != "detect" else "0..1"
     return NORMALISE[name], name
 

@@ -18,22 +18,33 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from shards.errors import ModelError
 from shards.graph.source import subgraphs
-from shards.task.decode import CENTRE_VARIANCE, SIZE_VARIANCE, cells, class_dtype
-from shards.task.task import RESULTS, Task
+from shards.task.decode import (
+    CENTRE_VARIANCE,
+    SIZE_VARIANCE,
+    cells,
+    class_dtype,
+    form_of,
+    is_chosen,
+)
+from shards.task.task import Task
 
 # The operator set that an older model is raised to, and the oldest one whose operators are used.
 _OPSET = 18
 _OLDEST_OPSET = 13
 _AXES_ARE_INPUTS = 18  # of ReduceMax
+_ALL = 1 << 30  # boxes
 
 
 def bake(model: ModelProto, task: Task) -> ModelProto:
     """The model with its task inside: input UINT8 [n, height, width, channels] of the same name,
-    outputs `RESULTS` of the kind. model: in normal form, with a fixed size of its picture; it is
-    changed. Raises ModelError where the model's operators are too old and cannot be raised."""
+    outputs `Task.answers`. model: in normal form, with a fixed size of its picture; it is changed.
+    Raises ModelError where the model's operators are too old and cannot be raised, and for what no
+    standard operator does."""
+    if task.postprocess.decode == "db":
+        raise ModelError("no standard operator finds the outlines of text")
     model = _raised(model)
     (picture,) = model.graph.input
-    taken = {picture.name, *RESULTS[task.kind]}
+    taken = {picture.name, *task.answers}
     _rename(model.graph, {name: f"{name}/network" for name in taken})
     inner = model.graph.input[0].name
     outputs = [f"{n}/network" if n in taken else n for n in task.postprocess.outputs]
@@ -142,12 +153,12 @@ def _before(writer: _Writer, task: Task, output: str) -> None:
 
 def _boxes_and_scores(writer: _Writer, task: Task, outputs: list[str]) -> tuple[str, str]:
     """Boxes [1, n, 4] in shares, and scores [1, classes, n], as `shards.task.decode.candidates`."""
-    pre, decode = task.preprocess, task.postprocess.decode
+    pre, decode = task.preprocess, form_of(task.postprocess.decode)[0]
     end = int(np.iinfo(np.int64).max)
     if decode in ("yolo-v8", "yolo-v5", "yolox"):
         head = outputs[0]
         if decode == "yolo-v8":
-            scores = writer.columns(head, 4, end, 1)
+            scores = writer.columns(head, 4, -task.postprocess.more or end, 1)
             head = writer.add("Transpose", [writer.columns(head, 0, 4, 1)], perm=[0, 2, 1])
         else:
             objects = writer.columns(head, 4, 5, 2)
@@ -157,7 +168,13 @@ def _boxes_and_scores(writer: _Writer, task: Task, outputs: list[str]) -> tuple[
             head = _of_cells(writer, head, (pre.width, pre.height))
         pixels = [pre.width, pre.height, pre.width, pre.height]
         return writer.binary("Div", _corners(writer, head), pixels), scores
+    if decode == "rt-detr-scores":
+        pair = writer.columns(outputs[0], 0, 4, 2), writer.columns(outputs[0], 4, end, 2)
+        return _corners(writer, pair[0]), writer.add("Transpose", [pair[1]], perm=[0, 2, 1])
     boxes, scores = outputs[:2]
+    if decode == "detr":
+        scores = writer.columns(writer.add("Softmax", [scores], axis=2), 0, -1, 2)
+        return _corners(writer, boxes), writer.add("Transpose", [scores], perm=[0, 2, 1])
     if decode == "rt-detr":
         scores = writer.add("Transpose", [writer.add("Sigmoid", [scores])], perm=[0, 2, 1])
         return _corners(writer, boxes), scores
@@ -184,11 +201,11 @@ def _of_cells(writer: _Writer, head: str, size: tuple[int, int]) -> str:
     return writer.add("Concat", pair, axis=2)
 
 
-def _corners(writer: _Writer, boxes: str) -> str:
-    centres = writer.columns(boxes, 0, 2, 2)
-    half = writer.binary("Mul", writer.columns(boxes, 2, 4, 2), 0.5)
+def _corners(writer: _Writer, boxes: str, axis: int = 2) -> str:
+    centres = writer.columns(boxes, 0, 2, axis)
+    half = writer.binary("Mul", writer.columns(boxes, 2, 4, axis), 0.5)
     pair = [writer.add("Sub", [centres, half]), writer.add("Add", [centres, half])]
-    return writer.add("Concat", pair, axis=2)
+    return writer.add("Concat", pair, axis=axis)
 
 
 def _detections(
@@ -201,36 +218,61 @@ def _detections(
         helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["found"]),
         helper.make_tensor_value_info("classes", kind, ["found"]),
     ]
-    if post.decode == "yolo-end2end":
-        _end_to_end(writer, task, outputs[0], kind)
+    beside = form_of(post.decode)[1]
+    if beside:
+        more = ["found", post.more]
+        answers.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, more))
+    if beside == "seg":
+        parts = [1, post.more, None, None]
+        answers.append(helper.make_tensor_value_info("prototypes", TensorProto.FLOAT, parts))
+        writer.add("Identity", [outputs[1]], "prototypes")
+    if is_chosen(post.decode):
+        _end_to_end(writer, task, outputs, kind)
         return answers
     boxes, scores = _boxes_and_scores(writer, task, outputs)
-    # A box counts with its likeliest class alone.
-    best = _largest(writer, scores, axis=1)
+    # A box counts with its likeliest class alone, the first of equal ones.
+    best = writer.add("ArgMax", [scores], axis=1, keepdims=1)
     zero = writer.constant(np.float32(0))
-    scores = writer.add("Where", [writer.add("Equal", [scores, best]), scores, zero])
-    most = writer.constant(np.array([post.top], np.int64))
-    limits = [
-        writer.constant(np.array([value], np.float32)) for value in (post.iou, post.threshold)
-    ]
+    nought, step = (writer.constant(np.array(value, np.int64)) for value in (0, 1))
+    count = writer.add("Gather", [writer.add("Shape", [scores]), step], axis=0)
+    each = writer.add("Range", [nought, count, step])
+    each = writer.add("Reshape", [each, writer.constant(np.array([1, -1, 1], np.int64))])
+    scores = writer.add("Where", [writer.add("Equal", [each, best]), scores, zero])
+    # Turned boxes overlap otherwise than NonMaxSuppression says: all of them leave the graph.
+    top, iou = (_ALL, 1.0) if beside == "obb" else (post.top, post.iou)
+    most = writer.constant(np.array([top], np.int64))
+    limits = [writer.constant(np.array([value], np.float32)) for value in (iou, post.threshold)]
     rows = writer.add("NonMaxSuppression", [boxes, scores, most, *limits])
     values = writer.add("GatherND", [scores, rows])
     found = writer.add("Shape", [values])
     values, order = writer.add_two("TopK", [values, writer.add("Min", [found, most])], axis=0)
+    writer.add("Identity", [values], "scores")
     rows = writer.add("Gather", [rows, order], axis=0)
     one, two = (writer.constant(np.array(index, np.int64)) for index in (1, 2))
     flat = writer.add("Reshape", [boxes, writer.constant(np.array([-1, 4], np.int64))])
-    writer.add("Gather", [flat, writer.add("Gather", [rows, two], axis=1)], "boxes", axis=0)
-    writer.add("Identity", [values], "scores")
+    places = writer.add("Gather", [rows, two], axis=1)
+    writer.add("Gather", [flat, places], "boxes", axis=0)
+    if beside:
+        end = int(np.iinfo(np.int64).max)
+        values = writer.columns(outputs[0], -post.more, end, 1)
+        turned = writer.add("Transpose", [values], perm=[0, 2, 1])
+        shape = writer.constant(np.array([-1, post.more], np.int64))
+        writer.add("Gather", [writer.add("Reshape", [turned, shape]), places], "more", axis=0)
     writer.cast(writer.add("Gather", [rows, one], axis=1), kind, "classes")
     return answers
 
 
-def _end_to_end(writer: _Writer, task: Task, output: str, kind: int) -> None:
+def _end_to_end(writer: _Writer, task: Task, outputs: list[str], kind: int) -> None:
     """Boxes, scores and classes of rows that the network has chosen itself."""
     pre, post = task.preprocess, task.postprocess
+    form, beside = form_of(post.decode)
     flat = writer.constant(np.array([-1], np.int64))
-    rows_of = writer.add("Reshape", [output, writer.constant(np.array([-1, 6], np.int64))])
+    if form == "boxes-scores-classes":
+        two = writer.constant(np.array([2], np.int64))
+        columns = [writer.add("Unsqueeze", [name, two]) for name in outputs[1:]]
+        outputs = [writer.add("Concat", [outputs[0], *columns], axis=2)]
+    shape = writer.constant(np.array([-1, 6 + post.more], np.int64))
+    rows_of = writer.add("Reshape", [outputs[0], shape])
     scores = writer.add("Reshape", [writer.columns(rows_of, 4, 5, 1), flat])
     above = writer.binary("Greater", scores, post.threshold)
     rows = writer.add("Reshape", [writer.add("NonZero", [above]), flat])
@@ -239,9 +281,15 @@ def _end_to_end(writer: _Writer, task: Task, output: str, kind: int) -> None:
     count = writer.add("Min", [writer.add("Shape", [values]), most])
     values, order = writer.add_two("TopK", [values, count], axis=0)
     rows = writer.add("Gather", [rows, order], axis=0)
-    sides = [pre.width, pre.height, pre.width, pre.height]
-    boxes = writer.binary("Div", writer.columns(rows_of, 0, 4, 1), sides)
+    boxes = writer.columns(rows_of, 0, 4, 1)
+    if beside == "obb" or form == "rt-detr-rows":
+        boxes = _corners(writer, boxes, axis=1)
+    if form != "rt-detr-rows":
+        boxes = writer.binary("Div", boxes, [pre.width, pre.height, pre.width, pre.height])
     writer.add("Gather", [boxes, rows], "boxes", axis=0)
+    if beside:
+        more = writer.columns(rows_of, 6, 6 + post.more, 1)
+        writer.add("Gather", [more, rows], "more", axis=0)
     writer.add("Identity", [values], "scores")
     classes = writer.add("Reshape", [writer.columns(rows_of, 5, 6, 1), flat])
     writer.cast(writer.add("Gather", [classes, rows], axis=0), kind, "classes")
@@ -286,7 +334,33 @@ def _embedding(
     return [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, [first, None])]
 
 
+def _depth(
+    writer: _Writer, task: Task, outputs: list[str], first: object
+) -> list[onnx.ValueInfoProto]:
+    writer.add("Identity", outputs, "depth")
+    return [helper.make_tensor_value_info("depth", TensorProto.FLOAT, None)]
+
+
+def _letters(
+    writer: _Writer, task: Task, outputs: list[str], first: object
+) -> list[onnx.ValueInfoProto]:
+    scores = outputs[0]
+    if task.postprocess.decode == "ctc-logits":
+        scores = writer.add("Softmax", [scores], axis=2)
+    best = _largest(writer, scores, axis=2)
+    two = writer.constant(np.array([2], np.int64))
+    writer.add("Squeeze", [best, two], "scores")
+    kind = _class_kind(len(task.labels) + 1)
+    writer.cast(writer.add("ArgMax", [scores], axis=2, keepdims=0), kind, "classes")
+    return [
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, [first, None]),
+        helper.make_tensor_value_info("classes", kind, [first, None]),
+    ]
+
+
 _BEHIND = {
+    "depth": _depth,
+    "read": _letters,
     "detect": _detections,
     "classify": _classes,
     "segment": _segments,

@@ -57,12 +57,17 @@ def said_by(model: ModelProto) -> Said:
             notes.append(f"the file's metadata says {key} {shown!r}, which is not understood")
             return default
 
+    end = " end2end" if entries.get("end2end", "") == "True" else ""
     is_ultralytics = entries.get("author", "") == "Ultralytics"
     return Said(
         task=entries.get("task", "").strip().lower(),
         labels=read("names", _names, ()),
         size=read("imgsz", _size, None),
         normalise="0..1" if is_ultralytics else "",
+        stride=read("stride", _stride, 0),
+        points=read("kpt_shape", _points, None),
+        head=entries.get("head", "")[:MOST_LETTERS] + end,
+        letters=tuple(entries.get("character", "")[:_MOST_TEXT].splitlines())[:MOST_LABELS],
         notes=tuple(notes),
     )
 
@@ -90,3 +95,21 @@ def _size(value: object) -> tuple[int, int]:
     if not all(isinstance(side, int) and 0 < side <= MOST_PIXELS for side in sides):
         raise ValueError("no sides in pixels")
     return width, height
+
+
+def _stride(value: object) -> int:
+    """The largest. Raises ValueError."""
+    strides = value if isinstance(value, list | tuple) else [value]
+    if not strides or not all(isinstance(each, int) and 0 < each <= 1024 for each in strides):
+        raise ValueError("no pixels")
+    return int(max(strides))
+
+
+def _points(value: object) -> tuple[int, int]:
+    """How many keypoints, and numbers of each. Raises ValueError."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("no two numbers")
+    count, each = value
+    if not isinstance(count, int) or not 0 < count <= 1024 or each not in (2, 3):
+        raise ValueError("no keypoints")
+    return count, each

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
 from shards.errors import ModelError, TaskError
 from shards.graph.graph import Graph
@@ -22,6 +22,8 @@ from shards.task.wish import Wish, settle
 from shards.task_graph.bake import bake
 from shards.task_graph.evidence import SIGMOID, SOFTMAX, made_by, said_by
 
+_SIZES = "orig_target_sizes"  # width and height, [n, 2]
+
 
 def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[str, ...]]:
     """The model as it is to be split, its task, and notes for its owner. model: in the normal form
@@ -30,6 +32,7 @@ def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[st
     A detector works on one picture at a time, so its batch axis becomes 1. Raises TaskError where
     shapes do not tell the task.
     """
+    sizes = _sizes_of(model) if wish.kind == "detect" else None
     graph = Graph.of(model)
     types = infer_types(graph)
     said = said_by(model)
@@ -42,6 +45,9 @@ def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[st
     _fix(declared, {axis + 1: side for axis, side in enumerate(inner)})
     if wish.kind == "detect":
         _fix(declared, {0: 1})
+    if sizes is not None:
+        pair = np.array([[picture.width, picture.height]], np.int64)
+        sizes.CopyFrom(numpy_helper.from_array(pair, _SIZES))
     outputs, values = _run(model, _at_one(declared), picture)
     seen = Seen(
         constant=frozenset(name for name in graph.outputs if graph.is_constant(name)),
@@ -53,6 +59,8 @@ def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[st
     task, notes = settle(
         wish, [TensorSpec(picture.name, picture.datatype, _at_one(declared))], outputs, seen
     )
+    if sizes is not None:
+        notes = (*notes, f"{_SIZES} is the size of the model's picture: boxes become shares of it")
     if not wish.bake:
         return model, task, notes
     try:
@@ -61,6 +69,18 @@ def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[st
         raise
     except ModelError as error:
         return model, task, (*notes, f"not baked into the graph: {error}")
+
+
+def _sizes_of(model: ModelProto) -> TensorProto | None:
+    """The second input of RT-DETR and D-FINE, the size of the picture that boxes are told for, now
+    a constant of the model: to be given a value. None where there is no such input."""
+    inputs = model.graph.input
+    found = [value for value in inputs if value.name == _SIZES]
+    if len(inputs) != 2 or not found or found[0].type.tensor_type.elem_type != TensorProto.INT64:
+        return None
+    inputs.remove(found[0])
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 2), np.int64), _SIZES))
+    return model.graph.initializer[-1]
 
 
 def _sized(wish: Wish, inputs: list[TensorSpec], said: Said) -> Wish:

@@ -80,6 +80,31 @@ def test_a_box_that_leaves_the_picture_is_cut_at_its_edge_and_a_tiny_one_is_left
             assert cut(image, box) is None
 
 
+def test_a_turned_box_is_cut_upright_and_one_that_runs_upwards_is_laid_on_its_side() -> None:
+    image = np.zeros((100, 200, 3), np.uint8)
+    image[40:60, 50:150] = 200
+    image[40:60, 50:60] = 90  # where it begins
+    centre, size = (100, 50), (200, 100)
+    for degrees in (0, 20, 75):
+        turn = cv2.getRotationMatrix2D(centre, -degrees, 1)
+        turned = cv2.warpAffine(image, turn, size)
+        corners = np.float32([[50, 40], [150, 40], [150, 60], [50, 60]])
+        corners = corners @ turn[:, :2].T + turn[:, 2]
+        crop = cut(turned, np.float32([0, 0, 1, 1]), corners / np.float32(size))
+        assert crop is not None
+        assert crop.shape == (20, 100, 3)
+        assert abs(int(crop[10, 5, 0]) - 90) < 20
+        assert crop[10, 20:90].min() > 180
+    upwards = np.float32([[0.4, 0.2], [0.45, 0.2], [0.45, 0.9], [0.4, 0.9]])
+    crop = cut(image, np.float32([0, 0, 1, 1]), upwards)
+    assert crop is not None
+    assert crop.shape[:2] == (10, 70)
+    none = np.float32([0, 0, 1, 1])
+    assert cut(image, none, upwards * np.float32(np.nan)) is None
+    assert cut(image, none, upwards * np.float32([0.1, 1])) is None
+    assert cut(image, none, upwards * np.float32(1e9)) is None
+
+
 @pytest.mark.integration
 @pytest.mark.processes
 @pytest.mark.benchmark  # a whole story, longer than ten seconds

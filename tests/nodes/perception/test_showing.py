@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -19,7 +20,7 @@ from nodes.perception.shows import Shows
 from nodes.perception.turns import Turns
 from nodes.perception.view import own_place
 from nodes.place import Place
-from shards.task.results import Classes, Detections, Embedding, Segments
+from shards.task.results import Classes, Depth, Detections, Embedding, Masks, Segments, Text
 from swarm.errors import InvalidArgument
 from swarm.wire.hops import Hop
 
@@ -51,6 +52,12 @@ def test_a_box_is_drawn_where_it_is_and_the_frame_stays_as_it_was() -> None:
         Segments(np.array([[0, 1], [255, 3]], np.uint8)),
         Segments(np.zeros((4, 4), np.int64)),
         Embedding(np.zeros(8, np.float32)),
+        Depth(np.arange(12, dtype=np.float32).reshape(3, 4)),
+        Depth(np.full((1, 1), np.nan, np.float32)),
+        Text("Straße 7", 0.9),
+        replace(face((0, 0, 1, 1)), corners=np.float32([[[-9, np.nan], [1, 0], [1, 1], [0, 1]]])),
+        replace(face((0, 0, 1, 1)), points=np.float32([[[0.5, 0.5, 1], [np.inf, -9, 1]]])),
+        replace(face((0, 0, 1, 1)), masks=Masks((2, 3), (np.array([2, 3, 1]),))),
         None,
     ],
 )
@@ -64,6 +71,26 @@ def test_segments_cover_the_places_of_their_classes() -> None:
     picture = drawn(GRAY, Segments(np.array([[0, 1]])), "")
     assert (picture[20, 20] == 90).all()
     assert (picture[20, 300] != 90).any()
+
+
+def test_masks_keypoints_and_turned_boxes_are_drawn_where_they_are() -> None:
+    left = Masks((2, 2), (np.array([0, 2, 2]),))  # the left half
+    picture = drawn(GRAY, replace(face((0, 0, 0.9, 0.9)), masks=left), "")
+    assert (picture[100, 80] != 90).any()
+    assert (picture[100, 200] == 90).all()
+    points = np.float32([[[0.5, 0.5, 0.9], [0.25, 0.5, 0.1]]])  # the second one is not seen
+    picture = drawn(GRAY, replace(face((0, 0, 0.9, 0.9)), points=points), "")
+    assert (picture[120, 160] != 90).any()
+    assert (picture[120, 80] == 90).all()
+    turned = np.float32([[[0.5, 0.25], [0.75, 0.5], [0.5, 0.75], [0.25, 0.5]]])
+    picture = drawn(GRAY, replace(face((0.25, 0.25, 0.75, 0.75)), corners=turned), "")
+    assert (picture[90, 200] != 90).any()  # on an edge of the turned box
+    assert (picture[120, 160] == 90).all()
+
+
+def test_depths_are_colours_in_place_of_the_picture() -> None:
+    picture = drawn(GRAY, Depth(np.float32([[1, 9]])), "")
+    assert picture[20, 20].sum() < picture[20, 300].sum()
 
 
 # --- anatomy ------------------------------------------------------------------------------

@@ -39,8 +39,13 @@ def form(
     }
     for name, array in outputs.items():
         params[f"{name}_is"] = array.astype(np.float32)
-        nodes.append(node("Mul", [f"{name}_is", "factor"], [name]))
-    shapes = [value(name, list(array.shape)) for name, array in outputs.items()]
+        if array.dtype == np.int64:
+            nodes.append(node("Mul", [f"{name}_is", "factor"], [f"{name}_f"]))
+            nodes.append(node("Cast", [f"{name}_f"], [name], to=7))
+        else:
+            nodes.append(node("Mul", [f"{name}_is", "factor"], [name]))
+    kinds = {name: 7 if array.dtype == np.int64 else 1 for name, array in outputs.items()}
+    shapes = [value(name, list(array.shape), kinds[name]) for name, array in outputs.items()]
     model = make(nodes, [value("image", [1, 3, size, size])], shapes, params)
     for key, text in (said or {}).items():
         model.metadata_props.add(key=key, value=text)
@@ -82,11 +87,25 @@ def rows(n: int, *more: np.ndarray) -> np.ndarray:
     return np.concatenate([low, low + RNG.uniform(2, 30, (2, n)), scores, classes, *more]).T[None]
 
 
-def detr(classes: int, n: int = 40) -> dict[str, np.ndarray]:
-    return {
-        "logits": RNG.normal(size=(1, n, classes)) * 2,
-        "pred_boxes": RNG.uniform(0.05, 0.6, (1, n, 4)),
-    }
+def detr(classes: int, n: int = 40, none: bool = False) -> dict[str, np.ndarray]:
+    """none: the last class is no object, and wins in two of three rows."""
+    logits = RNG.normal(size=(1, n, classes)) * 2
+    if none:
+        logits[0, :, -1] = np.where(np.arange(n) % 3, 9, -9)
+    return {"logits": logits, "pred_boxes": RNG.uniform(0.05, 0.6, (1, n, 4))}
+
+
+def detr_rows(n: int) -> np.ndarray:
+    """Centres in shares, a score and a class each, [1, n, 6]."""
+    boxes, found = detr(3, n)["pred_boxes"], rows(n)
+    return np.concatenate([boxes, found[..., 4:]], axis=2)
+
+
+def three(n: int) -> dict[str, np.ndarray]:
+    """As RT-DETR writes them for `orig_target_sizes`."""
+    found = rows(n)
+    parts = {"labels": found[..., 5].astype(np.int64), "boxes": found[..., :4]}
+    return parts | {"scores": found[..., 4]}
 
 
 def by_cell(classes: int) -> dict[str, np.ndarray]:
@@ -133,6 +152,88 @@ RIGHT |= {
 }
 
 
+PERSON = {"task": "pose", "names": "{0: 'person'}", "kpt_shape": "[17, 3]"}
+PROTOS = {"protos": RNG.normal(size=(1, 4, 24, 24))}
+WEIGHTS = RNG.normal(size=(4, CELLS))
+RIGHT |= {
+    "keypoints of a file that says so": (v8(shares(1), KEYPOINTS), PERSON, {}, "yolo-v8-pose"),
+    "keypoints, as their owner says": (
+        v8(shares(1), KEYPOINTS),
+        {},
+        {"decode": "yolo-v8-pose"},
+        "yolo-v8-pose",
+    ),
+    "keypoints chosen by the network": (
+        {"output0": rows(50, RNG.uniform(0, SIZE, (51, 50)))},
+        {"task": "pose", "names": NAMES[3], "kpt_shape": "[17, 3]"},
+        {},
+        "yolo-end2end-pose",
+    ),
+    "turned boxes of a file that says so": (
+        v8(shares(3), ANGLE),
+        {"task": "obb", "names": NAMES[3]},
+        {},
+        "yolo-v8-obb",
+    ),
+    "turned boxes chosen by the network": (
+        {"output0": rows(50, RNG.uniform(0, 1, (1, 50)))},
+        {"task": "obb", "names": NAMES[3]},
+        {},
+        "yolo-end2end-obb",
+    ),
+    "masks by their parts": (v8(shares(80), WEIGHTS) | PROTOS, {}, {}, "yolo-v8-seg"),
+    "masks of three classes": (
+        v8(shares(3), WEIGHTS) | PROTOS,
+        {"task": "segment", "names": NAMES[3]},
+        {},
+        "yolo-v8-seg",
+    ),
+    "masks chosen by the network": (
+        {"output0": rows(50, RNG.normal(size=(4, 50)))} | PROTOS,
+        {"task": "segment", "names": NAMES[3]},
+        {},
+        "yolo-end2end-seg",
+    ),
+    "four scales from 4 pixels on": (
+        {"output0": np.concatenate([pixels(765), shares(80, 765)])[None]},
+        {"stride": "32"},
+        {},
+        "yolo-v8",
+    ),
+    "Ultralytics' RT-DETR": (
+        {"output0": detr_rows(40)},
+        {"task": "detect", "names": NAMES[3], "head": "RTDETRDecoder"},
+        {},
+        "rt-detr-rows",
+    ),
+    "Ultralytics' RT-DETR, of which nothing is said": (
+        {"output0": detr_rows(40)},
+        {},
+        {},
+        "rt-detr-rows",
+    ),
+    "Ultralytics' older RT-DETR": (
+        {"output0": np.concatenate([detr(80)["pred_boxes"], shares(80, 40).T[None]], axis=2)},
+        {},
+        {},
+        "rt-detr-scores",
+    ),
+    "DETR, whose last class wins nearly everywhere": (
+        detr(4, none=True),
+        {"names": NAMES[3]},
+        {},
+        "detr",
+    ),
+    "boxes, scores and classes": (three(40), {}, {}, "boxes-scores-classes"),
+    "a map of text": (
+        {"map": shares(1, 24 * 24).reshape(1, 1, 24, 24)},
+        {},
+        {"decode": "db"},
+        "db",
+    ),
+}
+
+
 @pytest.mark.parametrize("title", RIGHT)
 def test_a_form_that_one_head_claims_is_read_by_it(title: str) -> None:
     outputs, said, more, decode = RIGHT[title]
@@ -140,20 +241,34 @@ def test_a_form_that_one_head_claims_is_read_by_it(title: str) -> None:
 
 
 ASKED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, str], dict[str, Any], str]] = {
-    "keypoints": ("detect", v8(shares(1), KEYPOINTS), {}, {}, "keypoints .pose."),
+    "keypoints": ("detect", v8(shares(1), KEYPOINTS), {}, {}, "keypoints .yolo-v8-pose."),
     "keypoints, though labels fit by chance": (
         "detect",
         v8(shares(1), KEYPOINTS),
         {},
         {"labels": tuple(str(i) for i in range(52))},
-        "keypoints .pose.",
+        "keypoints .yolo-v8-pose.",
     ),
-    "keypoints of a file that says so": (
+    "keypoints of a file that says so, read as classes": (
         "detect",
         v8(shares(1), KEYPOINTS),
         {"task": "pose", "names": "{0: 'person'}", "kpt_shape": "[17, 3]"},
+        {"decode": "yolo-v8"},
+        "is for pose, with keypoints beside a box, and --decode yolo-v8 reads none",
+    ),
+    "keypoints of a file whose names do not fit": (
+        "detect",
+        v8(shares(1), KEYPOINTS),
+        {"task": "pose", "names": NAMES[3], "kpt_shape": "[17, 3]"},
         {},
-        "is for pose: keypoints are not read",
+        "3 labels for 1 classes",
+    ),
+    "keypoints that do not fit the values": (
+        "detect",
+        v8(shares(1), KEYPOINTS),
+        {},
+        {"decode": "yolo-v8-pose", "labels": tuple("abcde")},
+        "47 values behind the scores are no keypoints",
     ),
     "oriented boxes": ("detect", v8(shares(15), ANGLE), {}, {}, "16 classes, or one of"),
     "oriented boxes of a file with names": (
@@ -168,14 +283,14 @@ ASKED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, str], dict[str, Any
         v8(shares(3), ANGLE),
         {"task": "obb"},
         {"decode": "yolo-v8"},
-        "is for obb: oriented boxes are not read",
+        "is for obb, with the angles of turned boxes beside a box, and --decode yolo-v8 reads none",
     ),
     "masks of single objects": (
         "detect",
         v8(shares(80), RNG.normal(size=(32, CELLS))) | {"protos": np.zeros((1, 32, 16, 16))},
         {},
         {"outputs": ("output0",)},
-        "instance segmentation is not read",
+        "a head with masks reads 2 of output0, protos",
     ),
     "faces with landmarks": ("detect", v5(shares(12, 3 * CELLS)), {}, {}, "11 classes, or one of"),
     "raw scores": ("detect", v8(RNG.normal(size=(3, CELLS)) * 3), {}, {}, "not all scores"),
@@ -260,7 +375,7 @@ ASKED |= {
         {"output0": rows(50)},
         {},
         {"iou": 0.5},
-        "has chosen its boxes already",
+        "have been chosen already",
     ),
 }
 
