@@ -6,6 +6,7 @@ setting. `--help` imports no library: the objects that settings stand for are ma
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +19,7 @@ from nodes.join_settings import JoinOptions
 from nodes.learning.options import LearnOptions, learning
 from nodes.place import Place
 from nodes.placing.ways import CORE, CORE_JPEG, OFF, RAW, checked_mode, jpeg_quality
-from nodes.settings import check, setting, tuning
+from nodes.settings import WrongSetting, check, setting, tuning, writable
 from swarm.addresses import checked
 from swarm.errors import InvalidArgument
 from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
@@ -403,10 +404,14 @@ class NodeConfig:
                 token(self.version, "version")
 
     def check_files(self) -> None:
-        """Read what the settings name outside of them, which later uses take from memory. Raises
-        `SwarmError` and `DeviceError`."""
+        """Read what the settings name outside of them, which later uses take from memory, and make
+        the folders that they name. Raises `SwarmError` and `DeviceError`."""
         for name in ("link", "placement", "trusted", "artifact_key"):
             getattr(self, name)
+        writable(self.state_dir, "--state-dir")
+        writable("" if self.no_cache else self.cache, "--cache")
+        if self.congestion:
+            _check_congestion(self.congestion)
 
     @cached_property
     def link(self) -> LinkOptions:
@@ -518,3 +523,16 @@ class NodeConfig:
                 f"use shard-1 to shard-{info.last}"
             )
         return [self.stage]
+
+
+def _check_congestion(name: str) -> None:
+    from swarm.link.session import set_congestion
+
+    try:
+        with socket.socket() as probe:
+            set_congestion(probe, name)
+    except OSError as error:
+        raise WrongSetting(
+            f"--congestion {name}: {error.strerror or error}: `swarm doctor --host` says what this "
+            "kernel has"
+        ) from None

@@ -10,6 +10,7 @@ months on a small device, and the libraries that do this cost it 10 to 30 MB.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
@@ -30,6 +31,17 @@ T = TypeVar("T")
 
 class WrongSetting(InvalidArgument):
     """A setting that does not do on this machine, or in this mesh, however often it is tried."""
+
+
+def writable(folder: str, flag: str) -> None:
+    """Make the folder that a setting names, "" for none, and try to write a file there. Raises
+    `WrongSetting`."""
+    try:
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise WrongSetting(f"{flag} {folder}: {error.strerror}: no file can be written") from None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nodes.cli.command import Ran, add_commands, argument, option, seldom
-from nodes.cli.options import Target
+from nodes.cli.options import AGENT, Target
 
 
 def init(
@@ -27,7 +27,9 @@ def init(
 
 def tail(
     target: Target,
-    agent: str = option("", "Only of this agent; `operator` for what commands did."),
+    agent: Annotated[str, AGENT] = option(
+        "", "Only of this agent; `operator` for what commands did."
+    ),
     last: int = option(20, "Records to show.", "-n", "--last", min=1),
     follow: bool = option(False, "Go on with what comes, until Ctrl-C.", "-f", "--follow"),
 ) -> Ran:

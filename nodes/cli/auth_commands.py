@@ -8,6 +8,7 @@ import typer
 
 from nodes.cli.auth_options import (
     HERE,
+    USER,
     AddOptions,
     AuthFolder,
     AuthTarget,
@@ -19,7 +20,9 @@ from nodes.cli.auth_options import (
 from nodes.cli.command import Ran, add_commands, argument, option
 from nodes.cli.options import Json, MeshName
 
-UserName = Annotated[str, typer.Argument(help="Of the user: a token; its inbox has this name.")]
+UserName = Annotated[
+    str, USER, typer.Argument(help="Of the user: a token; its inbox has this name.")
+]
 
 
 def init(

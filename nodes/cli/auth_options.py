@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nodes.cli.command import option, seldom
-from nodes.cli.options import NATS, THE_MESH, Json, MeshName, Servers, checked_servers
+from nodes.cli.command import Named, option, seldom
+from nodes.cli.options import DOMAIN, NATS, THE_MESH, Json, MeshName, Servers, checked_servers
 
 if TYPE_CHECKING:
     from swarm.link import LinkOptions
@@ -20,6 +20,7 @@ AuthFolder = Annotated[
     ),
 ]
 HERE = "swarm-auth"
+USER = Named("user")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ServerOptions:
         "Of keys older than the store: all streams get an account of their own. Push each model "
         "again then.",
     )
-    jetstream_domain: str = seldom(
+    jetstream_domain: Annotated[str, DOMAIN] = seldom(
         "", "The name of the server's JetStream, where it has one: processes at sites call it so."
     )
 
@@ -70,7 +71,9 @@ class ServerOptions:
 class CertsOptions:
     """Of `swarm auth certs`."""
 
-    client: list[str] | None = option(None, "Issue a certificate to this client; several times.")
+    client: Annotated[list[str] | None, Named("client")] = option(
+        None, "Issue a certificate to this client; several times."
+    )
     rotate: bool = option(False, "New certificates for all servers and clients.")
     new_authority: bool = seldom(False, "The next certificates come from a new authority.")
     finish: bool = option(False, "Trust the authorities before the present one no more.")
@@ -106,7 +109,7 @@ class OfRole:
         "client, requester, edge, shard-1 …, fallback, standby, auto, gateway, learner, dashboard "
         "or operator.",
     )
-    model: list[str] | None = option(
+    model: Annotated[list[str] | None, Named("model", also=("*",))] = option(
         None, "For which model; several times for several. '*' for a gateway."
     )
     stages: int = seldom(
@@ -127,6 +130,6 @@ class AddOptions(OfRole):
 class RightsOptions(OfRole):
     """Of `swarm auth permissions`."""
 
-    user: str = seldom("", "Name of the user; the role when empty.")
+    user: Annotated[str, USER] = seldom("", "Name of the user; the role when empty.")
     mesh: MeshName = "default"
     conf: bool = seldom(False, "As a block of nats-server's configuration.")

@@ -7,12 +7,16 @@ coroutine, is the exit code; an error becomes a line (`nodes.console.guarded`).
 Each option is a flag, an environment variable `SWARM_<COMMAND>_<OPTION>`, and a key of the TOML
 file of `--config`; a flag wins over the variable, that over the file. Options that are seldom set
 are declared hidden: `--help-all` shows them too.
+
+A parameter that names something of the mesh says so (`Named`): what can be no name is refused
+before the command does anything. A wrong command line is one line, and exit code 2.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
@@ -21,9 +25,32 @@ import typer
 from typer.core import TyperGroup
 
 from nodes.settings import read_settings
+from swarm.errors import InvalidArgument
+from swarm.subjects import token
 
 Ran = Coroutine[Any, Any, int | None]  # its result is the exit code; None is 0
 Work = Callable[..., int | Ran]
+_UsageError: Any = typer.BadParameter.__base__
+
+
+@dataclass(frozen=True)
+class Named:
+    """Says in an annotation that a parameter is a name, or several, and of what. It is a token of a
+    subject; where it is a `version` too, NAME or NAME@VERSION. also: texts that stand for none."""
+
+    what: str
+    version: bool = False
+    also: tuple[str, ...] = ()
+
+    def check(self, given: str | list[str] | None) -> None:
+        """Raises `InvalidArgument` for what can be no name."""
+        for text in given if isinstance(given, list) else [given]:
+            if text is None or text in self.also:
+                continue
+            name, at, version = text.partition("@") if self.version else (text, "", "")
+            token(name, self.what)
+            if at:
+                token(version, f"version of {self.what}")
 
 
 def add_commands(app: typer.Typer, panels: Mapping[str, Mapping[str, Work | typer.Typer]]) -> None:
@@ -33,6 +60,14 @@ def add_commands(app: typer.Typer, panels: Mapping[str, Mapping[str, Work | type
     class InOrder(TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:
             return order
+
+        def main(self, *given: Any, **more: Any) -> Any:
+            """As of its base; a wrong command line is one line on standard error."""
+            try:
+                code = super().main(*given, **more | {"standalone_mode": False})
+            except _UsageError as error:
+                code = _wrong_line(error)
+            sys.exit(code)
 
     app.info.cls = InOrder
     for panel, commands in panels.items():
@@ -46,6 +81,13 @@ def add_commands(app: typer.Typer, panels: Mapping[str, Mapping[str, Work | type
 def as_command(work: Work) -> Callable[..., None]:
     """The command of a function, with the options that all commands have."""
     signature = inspect.signature(work, eval_str=True)
+    names: dict[str, tuple[Named, Any]] = {}
+
+    def checked(given: Mapping[str, Any]) -> None:
+        for name, (named, default) in names.items():
+            if given[name] != default:
+                named.check(given[name])
+
     groups = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
@@ -55,6 +97,13 @@ def as_command(work: Work) -> Callable[..., None]:
     @functools.wraps(work)
     def run(config: str, help_all: bool, **given: Any) -> None:
         as_json = bool(given.get("json"))
+        try:
+            checked(given)
+        except InvalidArgument as error:
+            from nodes.console import report
+
+            report(error, as_json)
+            raise typer.Exit(2) from None
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         try:
@@ -79,10 +128,27 @@ def as_command(work: Work) -> Callable[..., None]:
         )
     ]
     parameters += _options(OfAll)
+    names |= {
+        each.name: (found, each.default)
+        for each in parameters
+        for found in each.annotation.__metadata__
+        if isinstance(found, Named)
+    }
     del run.__wrapped__  # or its signature would be shown
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _wrong_line(error: Any) -> int:
+    """Print what is wrong with a command line; returns the exit code."""
+    from nodes.console import err
+
+    text = " ".join(error.format_message().split())
+    if text:  # else the help was printed, which a group alone asks for
+        where = f" ({error.ctx.command_path} --help)" if error.ctx is not None else ""
+        err.print(f"swarm: {text}{where}", markup=False, highlight=False, soft_wrap=True)
+    return int(error.exit_code)
 
 
 def option(default: Any, help: str, *names: str, **more: Any) -> Any:
@@ -117,6 +183,8 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
             annotation = Annotated[annotation, default.metadata["shown"]]
         default = inspect.Parameter.empty if default.default is MISSING else default.default
     for shown in annotation.__metadata__:
+        if isinstance(shown, Named):
+            continue
         shown.show_envvar = bool(shown.envvar)  # each option has one by the rule above
         if default is False and not shown.param_decls:
             shown.param_decls = ("--" + name.replace("_", "-"),)  # no `--no-name`

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from nodes.cli.command import option, seldom
+from nodes.cli.command import Named, option, seldom
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class UpdaterOptions:
         "", "Arguments of `swarm-node` for each node of this device, separated by ';'."
     )
     adopt: str = seldom("", "Environment that serves now; this program's own by default.")
-    device: str = seldom("", "Its name in waves; by default its user's, or the host's.")
+    device: Annotated[str, Named("device")] = seldom(
+        "", "Its name in waves; by default its user's, or the host's."
+    )
     trust: str = option("", "File with the keys whose releases it takes; else yours are.")
     ready: str = option("3m", "Time in which nodes of a release have to become ready.")
     proof: str = seldom("10s", "Time for which they then have to stay so.")

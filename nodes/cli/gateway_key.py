@@ -25,6 +25,8 @@ async def run_gateway_key(agent: str, callers: str, quota: float, as_json: bool)
 
 def add_key(path: Path, agent: str, quota: float) -> str:
     """A new key, in the file from now on. quota: 0.0 for any number. Raises `BadKey`."""
+    if path.is_dir():  # "" is this one
+        raise BadKey(f"{path}: a folder: name a file, as gateway.toml")
     key = new_key()
     fresh = path.with_name(f".{path.name}.new")
     try:

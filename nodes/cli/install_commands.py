@@ -6,12 +6,12 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nodes.cli.command import add_commands, option, seldom
-from nodes.cli.options import Json, Target
+from nodes.cli.options import MODEL, Json, Target
 from swarm.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class ServiceOptions:
     """What the service runs."""
 
     role: str = option(..., "Of the node, as `swarm-node --role` takes it.")
-    model: str = option("", "NAME, or NAME@VERSION.")
+    model: Annotated[str, MODEL] = option("", "NAME, or NAME@VERSION.")
     trust: str = seldom("", "File with the keys whose models are taken; else yours are.")
     program: str = seldom("", "Path of the program; that of this installation by default.")
     root: str = seldom("/", HELP_ROOT)

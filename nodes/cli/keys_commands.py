@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nodes.cli.command import Ran, Work, add_commands, argument, option
-from nodes.cli.options import Json
+from nodes.cli.options import AGENT, Json
 
 Key = Annotated[
     str, typer.Option("--key", hidden=True, help="File of the key pair; the user's own when empty.")
@@ -73,7 +73,7 @@ def rotate(
 
 
 def gateway(
-    agent: Annotated[str, typer.Argument(help="The mesh's name for who gets the key.")],
+    agent: Annotated[str, AGENT, typer.Argument(help="The mesh's name for who gets the key.")],
     callers: Annotated[
         str, typer.Argument(help="File of `swarm-node --gateway-callers`; made where missing.")
     ] = "gateway.toml",

@@ -13,7 +13,7 @@ import typer
 from nodes.cli.audit_commands import app as audit_app
 from nodes.cli.auth_commands import app as auth_app
 from nodes.cli.bench import register as register_bench
-from nodes.cli.command import Ran, add_commands, argument, option, seldom
+from nodes.cli.command import Named, Ran, add_commands, argument, option, seldom
 from nodes.cli.deploy_commands import app as deploy_app
 from nodes.cli.fleet_commands import app as fleet_app
 from nodes.cli.fleet_commands import release_app
@@ -21,6 +21,8 @@ from nodes.cli.install_commands import app as install_app
 from nodes.cli.keys_commands import app as keys_app
 from nodes.cli.model_commands import app as model_app
 from nodes.cli.options import (
+    MODEL,
+    NODE,
     ChatOptions,
     DashboardOptions,
     DemoOptions,
@@ -160,7 +162,7 @@ def up(options: UpOptions, target: OwnServers) -> Ran:
 def infer(
     options: InferOptions,
     target: Target,
-    model: str = argument("", SOLE_MODEL, metavar="[MODEL]"),
+    model: Annotated[str, MODEL] = argument("", SOLE_MODEL, metavar="[MODEL]"),
 ) -> Ran:
     """Ask the mesh for one inference, and show where its time went."""
     from nodes.cli.infer import run_infer
@@ -228,7 +230,7 @@ def dashboard(options: DashboardOptions, target: SignedTarget) -> Ran:
 def profile(
     options: ProfileOptions,
     target: Target,
-    model: str = argument("", SOLE_MODEL, metavar="[MODEL]"),
+    model: Annotated[str, MODEL] = argument("", SOLE_MODEL, metavar="[MODEL]"),
 ) -> Ran:
     """Where a model's milliseconds go under live traffic, stage by stage, and what to do next.
 
@@ -248,7 +250,9 @@ def record(model: ServedModel, options: RecordOptions, target: Target) -> Ran:
 def replay(
     options: ReplayOptions,
     target: Target,
-    id: str = argument("", "One request, as its answer or `swarm audit` says.", metavar="[ID]"),
+    id: Annotated[str, Named("request")] = argument(
+        "", "One request, as its answer or `swarm audit` says.", metavar="[ID]"
+    ),
 ) -> Ran:
     """Run recorded requests again, off the serving path, and compare hop by hop.
 
@@ -271,7 +275,7 @@ def metrics_exporter(
 
 def drain(
     node: Annotated[
-        str, typer.Argument(help="Its id, or a part of it that no other living node has.")
+        str, NODE, typer.Argument(help="Its id, or a part of it that no other living node has.")
     ],
     target: Target,
     wait: bool = option(True, "Until it has left."),

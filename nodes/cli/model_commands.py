@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import Ran, add_commands, argument, option, seldom
+from nodes.cli.command import Named, Ran, add_commands, argument, option, seldom
 from nodes.cli.model_options import (
     P99,
     Errors,
@@ -16,7 +16,7 @@ from nodes.cli.model_options import (
     RolloutOptions,
     SplitOptions,
 )
-from nodes.cli.options import Json, ServedModel, SignedTarget, Target
+from nodes.cli.options import AGENT, MODEL, VERSION, Json, ServedModel, SignedTarget, Target
 
 Source = Annotated[
     str,
@@ -33,7 +33,7 @@ Planned = Annotated[
         "--devices mesh any of them.",
     ),
 ]
-Name = Annotated[str, typer.Argument(metavar="MODEL", help="NAME.")]
+Name = Annotated[str, Named("model"), typer.Argument(metavar="MODEL", help="NAME.")]
 
 
 def split(file: Source, options: SplitOptions, json: Json = False) -> Ran:
@@ -91,7 +91,7 @@ def gc(
 
 
 def promote(
-    model: Annotated[str, typer.Argument(help="NAME@VERSION.")],
+    model: Annotated[str, MODEL, typer.Argument(help="NAME@VERSION.")],
     options: RolloutOptions,
     target: SignedTarget,
 ) -> Ran:
@@ -110,9 +110,11 @@ def status(model: Name, target: Target) -> Ran:
 
 def pin(
     model: Name,
-    agent: Annotated[str, typer.Argument(help="The agent, as its requests name it.")],
+    agent: Annotated[str, AGENT, typer.Argument(help="The agent, as its requests name it.")],
     target: SignedTarget,
-    version: str = argument("", "The version that it keeps to; left out, it is pinned no more."),
+    version: Annotated[str, VERSION] = argument(
+        "", "The version that it keeps to; left out, it is pinned no more."
+    ),
 ) -> Ran:
     """Let an agent keep to one version, whatever the shares and rollouts are."""
     from nodes.cli.rollout import run_pin
@@ -184,7 +186,7 @@ def samples(
 
 
 def rollback(
-    model: Annotated[str, typer.Argument(help="NAME; with --weights also NAME@VERSION.")],
+    model: Annotated[str, MODEL, typer.Argument(help="NAME; with --weights also NAME@VERSION.")],
     target: SignedTarget,
     weights: int = option(
         -1,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nodes.access import HELP, Access
-from nodes.cli.command import option, seldom
+from nodes.cli.command import Named, option, seldom
 from swarm.addresses import checked
 from swarm.errors import BadAddress, InvalidArgument
 
@@ -44,8 +44,14 @@ Nats = Annotated[
         rich_help_panel=THE_MESH,
     ),
 ]
+MODEL = Named("model", version=True)
+NODE = Named("node")
+AGENT = Named("agent")
+VERSION = Named("version")
+DOMAIN = Named("JetStream domain")
 MeshName = Annotated[
     str,
+    Named("mesh"),
     typer.Option(
         help="Name of the mesh; several share one server without meeting.",
         envvar="SWARM_MESH",
@@ -57,9 +63,9 @@ Input = Annotated[str, typer.Option(help="An .npz file with one array for each m
 MODEL_KEY = (
     "Key of a model's encrypted files, 64 hexadecimal digits: file:PATH, env:NAME or command:CMD."
 )
-Model = Annotated[str, typer.Argument(help="NAME, or NAME@VERSION.")]
+Model = Annotated[str, MODEL, typer.Argument(help="NAME, or NAME@VERSION.")]
 ServedModel = Annotated[
-    str, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
+    str, MODEL, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
 ]
 
 
@@ -84,7 +90,7 @@ class Servers:
     tls_ca: str = _access("tls_ca")
     tls_cert: str = _access("tls_cert")
     tls_key: str = _access("tls_key")
-    domain: str = _access("domain")
+    domain: Annotated[str, DOMAIN] = _access("domain")
 
     @property
     def access(self) -> Access:
@@ -175,8 +181,12 @@ class Splitting(Exemplified):
         "Features of early layers still tell who is in a picture.",
         min=0,
     )
-    name: str = option("", "Name of the model in the mesh; the file's name when empty.")
-    version: str = option("1", "Version of the model; in the mesh it never changes.")
+    name: Annotated[str, Named("model")] = option(
+        "", "Name of the model in the mesh; the file's name when empty."
+    )
+    version: Annotated[str, VERSION] = option(
+        "1", "Version of the model; in the mesh it never changes."
+    )
     batch: str = seldom(
         "auto",
         "Whether requests share runs: auto where the graph shows that their rows stay apart, on by "
@@ -276,7 +286,7 @@ class UpOptions(Splitting):
     model: str = option(
         ..., "An ONNX file, a language model's folder, or `toy`, which comes with this package."
     )
-    version: str = option(
+    version: Annotated[str, VERSION] = option(
         "auto",
         "Version of the model; in the mesh it never changes. auto: the mesh's own version of the "
         "same file and options, else the next number.",
@@ -349,9 +359,9 @@ class GenerationOptions:
     stop: str = seldom("", "Texts that end the answer, separated by commas.")
     schema: str = seldom("", "A file with a JSON schema: the answer is JSON that it allows.")
     budget: str = seldom("2m", "Time for all of it.")
-    cascade: str = seldom("", CASCADE)
+    cascade: Annotated[str, MODEL] = seldom("", CASCADE)
     unsure: float = seldom(-1.0, UNSURE, max=0.0)
-    ensemble: str = seldom("", ENSEMBLE)
+    ensemble: Annotated[str, MODEL] = seldom("", ENSEMBLE)
 
 
 @dataclass(frozen=True)
@@ -366,9 +376,9 @@ class ChatOptions:
     top_p: float = seldom(1.0, "Of the likeliest tokens, those with this share.", min=0.0, max=1.0)
     seed: int = seldom(-1, "The same seed draws the same tokens; -1: a new one.")
     budget: str = seldom("2m", "Time for each answer.")
-    cascade: str = seldom("", CASCADE)
+    cascade: Annotated[str, MODEL] = seldom("", CASCADE)
     unsure: float = seldom(-1.0, UNSURE, max=0.0)
-    ensemble: str = seldom("", ENSEMBLE)
+    ensemble: Annotated[str, MODEL] = seldom("", ENSEMBLE)
 
 
 @dataclass(frozen=True)
@@ -407,7 +417,7 @@ class TeachOptions:
     labels: str = option(
         ..., "An .npz or .npy file with one array: a class from 0 on for each sample."
     )
-    node: str = option("", "Id of the learner, where several run on this host.")
+    node: Annotated[str, NODE] = option("", "Id of the learner, where several run on this host.")
     test: bool = option(
         False, "Measure the learner's accuracy on the samples; it keeps none of them."
     )
@@ -453,8 +463,12 @@ class ReplayOptions:
     """Of `swarm replay`."""
 
     since: str = option("", "All requests of the last 5m, 2h, 1d.")
-    version: str = option("", "Run them with this version instead, and compare the answers.")
-    model: str = option("", "Only requests of NAME, or NAME@VERSION; of any when empty.")
+    version: Annotated[str, VERSION] = option(
+        "", "Run them with this version instead, and compare the answers."
+    )
+    model: Annotated[str, MODEL] = option(
+        "", "Only requests of NAME, or NAME@VERSION; of any when empty."
+    )
     tolerance: float = seldom(0.0, "Largest deviation that counts as equal; 0: equal bits.", min=0)
     model_key: str = option("", MODEL_KEY, envvar="SWARM_MODEL_KEY")
 

@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from nodes.cli.command import Ran, add_commands, argument, option, seldom
-from nodes.cli.options import Input, Model, SiteLimits, Target
+from nodes.cli.options import AGENT, DOMAIN, Input, Model, SiteLimits, Target
 
 Site = Annotated[
-    str, typer.Option(help="JetStream domain of the site; that of the server when empty.")
+    str, DOMAIN, typer.Option(help="JetStream domain of the site; that of the server when empty.")
 ]
-Agent = Annotated[str, typer.Option(help="Whose requests they are; letters, digits, '_', '-'.")]
-SiteName = Annotated[str, typer.Argument(help="JetStream domain of the site's server.")]
+Agent = Annotated[
+    str, AGENT, typer.Option(help="Whose requests they are; letters, digits, '_', '-'.")
+]
+SiteName = Annotated[str, DOMAIN, typer.Argument(help="JetStream domain of the site's server.")]
 
 
 def add(site: SiteName, options: SiteLimits, target: Target) -> Ran:
@@ -26,7 +28,9 @@ def add(site: SiteName, options: SiteLimits, target: Target) -> Ran:
 
 def status(
     target: Target,
-    site: str = argument("", "JetStream domain of the site; that of the server when empty."),
+    site: Annotated[str, DOMAIN] = argument(
+        "", "JetStream domain of the site; that of the server when empty."
+    ),
 ) -> Ran:
     """Show what a site stores: requests that wait, answers, how many were dropped."""
     from nodes.cli.site import run_status

@@ -134,17 +134,23 @@ async def _tcp(
 
 def control_congestion(sock: socket.socket, name: str) -> bool:
     """Let TCP send by this algorithm (tcp(7)); whether the kernel has it, and lets this user."""
-    option = getattr(socket, "TCP_CONGESTION", None)
     try:
-        if option is None:
-            raise OSError("this system does not let programs choose")
-        sock.setsockopt(socket.IPPROTO_TCP, option, name.encode())
+        set_congestion(sock, name)
     except OSError as error:
         if name not in _refused:
             _refused.add(name)
             log.warning("TCP congestion control %r: %s; the system's own is used", name, error)
         return False
     return True
+
+
+def set_congestion(sock: socket.socket, name: str) -> None:
+    """As `control_congestion`. Raises `OSError` where the kernel has no such algorithm, or does not
+    let this user take it."""
+    option = getattr(socket, "TCP_CONGESTION", None)
+    if option is None:
+        raise OSError("this system does not let programs choose")
+    sock.setsockopt(socket.IPPROTO_TCP, option, name.encode())
 
 
 async def _read_info(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> dict[str, Any]:

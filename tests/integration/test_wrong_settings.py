@@ -14,12 +14,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.processes]
 def test_what_cannot_be_listened_on_or_read_is_one_line_and_code_2(
     run: Commands, tmp_path: Path
 ) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         wrong = [
             ("--metrics-port", str(taken.getsockname()[1])),
             ("--health", str(tmp_path / "absent" / "health")),
             ("--teachers", str(tmp_path / "absent")),
             ("--otlp", "nonsense"),
+            ("--state-dir", str(file / "state")),
+            ("--state-dir", "/proc/state"),  # where no user can write, the superuser neither
+            ("--cache", str(file)),
+            ("--cache", "/proc/cache/swarm"),
+            ("--congestion", "nope"),
         ]
         who = ("--role", "shard-1", "--model", "digits", "--nats", "nats://127.0.0.1:1")
         nodes = [run.start("nodes.cli.node", *who, *flags) for flags in wrong]
