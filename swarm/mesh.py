@@ -563,7 +563,8 @@ class Mesh:
         `DeadlineExceeded`, `Internal`."""
         from swarm.generation.client import generate  # few clients generate
 
-        return generate(self.link, self.subjects, model, prompt, options, agent=self.agent)
+        note, agent = self._observed.note, self.agent
+        return generate(self.link, self.subjects, model, prompt, options, agent, note)
 
     def chat(
         self,
@@ -575,7 +576,8 @@ class Mesh:
         model's own template makes a prompt of."""
         from swarm.generation.client import generate
 
-        return generate(self.link, self.subjects, model, messages, options, agent=self.agent)
+        note, agent = self._observed.note, self.agent
+        return generate(self.link, self.subjects, model, messages, options, agent, note)
 
     async def ask_service(
         self,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from swarm.errors import ResourceExhausted, SwarmError, Unavailable
 from swarm.generation.cascade import Cascade
-from swarm.generation.client import Generation
+from swarm.generation.client import Generation, OnEnd
 from swarm.generation.follow import GeneratedToken
 from swarm.generation.keys import opened
 from swarm.generation.request import GenerateRequest
@@ -31,8 +31,9 @@ class CascadedGeneration(Generation):
         small: str,
         request: GenerateRequest,
         rule: Cascade,
+        on_end: OnEnd | None = None,
     ) -> None:
-        super().__init__(link, subjects, small, request)
+        super().__init__(link, subjects, small, request, on_end)
         self._rule = rule
         self._asked: list[Generation] = []
 

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypedDict
 
-from swarm.errors import Internal, InvalidArgument, PermissionDenied, SwarmError
+from swarm.errors import Internal, InvalidArgument, PermissionDenied, Status, SwarmError
 from swarm.generation.cascade import Cascade
 from swarm.generation.ensemble import Ensemble
 from swarm.generation.follow import Follower, GeneratedToken, Usage
@@ -18,6 +20,8 @@ from swarm.generation.keys import name_of, opened
 from swarm.generation.request import RECOMMENDED, GenerateRequest
 from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects
+
+OnEnd = Callable[[str], None]
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -69,14 +73,21 @@ class Generation:
     """One answer under way. Iterate it once, or `await` its `whole()`. A loop that is left ends the
     session on all nodes.
 
-    request: as it is sent, with its session's id and key, and its seed. text: what has come so
-    far. usage, finish: None and "" until the last token has come. asked_again: how often the mesh
-    was asked again. model: that answers; of an ensemble both, joined by "+". degraded: of a
-    cascade, another one should have; of an ensemble, only one did."""
+    on_end: hears the status of an answer that came to its end, and of a failure; not of a loop that
+    was left. request: as it is sent, with its session's id and key, and its seed. text: what has
+    come so far. usage, finish: None and "" until the last token has come. asked_again: how often
+    the mesh was asked again. model: that answers; of an ensemble both, joined by "+". degraded: of
+    a cascade, another one should have; of an ensemble, only one did."""
 
     def __init__(
-        self, link: Link, subjects: Subjects, model: str, request: GenerateRequest
+        self,
+        link: Link,
+        subjects: Subjects,
+        model: str,
+        request: GenerateRequest,
+        on_end: OnEnd | None = None,
     ) -> None:
+        self._on_end = on_end
         self.request = request
         self.text = ""
         self.usage: Usage | None = None
@@ -119,7 +130,17 @@ class Generation:
         if self._begun:
             raise InvalidArgument("an answer is read once: ask again for another one")
         self._begun = True
-        return self._tokens()
+        return self._tokens() if self._on_end is None else self._told_to(self._on_end)
+
+    async def _told_to(self, on_end: OnEnd) -> AsyncGenerator[GeneratedToken, None]:
+        try:
+            async with aclosing(self._tokens()) as tokens:
+                async for token in tokens:
+                    yield token
+        except SwarmError as error:
+            on_end(str(error.status))
+            raise
+        on_end(str(Status.OK))
 
     def begin_anew(self, budget: float) -> None:
         """After a refusal before the first token: another session, which may be iterated once, and
@@ -212,9 +233,10 @@ def generate(
     prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
     options: GenerateOptions,
     agent: str = "",
+    observed: Callable[[str, str], None] | None = None,
 ) -> Generation:
-    """An answer to be iterated. prompt: text, token ids, or the messages of a chat. Raises
-    `InvalidArgument`."""
+    """An answer to be iterated. prompt: text, token ids, or the messages of a chat. observed: hears
+    the model that was asked, and the status of the end. Raises `InvalidArgument`."""
     given = dict(options)
     seed = given.pop("seed", None)
     cascade, ensemble = given.pop("cascade", None), given.pop("ensemble", None)
@@ -237,16 +259,17 @@ def generate(
         doc["prompt"] = [int(one) for one in prompt if not isinstance(one, Mapping)]
     name, _, version = model.partition("@")
     request = opened(replace(GenerateRequest.read(doc), version=version))
+    on_end = None if observed is None else partial(observed, name)
     if ensemble is not None:
         from swarm.generation.ensembled import EnsembledGeneration  # it is a `Generation` itself
 
         if cascade is not None:
             raise InvalidArgument("ensemble: it goes with no cascade")
         both = ensemble if isinstance(ensemble, Ensemble) else Ensemble(str(ensemble))
-        return EnsembledGeneration(link, subjects, name, request, both)
+        return EnsembledGeneration(link, subjects, name, request, both, on_end)
     if cascade is None:
-        return Generation(link, subjects, name, request)
+        return Generation(link, subjects, name, request, on_end)
     from swarm.generation.cascaded import CascadedGeneration  # so is this one
 
     rule = cascade if isinstance(cascade, Cascade) else Cascade(str(cascade))
-    return CascadedGeneration(link, subjects, name, request, rule)
+    return CascadedGeneration(link, subjects, name, request, rule, on_end)

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
 from swarm.errors import InvalidArgument, ResourceExhausted, SwarmError, Unavailable
-from swarm.generation.client import Generation
+from swarm.generation.client import Generation, OnEnd
 from swarm.generation.ensemble import Ensemble, likeliest
 from swarm.generation.follow import GeneratedToken, Usage
 from swarm.generation.keys import opened
@@ -36,10 +36,11 @@ class EnsembledGeneration(Generation):
         model: str,
         request: GenerateRequest,
         rule: Ensemble,
+        on_end: OnEnd | None = None,
     ) -> None:
         rule.check(request)
         other, _, version = rule.other.partition("@")
-        super().__init__(link, subjects, f"{model}+{other}", request)
+        super().__init__(link, subjects, f"{model}+{other}", request, on_end)
         self._rule = rule
         self._alternatives = rule.alternatives
         self._made: list[int] = []

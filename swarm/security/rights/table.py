@@ -199,7 +199,7 @@ TABLE = (
     Row(
         "swarm.{mesh}.observed.{user}.*",
         "what became of a client's requests, as it sees them",
-        publish={Role.REQUESTER},
+        publish={Role.CLIENT, Role.REQUESTER},
     ),
     Row(
         "swarm.{mesh}.observed.>",
@@ -410,9 +410,12 @@ TABLE = (
 
 def offered_to_clients(mesh: str) -> list[tuple[str, bool]]:
     """What the clients' account imports of the members': each subject of a mesh that a client may
-    publish to, of all models, and whether a message to it has several answers."""
+    publish to, of all models and users, and whether a message to it has several answers."""
     return [
-        (row.subject.replace("{mesh}", mesh).replace("{model}", "*"), row.many)
+        (
+            row.subject.replace("{mesh}", mesh).replace("{model}", "*").replace("{user}", "*"),
+            row.many,
+        )
         for row in TABLE
         if Role.CLIENT in row.publish and row.subject.startswith("swarm.")
     ]

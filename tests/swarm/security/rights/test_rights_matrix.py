@@ -77,6 +77,7 @@ PUBLISH = {
     "swarm.default.drain.<edge>.x": "operator",
     "swarm.default.status-request": "requester dashboard operator",
     "swarm.default.observed.<requester>.x": "requester",
+    "swarm.default.observed.<client>.x": "client",
     "swarm.default.observed.<edge>.x": "",
     "swarm.default.server": "operator",
     "swarm.default.events.died": f"{NODES} operator",
@@ -317,3 +318,17 @@ async def test_a_client_reads_the_tokens_of_its_model_and_ends_a_request(
     assert sorted(told.bodies) == [b"0", b"1", b"2", b"3", b"4", b"accepted"]
     client.publish("swarm.default.cancel.digits", b"mine")
     await eventually(lambda: ended.bodies == [b"mine"])
+
+
+async def test_a_client_tells_what_became_of_its_requests_and_of_nobody_else_s(
+    mesh: tuple[SharedServer, Authority, bool], links: Links
+) -> None:
+    server, authority, plain = mesh
+    watcher = await links.connect(server.url, **files(authority, "dashboard", plain))
+    heard = Inbox()
+    watcher.subscribe("swarm.default.observed.>", heard)
+    await watcher.flush()
+    client = await links.connect(server.url, **files(authority, "client", plain))
+    client.publish(named("swarm.default.observed.<requester>.x", authority, plain), b"forged")
+    client.publish(named("swarm.default.observed.<client>.x", authority, plain), b"own")
+    await eventually(lambda: heard.bodies == [b"own"])
