@@ -178,7 +178,8 @@ class ProcessUnits:
         finally:
             os.close(descriptor)
         self._children.append(child)
-        log.info("%s of release %s started as process %d", file.name, version, child.pid)
+        started = "%s of release %s started as process %d, its log is %s"
+        log.info(started, file.name, version, child.pid, log_file)
 
     async def _end(self, which: str, number: int) -> None:
         """Returns when nobody holds the file any more. Raises `Unavailable`."""

@@ -1,6 +1,6 @@
 """Blocks of the project's pages, pasted into shells of hosts that are played.
 
-A host is a service of bubblewrap with the image `tools`, a home and a `/var/lib/nats` of its own,
+A host is a service of bubblewrap with the image `tools`, a home and a `/var/lib` of its own,
 and the names of the others.
 """
 
@@ -58,6 +58,7 @@ class Host:
     name: str
     machine: Machine
     home: Path
+    kept: Path
     service: Service
 
     def paste(
@@ -86,9 +87,9 @@ def _filled(pasted: tuple[str, ...], given: Mapping[str, str] | None) -> str:
 def host(machine: Machine, name: str, *mounts: Mount) -> Host:
     """A host whose home has the clone's `deploy` folder."""
     home = machine.folder / f"home-{name}"
-    store = machine.folder / f"store-{name}"
+    kept = machine.folder / f"kept-{name}"
     home.mkdir()
-    store.mkdir()
+    (kept / "nats").mkdir(parents=True)
     service = Service(
         name,
         "tools",
@@ -97,10 +98,10 @@ def host(machine: Machine, name: str, *mounts: Mount) -> Host:
         folder="/home",
         mounts=[
             Mount(home, "/home"),
-            Mount(store, "/var/lib/nats"),
+            Mount(kept, "/var/lib"),
             Mount(ROOT / "deploy", "/home/deploy", True),
             *mounts,
         ],
     )
     machine.address(name)
-    return Host(name, machine, home, service)
+    return Host(name, machine, home, kept, service)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 from pasting import Host, host, line, lines
 from playing import Machine, Mount, Played
+from support.commands import ROOT
 from support.meshes import digits, split_digits
 from support.waiting import eventually_now
 
@@ -20,8 +24,11 @@ from shards.manifest import write_dir
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.netns, pytest.mark.timeout(500)]
 OPERATIONS = "deploy/operations.md"
+DEPLOY, UPGRADE = "deploy/README.md", "nodes/upgrade/README.md"
+PUSH_AND_WAVE = ("release push", "fleet upgrade --to", "fleet upgrade  ")
 NODES = "nodes/README.md"
 CLUSTER = "deploy/cluster/README.md"
+TRUST = re.compile(r"swarm keys trust U\w+")
 FIVE_MINUTES = (
     'uv run python -c "from shards',
     "uv run nats-server",
@@ -161,6 +168,60 @@ def test_the_five_minutes_of_the_front_page(playground: Machine) -> None:
     assert "digits@2" in told
 
 
+@pytest.mark.timeout(800)
+def test_a_release_is_made_and_a_device_goes_to_it(
+    playground: Machine, work: Mount, tmp_path: Path
+) -> None:
+    made = release(tmp_path / "clone")
+    desk = host(playground, "desk", work, Mount(made, "/home/release", True))
+    server, device = host(playground, "server"), host(playground, "device")
+    playground.named({each.name: [each.name] for each in (desk, server, device)})
+    started = server.leave_running("nats-server -c deploy/nats-server.conf")
+    eventually_now(says(started, "Server is ready"), "the server")
+    here = "export SWARM_NATS=nats://server"
+    keys = desk.paste(here, line(DEPLOY, "swarm keys new"), "swarm model push work/digits-split")
+    (device.home / "releases.txt").write_text(re.findall(r"^U\w+$", keys, re.M)[0] + "\n")
+    updater = device.leave_running(
+        here, line(UPGRADE, "swarm fleet updater"), given={"--role shard-1": "--role fallback"}
+    )
+    eventually_now(says(updater, "its log is /var/lib/"), "where the node's log is")
+    log = device.kept / re.findall(r"its log is /var/lib/(\S+)", updater.log)[0]
+    eventually_now(lambda: TRUST.search(log.read_text()), "the line to type")
+    device.paste(TRUST.findall(log.read_text())[0])
+    push, wave, stands = (line(DEPLOY, f"swarm {what}") for what in PUSH_AND_WAVE)
+    desk.paste(here, push)
+    desk.paste(here, wave, given={"--step 10%/5m --guard slo": "--step 100%/1s"})
+    eventually_now(
+        lambda: "the wave to 0.2.0 is done" in desk.paste(here, stands), "the wave", 300, every=2
+    )
+    assert "1 of 1 answered" in desk.paste(here, "swarm infer digits --input work/x.npz")
+
+
+def release(clone: Path) -> Path:
+    """The files of a release of this tree as version 0.2.0, made by the page's lines, with the
+    registry of packages."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in names.splitlines():
+        target = clone / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, target)
+    project = clone / "pyproject.toml"
+    project.write_text(
+        re.sub(r'^version = ".*"', 'version = "0.2.0"', project.read_text(), flags=re.M)
+    )
+    build, download = line(DEPLOY, "deploy/release.sh dist"), line(DEPLOY, "pip download")
+    # The environment of the tests has no pip; the Python that it was made from has.
+    download = download.replace("pip", f"{sys.base_prefix}/bin/python3 -m pip", 1)
+    done = subprocess.run(
+        ["bash", "-euc", f"{build}\n{download}"], cwd=clone, capture_output=True, text=True,
+        timeout=400, check=False, env=os.environ | {"XDG_CONFIG_HOME": str(clone / "config")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return clone / "release"
+
+
 def serve(devices: list[Host], environment: str, start: str, role: str) -> list[Played]:
     """Start a shard a device, trust the key that it asks for, and wait until each one serves."""
     nodes = []
@@ -176,4 +237,4 @@ def serve(devices: list[Host], environment: str, start: str, role: str) -> list[
 def trusted(device: Host, node: Played) -> None:
     """Type the line that a node prints which lacks the key."""
     eventually_now(says(node, "swarm keys trust"), "the line to type")
-    device.paste(re.findall(r"swarm keys trust U\w+", node.log)[0])
+    device.paste(TRUST.findall(node.log)[0])
