@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
@@ -19,6 +20,9 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # How long an example takes is a measurement of the machine, and no promise.
 settings.register_profile("swarm", deadline=None)
 settings.load_profile("swarm")
+
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +45,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for of_file in order:
         drawn.shuffle(of_file)
     items[:] = [item for of_file in order for item in of_file]
+
+
+def _none_skipped(report: Report) -> Report:
+    """With TESTS_SKIP_NOTHING in the environment, a test that is skipped has failed."""
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("TESTS_SKIP_NOTHING"):
+        report.outcome = "failed"
+        report.longrepr = f"nothing may be skipped here: {report.longreprtext}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _none_skipped((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _none_skipped((yield))
 
 
 @pytest.fixture(autouse=True, scope="session")
