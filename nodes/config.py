@@ -55,22 +55,28 @@ class EdgeOptions:
 
     source: str = capture(
         "digits",
-        "Where captures come from: rtsp://, http:// (MJPEG) or udp:// (MPEG-TS) URLs, /dev/video0, "
-        "picamera2, video files, folders of pictures; several by commas, as NAME=URL where they "
-        "have names. Or digits, or an .npz file with one array for each model input.",
+        "Where captures come from: URLs of rtsp://, udp:// (MPEG-TS) or http:// (MJPEG, a playlist "
+        ".m3u8, a video, a picture that is asked for at --rate), /dev/video0, picamera2, video "
+        "files, pictures, folders of them; several by commas, as NAME=URL where they have names. "
+        "Or digits, or an .npz file with one array for each model input.",
         many=True,
     )
     rate: float = capture(
-        30.0, "Captures a second; a camera and a video have a rate of their own.", least=0.01
+        0.0,
+        "Captures a second, at the most; of a video by its own time. 0: as many as a camera or a "
+        "file has; of digits and .npz 30, of a picture that is asked for 1.",
+        least=0,
     )
     sink: str = capture(
         "stdout", "Where results go. stdout, or NAME for the subject swarm.<mesh>.results.<NAME>."
     )
     count: int = capture(0, "Captures after which the node ends; 0: never.", least=0)
     on_full: str = tuning(
-        "drop-oldest",
-        "edge: drop-oldest or block, when the queue of captures is full.",
-        one_of=("drop-oldest", "block"),
+        "auto",
+        "edge: when captures come faster than answers. block: they wait, so that a file or a "
+        "folder is played whole, as fast as it is answered. drop-oldest: they give way, and a "
+        "video plays at its own pace. auto: cameras and digits drop, what has an end waits.",
+        one_of=("auto", "drop-oldest", "block"),
     )
     placement: str = capture(
         OFF,

@@ -387,8 +387,8 @@ class InferOptions:
 
     input: str = option(
         "",
-        "An .npz file with one array for each model input; or a picture, JPEG, PNG, BMP or WebP, "
-        "where the model has a task.",
+        "An .npz file with one array for each model input; or a picture, JPEG, PNG, BMP, WebP, "
+        "GIF, TIFF or AVIF, where the model has a task.",
     )
     random: bool = option(False, "Send random values of the right shapes instead.")
     output: str = option("", "Write the last answer's arrays to this .npz.", "-o", "--output")

@@ -38,6 +38,8 @@ from swarm.wire.messages import Request, Result
 
 log = logging.getLogger("swarm.edge")
 
+DIGITS = "digits"
+USUAL_RATE = 30.0  # captures a second, without `--rate`
 REPORT_DROPPED_EVERY = 10.0  # seconds
 
 
@@ -47,7 +49,7 @@ def open_source(name: str) -> list[dict[str, np.ndarray]]:
     `digits`: the held-out handwritten digits, one image each. `FILE.npz`: arrays named as
     the model's inputs; axis 0 counts the captures, each is sent as a batch of one.
     """
-    if name == "digits":
+    if name == DIGITS:
         from shards.zoo import digits_heldout
 
         images, _labels = digits_heldout()
@@ -100,7 +102,10 @@ class Edge:
         self.counters = counters
         sink = node.mesh.subjects.results(options.sink)
         self._results = KeptResults(node.mesh.link, sink)
-        drops = options.on_full == "drop-oldest"
+        # Digits stand for a camera.
+        drops = options.on_full == "drop-oldest" or (
+            options.on_full == "auto" and options.source == DIGITS
+        )
         self._queue: Backlog[Capture] = Backlog(options.queue, options.in_flight, drops)
         self._mesh_time = Usual()
         self._reported_dropped = 0
@@ -150,12 +155,12 @@ class Edge:
         """Capture at the source's pace, however long inference takes."""
         loop = asyncio.get_running_loop()
         options, counters = self.options, self.counters
-        began = loop.time()
+        began, rate = loop.time(), options.rate or USUAL_RATE
         for sequence, inputs in enumerate(captures):
             if options.count and sequence >= options.count:
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(began + sequence / options.rate):
+                async with asyncio.timeout_at(began + sequence / rate):
                     await self._ended.wait()
             while self._queue.is_full and not self._ended.is_set():
                 self._space.clear()

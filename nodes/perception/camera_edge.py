@@ -47,7 +47,7 @@ from nodes.requests.answering import AsPicture, Leaves
 from shards.errors import ShardsError
 from shards.task.results import Detections
 from shards.task.task import Task
-from swarm.errors import InvalidArgument, Status, SwarmError
+from swarm.errors import InvalidArgument, Status, SwarmError, Unavailable
 from swarm.ids import ulid
 from swarm.model import ModelInfo
 from swarm.wire.messages import Request, Result
@@ -106,7 +106,7 @@ class CameraEdge:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Ends when every source has ended, when `count` frames were answered or, on `stop`, when
-        those on their way are. Raises `SwarmError`."""
+        those on their way are. Raises `SwarmError`, also where no source gave a picture."""
         sources = open_sources(self.options.source, self.options.on_full, self.options.rate)
         config = self.node.config
         if config.camera.guard_file and len(sources) > 1:
@@ -134,6 +134,11 @@ class CameraEdge:
             await asyncio.gather(*(eye.close() for eye in self._cameras.eyes))
             self._mask.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
+            for eye in self._cameras.eyes:
+                log.info("%s", eye.summary())
+        if not stop.is_set() and not any(eye.sent + eye.repeated for eye in self._cameras.eyes):
+            told = "; ".join(eye.summary() for eye in self._cameras.eyes)
+            raise Unavailable(f"--source: no picture came: {told}")
 
     def _crops(self, camera: CameraOptions) -> Crops | None:
         if not camera.crops:
@@ -222,7 +227,7 @@ class CameraEdge:
                 if self.options.count and self._sent >= self.options.count:
                     self._end()
                 eye.sent += 1
-                seeing = self._see(eye, frame, self._sent)
+                seeing = self._see(eye, frame, self._sent, eye.computing)
                 eye.computing = group.create_task(seeing, name=f"frame {self._sent}")
         finally:
             over.cancel()
@@ -283,11 +288,17 @@ class CameraEdge:
 
     # --- a frame --------------------------------------------------------------------------
 
-    async def _see(self, eye: Eye, frame: Frame, number: int) -> Seen:
+    async def _see(
+        self, eye: Eye, frame: Frame, number: int, before: asyncio.Task[Seen] | None
+    ) -> Seen:
+        """before: the frame that was sent before this one, whose answer goes first where all
+        frames of the source are told."""
         anatomy = Anatomy(frame.captured, frame.decode_ms / 1e3, time.monotonic())
         try:
-            seen = eye.follow(await self._seen(eye, frame, number, anatomy))
-            seen = await self._asked_about(eye, seen)
+            seen = replace(await self._seen(eye, frame, number, anatomy), moment=frame.moment)
+            if eye.source.waits and before is not None:
+                await asyncio.wait({before})
+            seen = await self._asked_about(eye, eye.follow(seen))
         finally:
             self._ended()
         if seen.is_good:
@@ -303,7 +314,15 @@ class CameraEdge:
         if self._shows is None:
             self._explain(frame, anatomy)
         elif eye.last is seen:  # a frame that was overtaken is not shown
-            self._shows.offer(eye, seen, lambda: self._explain(frame, anatomy))
+            drawn = asyncio.Event()
+
+            def done() -> None:
+                self._explain(frame, anatomy)
+                drawn.set()
+
+            self._shows.offer(eye, seen, done)
+            if eye.source.waits:  # what is played whole is shown whole
+                await drawn.wait()
         return seen
 
     async def _seen(self, eye: Eye, frame: Frame, number: int, anatomy: Anatomy) -> Seen:
@@ -395,7 +414,7 @@ class CameraEdge:
 
     def _deliver(self, eye: Eye, frame: Frame, seen: Seen) -> None:
         anatomy = seen.anatomy
-        line = {"source": frame.source, **result_line(frame.sequence, seen.result, told=False)}
+        line = _begun(frame, seen)
         line["age_ms"] = round((anatomy.read - frame.captured) * 1e3, 3)
         line["decode_ms"] = round(frame.decode_ms, 3)
         line["spent_ms"] = anatomy.parts()
@@ -407,6 +426,7 @@ class CameraEdge:
         """The last computed frame's answer stands for this frame, with its own age."""
         if computing is None:
             return
+        eye.repeated += 1
         await asyncio.wait({computing})
         if computing.cancelled() or computing.exception() is not None:
             return
@@ -414,7 +434,7 @@ class CameraEdge:
         if not seen.is_good:
             return
         age = round((time.monotonic() - seen.anatomy.captured) * 1e3, 3)
-        line = {"source": frame.source, **result_line(frame.sequence, seen.result, told=False)}
+        line = _begun(frame, seen)
         line |= {"repeats": seen.sequence, "skipped": skipped, "age_ms": age}
         self._publish(eye, line, seen)
 
@@ -446,3 +466,12 @@ class CameraEdge:
 
     async def _in_pool(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def _begun(frame: Frame, seen: Seen) -> dict[str, Any]:
+    """A frame's line, as far as it tells whose answer it is."""
+    line: dict[str, Any] = {"source": frame.source}
+    if frame.file:
+        line["file"] = frame.file
+        line |= {} if frame.at is None else {"time_s": round(frame.at, 3)}
+    return line | result_line(frame.sequence, seen.result, told=False)

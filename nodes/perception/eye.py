@@ -32,14 +32,15 @@ RATE_OVER = 3.0  # seconds
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A frame with its answer. cleared: None where the frame may not leave the device. found: None
-    where there is no answer, or no task that reads it. crops: what a second model says of its
-    objects."""
+    where there is no answer, or no task that reads it. moment: of the frame. crops: what a
+    second model says of its objects."""
 
     sequence: int
     result: Result
     anatomy: Anatomy
     cleared: Cleared | None = None
     found: Found | None = None
+    moment: float = 0.0
     crops: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -50,7 +51,8 @@ class Seen:
 @dataclass
 class Eye:
     """One camera. age: from a frame's capture to its result. last: the newest answer. computing:
-    the frame whose answer the gate's next verdict stands for."""
+    the frame whose answer the gate's next verdict stands for. sent: frames, answered or failed by
+    now. repeated: frames for which the gate let an answer stand."""
 
     source: Source
     door: Door
@@ -58,6 +60,9 @@ class Eye:
     guard: Watch | None = None
     age: LatencyWindow = field(default_factory=LatencyWindow)
     sent: int = 0
+    answered: int = 0
+    failed: int = 0
+    repeated: int = 0
     crops: Crops | None = None
     tracks: Tracks = field(default_factory=Tracks)
     tracked: int = -1  # the newest frame whose objects have ids
@@ -88,12 +93,14 @@ class Eye:
         if seen.sequence <= self.tracked or not isinstance(seen.found, Detections):
             return seen
         self.tracked = seen.sequence
-        self.tracks, found = follow(self.tracks, seen.found, seen.anatomy.captured)
+        self.tracks, found = follow(self.tracks, seen.found, seen.moment)
         return replace(seen, found=found)
 
     def saw(self, seen: Seen) -> None:
         """An answer came; it may be older than one that came before."""
         self.age.add(seen.anatomy.read - seen.anatomy.captured, seen.anatomy.read)
+        self.answered += seen.is_good
+        self.failed += not seen.is_good
         if seen.is_good:
             self._moments.append(seen.anatomy.read)
         if self.last is None or seen.sequence > self.last.sequence:
@@ -123,6 +130,22 @@ class Eye:
         doc["rate"] = len(self._moments) / RATE_OVER
         doc["spent_ms"] = {} if self.last is None else self.last.anatomy.parts()
         return doc
+
+    def summary(self) -> str:
+        """How its frames ended, for people."""
+        told = self.source.status()
+        parts = [f"{told['frames']} frames read", f"{self.answered} answered"]
+        more = {
+            "skipped by --gate": self.repeated,
+            "passed over by --rate": told["passed"],
+            "dropped for newer ones": told["dropped"],
+            "spoilt": told["torn"],
+            "under way": self.sent - self.answered - self.failed,
+        }
+        parts += [f"{count} {word}" for word, count in more.items() if count]
+        text = ", ".join([*parts, f"{self.failed} failed"])
+        why = f" ({told['state']}: {told['error']})" if told["error"] else ""
+        return f"camera {self.source.name} at {told['where']}: {text}{why}"
 
     async def close(self) -> None:
         self.door.close()

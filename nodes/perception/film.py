@@ -32,19 +32,20 @@ class Film:
         self._began = 0.0
         self._last = -1
 
-    def add(self, picture: np.ndarray, captured: float) -> None:
-        """The next picture, [height, width, 3], uint8, RGB. Its size is that of the first one."""
+    def add(self, picture: np.ndarray, moment: float) -> None:
+        """The next picture, [height, width, 3], uint8, RGB. Its size is that of the first one.
+        moment: of its frame, in seconds."""
         if self._stream is None:
-            self._begin(picture, captured)
+            self._begin(picture, moment)
         size = (self._stream.width, self._stream.height)
         if picture.shape[1::-1] != size:
             picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-        tick = max(self._last + 1, round((captured - self._began) * CLOCK))
+        tick = max(self._last + 1, round((moment - self._began) * CLOCK))
         frame.pts, frame.time_base, self._last = tick, Fraction(1, CLOCK), tick
         self._container.mux(self._stream.encode(frame))
 
-    def _begin(self, picture: np.ndarray, captured: float) -> None:
+    def _begin(self, picture: np.ndarray, moment: float) -> None:
         known = av.codecs_available
         codec = next(name for name in CODECS if name in known)
         self._stream = self._container.add_stream(codec, rate=30)
@@ -52,7 +53,7 @@ class Film:
         # Both are even, as the codec's colours need.
         self._stream.height, self._stream.width = (side // 2 * 2 for side in picture.shape[:2])
         self._stream.pix_fmt = "yuv420p"
-        self._began = captured
+        self._began = moment
 
     def close(self) -> None:
         if self._stream is not None:

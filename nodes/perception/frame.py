@@ -13,13 +13,22 @@ class Frame:
     """image: [height, width, 3], uint8, RGB, C order; nobody writes into it. captured: when the
     light fell in, or where the source cannot tell, when the frame arrived; `time.monotonic()`
     of this machine, in seconds. sequence: counts the source's frames, dropped ones too. source:
-    the name of the camera. decode_ms: from the packet to the image, in milliseconds."""
+    the name of the camera. decode_ms: from the packet to the image, in milliseconds. file: the name
+    of the file that it is from, "" for a camera. at: seconds since the beginning of what has an
+    end, None for a camera."""
 
     image: np.ndarray
     captured: float
     sequence: int
     source: str = ""
     decode_ms: float = 0.0
+    file: str = ""
+    at: float | None = None
+
+    @property
+    def moment(self) -> float:
+        """By the source's own clock, in seconds: what moves in a file moves by the file's time."""
+        return self.captured if self.at is None else self.at
 
 
 class Source(Protocol):
@@ -31,6 +40,11 @@ class Source(Protocol):
 
     name: str
 
+    @property
+    def waits(self) -> bool:
+        """Whether no frame gives way to another one, so that all are given, in their order."""
+        ...
+
     async def arrived(self) -> bool:
         """Wait until a frame is there that was not given yet. False at the end of a file."""
         ...
@@ -40,8 +54,9 @@ class Source(Protocol):
         ...
 
     def status(self) -> dict[str, object]:
-        """`name`, `state` (`running`, `waiting`, `failed`, `ended`), `frames`, `dropped`, `torn`
-        (packets that were no picture), `decode_ms`, `reconnects`, `error`."""
+        """`name`, `state` (`running`, `waiting`, `failed`, `ended`), `frames` that came, `dropped`,
+        `passed` (over, by `--rate`), `torn` (packets and files that were no picture), `decode_ms`,
+        `reconnects`, `error`."""
         ...
 
     async def close(self) -> None:

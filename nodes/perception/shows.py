@@ -87,7 +87,7 @@ class Shows:
         picture = drawn(image, seen.found, caption_of(name, age, seen.anatomy.parts()))
         seen.anatomy.drawn = time.monotonic()
         if name in self._films:
-            self._films[name].add(picture, seen.anatomy.captured)
+            self._films[name].add(picture, seen.moment)
         if self._window:
             cv2.imshow(name, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
             cv2.waitKey(1)

@@ -7,6 +7,7 @@ else that a file holds beside pixels is left behind.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,12 @@ from shards.errors import PictureError
 
 MOST_PIXELS = 64_000_000
 MOST_BYTES = 256 << 20  # of a file
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".avif")
+FORMS = "JPEG, PNG, BMP, WebP, GIF, TIFF or AVIF"
 # Start of frame: the JPEG markers that a height and a width follow (ITU T.81, table B.1).
 _JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+_TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
+_AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
 _JPEG_ALONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
 
 
@@ -36,7 +40,8 @@ def read_picture(path: str | Path, *, most_pixels: int = MOST_PIXELS) -> np.ndar
 def decode_picture(
     data: bytes, *, name: str = "the picture", most_pixels: int = MOST_PIXELS
 ) -> np.ndarray:
-    """uint8 [height, width, 3], RGB, of a JPEG, PNG, BMP or WebP file.
+    """uint8 [height, width, 3], RGB, of a JPEG, PNG, BMP, WebP, GIF, TIFF or AVIF file; of one with
+    several pictures the first.
 
     Raises PictureError for anything else, for more than `most_pixels` pixels, and without OpenCV.
     """
@@ -57,6 +62,8 @@ def decode_picture(
         raise PictureError(f"{name} cannot be decoded: {error}") from None
     if pixels is None:
         raise PictureError(f"{name} cannot be decoded: it is damaged or cut short")
+    if _is_avif(data):  # OpenCV applies the orientation of all others
+        pixels = _turned(pixels, data)
     return np.asarray(pixels, np.uint8)
 
 
@@ -71,8 +78,14 @@ def size_of(data: bytes, name: str = "the picture") -> tuple[int, int]:
         size = _number(data, 18, 4, "little"), abs(_signed(data, 22))
     elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         size = _webp_size(data)
+    elif data[:6] in (b"GIF87a", b"GIF89a"):
+        size = _number(data, 6, 2, "little"), _number(data, 8, 2, "little")
+    elif data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        size = _tiff_size(data)
+    elif _is_avif(data):
+        size = _avif_size(data)
     else:
-        raise PictureError(f"{name} is no JPEG, PNG, BMP or WebP file")
+        raise PictureError(f"{name} is no {FORMS} file")
     if size is None or not size[0] or not size[1]:
         raise PictureError(f"{name} has no size in its header: it is damaged or cut short")
     return size
@@ -106,6 +119,58 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
     if kind == b"VP8 ":
         return _number(data, 26, 2, "little") & 0x3FFF, _number(data, 28, 2, "little") & 0x3FFF
     return None
+
+
+def _tiff_size(data: bytes) -> tuple[int, int] | None:
+    """TIFF 6.0, section 2, and BigTIFF, whose numbers are longer: of the first directory."""
+    order = "little" if data[:1] == b"I" else "big"
+    is_big = 43 in data[2:4]
+    at = _number(data, 8 if is_big else 4, 8 if is_big else 4, order)
+    count = _number(data, at, 8 if is_big else 2, order)
+    at += 8 if is_big else 2
+    found = {}
+    for entry in range(min(count, 4096)):
+        begin = at + entry * (20 if is_big else 12)
+        tag, kind = _number(data, begin, 2, order), _number(data, begin + 2, 2, order)
+        if tag in (_TIFF_WIDTH, _TIFF_HEIGHT):
+            size = {3: 2, 4: 4, 16: 8}.get(kind, 0)  # SHORT, LONG, LONG8
+            found[tag] = _number(data, begin + (12 if is_big else 8), size, order)
+    return (found[_TIFF_WIDTH], found[_TIFF_HEIGHT]) if len(found) == 2 else None
+
+
+def _is_avif(data: bytes) -> bool:
+    return data[4:8] == b"ftyp" and data[8:12] in _AVIF_BRANDS
+
+
+def _avif_boxes(data: bytes, kind: bytes, size: int) -> Iterator[bytes]:
+    """The contents of the properties of this kind (ISO 23008-12, 6.5), which lie in the box `meta`
+    of the file, each of so many bytes."""
+    at = 0
+    while (length := _number(data, at, 4, "big")) >= 8 and data[at + 4 : at + 8] != b"meta":
+        at += length
+    meta = data[at : at + length]
+    head, at = (size + 8).to_bytes(4, "big") + kind, 0
+    while (at := meta.find(head, at)) >= 0:
+        at += 8
+        yield meta[at : at + size]
+
+
+def _avif_size(data: bytes) -> tuple[int, int] | None:
+    """The largest size that is told: a picture is made of tiles, which tell theirs, too."""
+    sizes = [
+        (_number(each, 4, 4, "big"), _number(each, 8, 4, "big"))
+        for each in _avif_boxes(data, b"ispe", 12)
+    ]
+    return max(sizes, key=lambda size: size[0] * size[1], default=None)
+
+
+def _turned(pixels: np.ndarray, data: bytes) -> np.ndarray:
+    """Turned anticlockwise by quarters, then mirrored, as an AVIF file says beside its picture."""
+    for angle in list(_avif_boxes(data, b"irot", 1))[:1]:
+        pixels = np.rot90(pixels, angle[0] & 3)
+    for axis in list(_avif_boxes(data, b"imir", 1))[:1]:
+        pixels = pixels[:, ::-1] if axis[0] & 1 else pixels[::-1]
+    return np.ascontiguousarray(pixels)
 
 
 def _number(data: bytes, at: int, size: int, order: str) -> int:

@@ -74,9 +74,16 @@ def send(url: str, form: str, rate: float, count: int, codec: str, size: tuple[i
             container.mux(packet)
 
 
-def write_video(path: Path, count: int, rate: float = 30.0, size: tuple[int, int] = SIZE) -> None:
-    """A file of so many frames."""
-    with av.open(str(path), "w") as container:
+def write_video(
+    path: Path,
+    count: int,
+    rate: float = 30.0,
+    size: tuple[int, int] = SIZE,
+    faststart: bool = False,
+) -> None:
+    """A file of so many frames. faststart: with its index first, as files for the web have it."""
+    options = {"movflags": "faststart"} if faststart else {}
+    with av.open(str(path), "w", options=options) as container:
         stream = encoder(container, "libx264", rate, size)
         for number in range(count):
             for packet in stream.encode(av.VideoFrame.from_ndarray(scene(number, size))):

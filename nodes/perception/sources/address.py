@@ -13,8 +13,9 @@ from swarm.errors import InvalidArgument
 from swarm.subjects import token
 
 MOST_SOURCES = 64  # of one edge
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _NAMED = re.compile(r"([A-Za-z0-9_-]+)=(.+)", re.DOTALL)
-PICTURES = (".jpg", ".jpeg", ".png", ".bmp")
+FILMS = (".gif",)  # of pictures that may be many, and are played as a video where they are alone
 
 
 class Kind(StrEnum):
@@ -29,7 +30,7 @@ class Kind(StrEnum):
     PICAMERA = "picamera2"
 
 
-LIVE = (Kind.RTSP, Kind.HTTP, Kind.UDP, Kind.V4L2, Kind.PICAMERA)
+LIVE = (Kind.RTSP, Kind.UDP, Kind.V4L2, Kind.PICAMERA)  # of HTTP the answer tells
 _SCHEMES = {
     "rtsp": Kind.RTSP,
     "rtsps": Kind.RTSP,
@@ -51,7 +52,7 @@ class Address:
 
     @property
     def is_live(self) -> bool:
-        """Whether its frames come at their own moment, and none can wait."""
+        """Whether its frames surely come at their own moment, and none can wait."""
         return self.kind in LIVE
 
     @property
@@ -71,21 +72,51 @@ def is_camera(text: str) -> bool:
 
 def addresses(text: str) -> list[Address]:
     """The sources that `--source` names, separated by commas: `rtsp://a`, `gate=rtsp://b`. Without
-    a name they are `cam-1`, `cam-2` … Raises `InvalidArgument`."""
-    parts = [text] if text and Path(text).exists() else [part for part in text.split(",") if part]
+    a name they are `cam-1`, `cam-2` … Behind a URL, what begins no source of its own belongs to it.
+    Raises `InvalidArgument`."""
+    parts = [text] if text and _exists(text) else _parts(text)
     if not parts:
         raise InvalidArgument("--source is empty: give a URL, a device, a file or a folder")
     if len(parts) > MOST_SOURCES:
         raise InvalidArgument(f"--source names {len(parts)} sources, of {MOST_SOURCES} at most")
     found = []
     for number, part in enumerate(parts, 1):
-        named = None if Path(part).exists() else _NAMED.fullmatch(part)
+        named = None if _exists(part) else _NAMED.fullmatch(part)
         name, where = (named[1], named[2]) if named else (f"cam-{number}", part)
         found.append(Address(token(name, "a source's name"), _kind(where), where))
     names = [each.name for each in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidArgument(f"--source: two sources are called {', '.join(sorted(twice))}")
     return found
+
+
+def _parts(text: str) -> list[str]:
+    parts: list[str] = []
+    for piece in text.split(","):
+        if parts and "://" in parts[-1] and not _begins(piece):
+            parts[-1] += f",{piece}"
+        else:
+            parts.append(piece)
+    return [part for part in (each.rstrip(",") for each in parts) if part]
+
+
+def _begins(piece: str) -> bool:
+    """Whether a source begins here, and no more of a URL with commas in it."""
+    named = _NAMED.fullmatch(piece)
+    for where in (piece, named[2]) if named else (piece,):
+        scheme, separator, _ = where.partition("://")
+        if (separator and _SCHEME.fullmatch(scheme)) or where == "picamera2":
+            return True
+        if where.startswith("/dev/") or (where and _exists(where)):
+            return True
+    return False
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # too long a name, or one with a zero
+        return False
 
 
 def _kind(where: str) -> Kind:
@@ -100,6 +131,8 @@ def _kind(where: str) -> Kind:
         return Kind.PICAMERA
     if where.startswith("/dev/"):
         return Kind.V4L2
+    from shards.task.picture import SUFFIXES  # most nodes take no pictures
+
     path = Path(where)
     if path.is_dir():
         return Kind.PICTURES
@@ -108,4 +141,5 @@ def _kind(where: str) -> Kind:
             f"--source {where!r}: it is digits, an .npz file, a video, a folder of pictures, a "
             "device as /dev/video0, or a URL of rtsp, http, udp; nothing of that is there"
         )
-    return Kind.PICTURES if path.suffix.lower() in PICTURES else Kind.FILE
+    suffix = path.suffix.lower()
+    return Kind.PICTURES if suffix in SUFFIXES and suffix not in FILMS else Kind.FILE

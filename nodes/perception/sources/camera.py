@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,12 +22,14 @@ from nodes.perception.frame import Frame
 from nodes.perception.sources.address import Address, Kind
 from nodes.perception.sources.feed import BadPicture, CameraLost, Feed, Taken, check_size
 from nodes.perception.sources.slot import Slot
+from nodes.perception.sources.thinning import Thinning
 from swarm.errors import InvalidArgument, SwarmError
 from swarm.flow.backoff import Backoff
 from swarm.flow.latency import Usual
 
 log = logging.getLogger("swarm.camera")
 
+AUTO, BLOCK, DROP = "auto", "block", "drop-oldest"  # of `--on-full`
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # seconds before a lost camera is opened anew
 # Seconds without a picture though packets come, after which the stream is opened anew: a key frame
 # comes each ten seconds at the latest (250 frames are x264's default), or the codec has changed.
@@ -39,16 +42,24 @@ LOOK_EVERY = 0.1  # seconds in which a waiting thread sees that it has to end
 
 class Camera:
     """A `Source`. open_feed: opens the camera, in its thread; raises `CameraLost` where it may be
-    tried again, `InvalidArgument` where it may not. waits: whether the reader waits for the
-    consumer, so that no picture is dropped: for files."""
+    tried again, `InvalidArgument` where it may not. on_full: `block` and `auto` make the reader of
+    what has an end wait for the consumer, so that no picture is dropped. rate: pictures a second
+    that go on, at the most; 0: each."""
 
     def __init__(
-        self, address: Address, open_feed: Callable[[Address], Feed], waits: bool = False
+        self,
+        address: Address,
+        open_feed: Callable[[Address], Feed],
+        on_full: str = AUTO,
+        rate: float = 0.0,
     ) -> None:
         self.name = address.name
         self._address = address
         self._open = open_feed
-        self._waits = waits
+        self._on_full = on_full
+        self._waits = False  # known once it is open
+        self._rate, self._thinning = rate, Thinning(rate)
+        self._passed = 0
         self._slot = Slot(asyncio.get_running_loop())
         self._stop = threading.Event()
         self._decode = Usual()
@@ -57,6 +68,10 @@ class Camera:
         self._said: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"camera {self.name}", daemon=True)
         self._thread.start()
+
+    @property
+    def waits(self) -> bool:
+        return self._waits
 
     async def arrived(self) -> bool:
         return await self._slot.arrived()
@@ -73,7 +88,9 @@ class Camera:
                 continue
             self._decode.add(spent)
             decode_ms = spent * 1e3
-            return Frame(image, picture.captured, sequence, self.name, decode_ms)
+            return Frame(
+                image, picture.captured, sequence, self.name, decode_ms, picture.file, picture.at
+            )
         return None
 
     def status(self) -> dict[str, object]:
@@ -83,6 +100,7 @@ class Camera:
             "state": self._state,
             "frames": self._slot.put_count,
             "dropped": self._slot.dropped,
+            "passed": self._passed,
             "torn": self._torn,
             "decode_ms": round(self._decode.ewma * 1e3, 3),
             "reconnects": self._reconnects,
@@ -113,6 +131,7 @@ class Camera:
                     self._stop.wait(pause.next())
                     continue
                 try:
+                    self._begin(feed)
                     if self._read(feed, pause):
                         self._become("ended")
                         return
@@ -129,18 +148,35 @@ class Camera:
         finally:
             self._slot.end()
 
+    def _begin(self, feed: Feed) -> None:
+        """Before the first picture. Raises `InvalidArgument`."""
+        if self._on_full == BLOCK and not feed.ends:
+            raise InvalidArgument(waits_for_nobody(self._address))
+        self._waits = feed.ends and self._on_full != DROP
+        self._thinning = Thinning(0.0 if feed.polls else self._rate)
+        # A file that plays by itself begins when somebody looks.
+        while feed.ends and not (self._slot.was_asked or self._stop.is_set()):
+            self._stop.wait(LOOK_EVERY)
+
     def _read(self, feed: Feed, pause: Backoff) -> bool:
         """Read until the end. Whether it was the feed's, and no wish. Raises `CameraLost`, and
         `InvalidArgument` for a file without any further picture."""
         seen, is_spoilt = time.monotonic(), False
         while not self._stop.is_set():
+            taken = None
             try:
                 taken = feed.read()
+                if taken is not None and not self._thinning.takes(_moment(taken)):
+                    self._passed += 1
+                    self._slot.pass_over()
+                    continue
                 if taken is not None and self._slot.is_waited_for:
                     image, spent = _decode(taken)
-                    taken = Taken(_Ready(image), taken.captured, spent)
+                    taken = replace(taken, pixels=_Ready(image), spent=spent)
             except BadPicture as error:
                 self._spoilt(error)
+                if taken is not None:
+                    self._slot.pass_over()
                 # A folder of pictures has an end, whatever they are.
                 is_endless = self._address.kind is not Kind.PICTURES
                 if is_endless and time.monotonic() > seen + NO_PICTURE_FOR:
@@ -219,11 +255,13 @@ def _decode(taken: Taken) -> tuple[np.ndarray, float]:
     return np.ascontiguousarray(image), taken.spent + time.perf_counter() - began
 
 
-def checked_waits(address: Address, on_full: str) -> bool:
-    """Whether the reader waits for its consumer. Raises `InvalidArgument` for a live camera."""
-    if on_full == "block" and address.is_live:
-        raise InvalidArgument(
-            f"--on-full block: {address.name} is a camera, which waits for nobody; a file or a "
-            "folder of pictures can"
-        )
-    return on_full == "block"
+def _moment(taken: Taken) -> float:
+    return taken.captured if taken.at is None else taken.at
+
+
+def waits_for_nobody(address: Address) -> str:
+    """What is wrong with `--on-full block`."""
+    return (
+        f"--on-full block: {address.name} is a camera, which waits for nobody; a file or a "
+        "folder of pictures can"
+    )

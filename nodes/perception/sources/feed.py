@@ -26,15 +26,22 @@ class BadPicture(SwarmError):
 @dataclass(frozen=True, slots=True)
 class Taken:
     """A picture as it came. pixels(): [height, width, 3], uint8, RGB; called at most once, from
-    any thread; raises `BadPicture`. captured: as of `Frame`. spent: seconds of decoding so far."""
+    any thread; raises `BadPicture`. captured, file, at: as of `Frame`. spent: seconds of decoding
+    so far."""
 
     pixels: Callable[[], np.ndarray]
     captured: float
     spent: float = 0.0
+    file: str = ""
+    at: float | None = None
 
 
 class Feed(Protocol):
-    """An open camera. Everything is called by one thread."""
+    """An open camera. Everything is called by one thread. ends: whether it has an end, as files
+    have, and can wait for its consumer. polls: whether it keeps to `--rate` by itself."""
+
+    ends: bool
+    polls: bool
 
     def read(self) -> Taken | None:
         """The next picture; None at the end. Blocks for some seconds at the most. Raises

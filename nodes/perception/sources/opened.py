@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from nodes.perception.sources.address import Address, Kind, addresses
-from nodes.perception.sources.camera import Camera, checked_waits
+from nodes.perception.sources.camera import BLOCK, DROP, Camera, waits_for_nobody
 from nodes.perception.sources.feed import Feed
 from swarm.errors import InvalidArgument
 
@@ -13,26 +13,25 @@ INSTALL = "pip install 'swarm-mesh[perception]'"
 
 
 def open_sources(text: str, on_full: str, rate: float) -> list[Camera]:
-    """A camera for each part of `--source`, each with its thread. on_full: `block` makes files and
-    folders wait for their consumer. rate: pictures a second, of folders. Raises
-    `InvalidArgument`. In an event loop."""
+    """A camera for each part of `--source`, each with its thread. on_full, rate: as of `Camera`.
+    Raises `InvalidArgument`. In an event loop."""
     found = addresses(text)
-    waits = [checked_waits(each, on_full) for each in found]
     for each in found:
+        if on_full == BLOCK and each.is_live:
+            raise InvalidArgument(waits_for_nobody(each))
         _check_library(each)
-    return [
-        Camera(each, partial(open_feed, rate=rate, waits=wait), wait)
-        for each, wait in zip(found, waits, strict=True)
-    ]
+    opens = partial(open_feed, rate=rate, plays=on_full == DROP)
+    return [Camera(each, opens, on_full, rate) for each in found]
 
 
-def open_feed(address: Address, rate: float, waits: bool) -> Feed:
-    """Raises `CameraLost`, `InvalidArgument`."""
+def open_feed(address: Address, rate: float, plays: bool) -> Feed:
+    """plays: whether what has an end keeps its own pace, as a camera does. Raises `CameraLost`,
+    `InvalidArgument`."""
     match address.kind:
         case Kind.PICTURES:
             from nodes.perception.sources.pictures import PictureFeed
 
-            return PictureFeed(address.where, 0.0 if waits else rate)
+            return PictureFeed(address.where, rate, plays)
         case Kind.V4L2:
             from nodes.perception.sources.v4l2 import V4l2Feed
 
@@ -41,10 +40,14 @@ def open_feed(address: Address, rate: float, waits: bool) -> Feed:
             from nodes.perception.sources.picamera import PicameraFeed
 
             return PicameraFeed(address.where)
+        case Kind.HTTP:
+            from nodes.perception.sources.snapshots import open_http
+
+            return open_http(address, rate, plays)
         case _:
             from nodes.perception.sources.streams import StreamFeed
 
-            return StreamFeed(address, waits)
+            return StreamFeed(address, plays)
 
 
 def _check_library(address: Address) -> None:

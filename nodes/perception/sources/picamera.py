@@ -18,6 +18,8 @@ SIZE = (1280, 720)
 class PicameraFeed:
     """A `Feed` of `picamera2` or `picamera2://NUMBER`. Raises `CameraLost`."""
 
+    ends = polls = False
+
     def __init__(self, where: str) -> None:
         from picamera2 import Picamera2
 

@@ -26,7 +26,12 @@ class Slot:
         self._arrived = asyncio.Event()
         self._emptied = threading.Event()
         self._emptied.set()
-        self._waited_for = False
+        self._waited_for = self._was_asked = False
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether the consumer has asked for a picture."""
+        return self._was_asked
 
     @property
     def is_waited_for(self) -> bool:
@@ -44,6 +49,10 @@ class Slot:
         if was_empty:
             self._wake()
 
+    def pass_over(self) -> None:
+        """A picture came that nobody gets: it is counted."""
+        self.put_count += 1
+
     def end(self) -> None:
         """No picture will follow."""
         self._ended = True
@@ -59,6 +68,7 @@ class Slot:
 
     async def arrived(self) -> bool:
         """Wait until there is a picture; False where none will follow."""
+        self._was_asked = True
         while self._taken is None and not self._ended:
             self._arrived.clear()
             # The reader may have been between both lines.

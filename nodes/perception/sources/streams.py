@@ -1,4 +1,4 @@
-"""Videos and streams by PyAV: files, RTSP, HTTP (MJPEG), UDP (MPEG-TS).
+"""Videos and streams by PyAV: files, RTSP, UDP (MPEG-TS), and of HTTP MJPEG, playlists and files.
 
 FFmpeg holds a frame back until the next one arrives, and one more for each decoding thread. The
 options below take both away where the protocol allows it: measured from the sender's array to ours,
@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import av
 import av.error
@@ -27,7 +31,7 @@ from nodes.perception.sources.feed import (
 )
 from nodes.perception.sources.pictures import pixels_of_jpeg
 from nodes.perception.sources.upright import QUARTERS, turn_of, upright
-from swarm.errors import InvalidArgument
+from swarm.errors import InvalidArgument, SwarmError, Unavailable
 
 OPEN_WITHIN, READ_WITHIN = 5.0, 3.0  # seconds
 _LIVE = {"fflags": "nobuffer", "analyzeduration": "0", "probesize": "32"}
@@ -39,40 +43,50 @@ _UDP_QUERY = "fifo_size=21845&overrun_nonfatal=1"
 _RTSP = {"fflags": "nobuffer", "rtsp_transport": "tcp", "max_delay": "0"}
 _RTSP |= {"reorder_queue_size": "0", "analyzeduration": "0", "probesize": "4096"}
 OPTIONS = {Kind.UDP: _UDP, Kind.RTSP: _RTSP, Kind.HTTP: _LIVE, Kind.FILE: {}}
+PLAYLIST = "hls"  # FFmpeg's name of its format
+SEGMENT_WITHIN = 15.0  # seconds: a playlist's next part may take as long as it lasts
+
+
+class IsPicture(SwarmError):
+    """What HTTP gave is one picture, and no stream."""
 
 
 class StreamFeed:
-    """A `Feed`. A file plays at its own pace, unless `waits` says that its consumer sets the pace.
+    """A `Feed`. plays: a file keeps its own pace; else its consumer sets the pace.
 
-    Raises `CameraLost` where the stream cannot be opened now, `InvalidArgument` for a file that
-    is no video.
+    A live playlist comes in parts of some seconds, and is played at its own pace, too. Raises
+    `CameraLost` where the stream cannot be opened now, `InvalidArgument` for a file that is no
+    video, `IsPicture` for one picture of HTTP.
     """
 
-    def __init__(self, address: Address, waits: bool = False) -> None:
+    polls = False
+
+    def __init__(self, address: Address, plays: bool = False) -> None:
         self._address = address
-        self._is_file = address.kind is Kind.FILE
-        self._paced = self._is_file and not waits
-        self._container = _open(address)
+        self._container, self.ends = _opened(address)
+        self._paced = plays if self.ends else self._container.format.name == PLAYLIST
+        self._file = Path(urlsplit(address.where).path).name if self.ends else ""
         self._stream = self._container.streams.video[0]
         context = self._stream.codec_context
-        if not self._is_file:
+        if not self.ends:
             context.thread_type = "NONE"
             context.thread_count = 1
             context.flags |= av.codec.context.Flags.low_delay
         context.options = {"max_pixels": str(MOST_PIXELS)}
         # A file says how its pictures lie beside its packets, which FFmpeg tells of its own frames.
-        self._is_jpeg = context.name == "mjpeg" and not self._is_file
+        self._is_jpeg = context.name == "mjpeg" and not self.ends
         self._aspect: Fraction | None = self._stream.sample_aspect_ratio
         self._first_aspect: Fraction | None = None  # of the codec
         self._packets: Iterator[Any] = self._container.demux(self._stream)
         self._decoded: deque[Taken] = deque()
-        self._began: tuple[float, float] | None = None  # the clock's and the file's time
+        self._began: tuple[float, float] | None = None  # the clock's and the stream's time
+        self._first: float | None = None  # the stream's time of its first frame
 
     def read(self) -> Taken | None:
         while not self._decoded:
             packet = self._packet()
             if packet is None or (packet.size == 0 and self._is_jpeg):
-                if not self._is_file:
+                if not self.ends:
                     raise CameraLost("the stream has ended")
                 return None
             self._take(packet)
@@ -91,20 +105,16 @@ class StreamFeed:
             self._packets = self._container.demux(self._stream)  # an error has ended the last one
             raise BadPicture(f"the stream is torn: {error.strerror}") from None
         except (av.error.FFmpegError, OSError) as error:
-            if self._is_file:
-                return None
+            why = f"the stream stopped: {error.strerror or error}"
             if isinstance(error, av.error.ExitError):
-                raise CameraLost(f"no packet for {READ_WITHIN:g} s") from None
-            raise CameraLost(f"the stream stopped: {error.strerror or error}") from None
+                why = f"no packet for {READ_WITHIN:g} s"
+            # A file that stops in the middle was not played whole, and would begin anew.
+            raise (Unavailable if self.ends else CameraLost)(why) from None
 
     def _take(self, packet: Any) -> None:
         captured = time.monotonic()
-        shown = float(packet.pts * packet.time_base) if packet.pts is not None else 0.0
         if self._is_jpeg:
-            data = bytes(packet)
-            self._decoded.append(
-                Taken(lambda: pixels_of_jpeg(data), shown if self._paced else captured)
-            )
+            self._decoded.append(Taken(partial(pixels_of_jpeg, bytes(packet)), captured))
             return
         began = time.perf_counter()
         try:
@@ -114,8 +124,16 @@ class StreamFeed:
         spent = time.perf_counter() - began
         for frame in frames:
             check_size(frame.width, frame.height)
-            moment = frame.time if self._paced and frame.time is not None else captured
-            self._decoded.append(Taken(_Pixels(frame, self._aspect_now()), moment, spent))
+            pixels = _Pixels(frame, self._aspect_now())
+            self._decoded.append(Taken(pixels, captured, spent, self._file, self._at(frame.time)))
+
+    def _at(self, shown: float | None) -> float | None:
+        """Seconds since the first frame, where frames have a time of their own."""
+        if shown is None or not (self.ends or self._paced):
+            return None
+        if self._first is None:
+            self._first = shown
+        return shown - self._first
 
     def _aspect_now(self) -> Fraction | None:
         """A pixel's width by its height: the container's word, until the codec changes its own."""
@@ -125,16 +143,18 @@ class StreamFeed:
         return self._aspect if self._aspect and aspect == self._first_aspect else aspect
 
     def _at_its_moment(self, taken: Taken) -> Taken:
-        """Wait until a file's picture is due: it is captured then."""
+        """Wait until a picture is due: it is captured then."""
         now = time.monotonic()
+        if taken.at is None:
+            return taken
         if self._began is None:
-            self._began = (now, taken.captured)
+            self._began = (now, taken.at)
         began, first = self._began
-        due = began + taken.captured - first
-        if not now - 1.0 < due < now + 10.0:  # the file's clock jumps
-            self._began, due = (now, taken.captured), now
+        due = began + taken.at - first
+        if not now - 1.0 < due < now + 10.0:  # the stream's clock jumps, or it came too late
+            self._began, due = (now, taken.at), now
         time.sleep(max(0.0, due - now))
-        return Taken(taken.pixels, max(due, now), taken.spent)
+        return replace(taken, captured=max(due, now), at=taken.at if self.ends else None)
 
 
 class _Pixels:
@@ -150,8 +170,25 @@ class _Pixels:
         return upright(pixels, QUARTERS if matrix is None else turn_of(bytes(matrix)), self._aspect)
 
 
-def _open(address: Address) -> Any:
-    where, options = address.where, dict(OPTIONS[address.kind])
+def _opened(address: Address) -> tuple[Any, bool]:
+    """A container with pictures, and whether it has an end."""
+    if address.kind is not Kind.HTTP:
+        return _open(address, OPTIONS[address.kind]), address.kind is Kind.FILE
+    if not urlsplit(address.where).path.lower().endswith(".m3u8"):
+        container = _open(address, OPTIONS[Kind.HTTP])
+        form = container.format.name
+        if form == "image2" or form.endswith("_pipe"):
+            container.close()
+            raise IsPicture(f"{address.shown} is a picture")
+        if container.duration is None and form != PLAYLIST:
+            return container, False
+        container.close()  # the options of live cameras read too little of a file's beginning
+    container = _open(address, {}, SEGMENT_WITHIN)
+    return container, container.duration is not None
+
+
+def _open(address: Address, options: Mapping[str, str], within: float = READ_WITHIN) -> Any:
+    where, options = address.where, dict(options)
     if address.kind is Kind.UDP:
         where = where.replace("udp://@", "udp://")
         where += ("&" if "?" in where else "?") + _UDP_QUERY
@@ -159,7 +196,7 @@ def _open(address: Address) -> Any:
         where = where.removesuffix("?listen")
         options |= {"rtsp_flags": "listen", "listen_timeout": str(int(OPEN_WITHIN))}
     try:
-        container = av.open(where, options=options, timeout=(OPEN_WITHIN, READ_WITHIN))
+        container = av.open(where, options=options, timeout=(OPEN_WITHIN, within))
     except (av.error.FFmpegError, OSError, ValueError) as error:
         why = f"{getattr(error, 'strerror', None) or error}"
         if address.kind is Kind.FILE:

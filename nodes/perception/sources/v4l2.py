@@ -31,6 +31,8 @@ _PLAIN = {
 class V4l2Feed:
     """A `Feed` of a device as /dev/video0, by its path or v4l2://PATH. Raises `CameraLost`."""
 
+    ends = polls = False
+
     def __init__(self, where: str) -> None:
         path = where.removeprefix("v4l2://")
         try:

@@ -16,7 +16,7 @@ async def opened() -> AsyncIterator[Callable[..., list[Camera]]]:
     """Opens sources by the text of `--source`; they are closed with the test."""
     cameras: list[Camera] = []
 
-    def opens(text: str, on_full: str = "drop-oldest", rate: float = 30.0) -> list[Camera]:
+    def opens(text: str, on_full: str = "auto", rate: float = 0.0) -> list[Camera]:
         found = open_sources(text, on_full, rate)
         cameras.extend(found)
         return found

@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import pytest_asyncio
-from support.camera import sending, write_video
+from support.camera import scene, sending, write_video
 from support.camera_mesh import Sink, picture_model
 from support.meshes import LocalMesh, add_model, mesh_of
 from support.ports import free_port
 from support.waiting import eventually
 
 from shards.split.split import split
+from shards.task.picture import SUFFIXES
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -36,15 +38,15 @@ async def test_a_file_is_answered_frame_by_frame_and_the_edge_ends_with_it(
     path = tmp_path / "clip.mp4"
     write_video(path, 30)
     sink = Sink(pictures, "file")
-    edge = pictures.start(
-        "edge", "pictures", "--source", f"hall={path}", "--sink", "file", "--on-full", "block"
-    )
+    edge = pictures.start("edge", "pictures", "--source", f"hall={path}", "--sink", "file")
     edge.wanted = False
     await eventually(lambda: not edge.alive, "the edge ends with its file")
     assert edge.process is not None
     assert edge.process.returncode == 0
     await eventually(lambda: len(sink.lines) == 30)
-    assert sorted(line["sequence"] for line in sink.lines) == list(range(30))
+    assert [line["sequence"] for line in sink.lines] == list(range(30))
+    assert {line["file"] for line in sink.lines} == {"clip.mp4"}
+    assert [line["time_s"] for line in sink.lines] == [round(n / 30, 3) for n in range(30)]
     assert {line["status"] for line in sink.lines} == {"OK"}
     for line in sink.lines:
         assert line["source"] == "hall"
@@ -53,6 +55,48 @@ async def test_a_file_is_answered_frame_by_frame_and_the_edge_ends_with_it(
             line["spent_ms"]
         )
         assert sum(line["spent_ms"].values()) == pytest.approx(line["age_ms"], rel=0.05)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_folder_of_all_forms_is_played_whole_and_summed_up(
+    pictures: LocalMesh, tmp_path: Path
+) -> None:
+    names = [f"{n:02}{SUFFIXES[n % len(SUFFIXES)].upper()}" for n in range(48)]
+    for number, name in enumerate(names):
+        assert cv2.imwrite(str(tmp_path / name), scene(number, (64, 48))[..., ::-1])
+    (tmp_path / "48.jpg").write_bytes(b"no picture")
+    sink = Sink(pictures, "folder")
+    edge = pictures.start("edge", "pictures", "--source", str(tmp_path), "--sink", "folder")
+    edge.wanted = False
+    await eventually(lambda: not edge.alive, "the edge ends with its folder")
+    await eventually(lambda: len(sink.lines) == 48)
+    assert [line["file"] for line in sink.lines] == names
+    assert {line["status"] for line in sink.lines} == {"OK"}
+    assert edge.process is not None
+    assert edge.process.returncode == 0
+    assert edge.log_path is not None
+    assert "49 frames read, 48 answered, 1 spoilt, 0 failed" in edge.log_path.read_text()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("name", ["clip.mp4", "folder", "folder of noise"])
+async def test_an_edge_whose_only_source_is_unusable_fails(
+    pictures: LocalMesh, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    if name == "clip.mp4":
+        path.write_bytes(b"no video")
+    else:
+        path.mkdir()
+    if name == "folder of noise":
+        (path / "1.png").write_bytes(b"no picture")
+    edge = pictures.start("edge", "pictures", "--source", str(path), "--sink", "nothing")
+    edge.wanted = False
+    await eventually(lambda: not edge.alive)
+    assert edge.process is not None
+    assert edge.process.returncode == 1
+    assert edge.log_path is not None
+    assert "no picture came" in edge.log_path.read_text()
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -12,14 +12,16 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.camera import scene, sending, true_age, write_video
 from support.waiting import eventually
 
 from nodes.perception.frame import Frame
 from nodes.perception.sources.address import Kind, addresses, is_camera
 from nodes.perception.sources.camera import MOST_SAID, Camera
-from nodes.perception.sources.feed import BadPicture, Taken
-from nodes.perception.sources.pictures import pixels_of, size_of
+from nodes.perception.sources.feed import BadPicture, CameraLost, Taken
+from nodes.perception.sources.thinning import Thinning
 from swarm.errors import InvalidArgument
 
 LIMIT = 30.0
@@ -85,7 +87,7 @@ async def test_a_slow_consumer_gets_the_newest_frame_and_never_an_old_one(
 ) -> None:
     path = tmp_path / "clip.mp4"
     write_video(path, 60)
-    (camera,) = opened(str(path))
+    (camera,) = opened(str(path), "drop-oldest")
     ages, sequences = [], []
     async with asyncio.timeout(LIMIT):
         while (frame := await camera.latest()) is not None:
@@ -130,18 +132,8 @@ async def test_a_picture_that_is_spoilt_or_too_large_is_said_and_the_next_one_co
     frames = await frames_of(camera)
     assert len(frames) == 1
     assert camera.status()["torn"] == 4
-    assert "1-huge.jpg: a picture of 10000 x 10000 pixels" in caplog.text
+    assert "1-huge.jpg has 10000x10000 pixels" in caplog.text
     assert caplog.text.count("4-no-size.jpg") == 1
-
-
-@pytest.mark.parametrize("form", [".jpg", ".png", ".bmp"])
-def test_the_size_of_a_picture_is_read_without_decoding_it(form: str) -> None:
-    data = cv2.imencode(form, scene(0)[:, :300])[1].tobytes()
-    assert size_of(data) == (300, 480)
-    assert pixels_of(data).shape == (480, 300, 3)
-    for end in (0, 1, 10, 20):
-        with pytest.raises(BadPicture):
-            size_of(data[:end])
 
 
 async def test_a_file_that_is_no_video_fails_with_a_reason(opened: Opened, tmp_path: Path) -> None:
@@ -153,9 +145,59 @@ async def test_a_file_that_is_no_video_fails_with_a_reason(opened: Opened, tmp_p
     assert "no video that FFmpeg reads" in str(camera.status()["error"])
 
 
+async def test_what_plays_by_itself_begins_when_somebody_looks(
+    opened: Opened, tmp_path: Path
+) -> None:
+    for number in range(3):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), scene(number))
+    (camera,) = opened(str(tmp_path), "drop-oldest", 1000.0)
+    # As long as a model takes that loads: nothing may come, so there is no event to wait for.
+    await asyncio.sleep(0.3)
+    assert (await frames_of(camera, 1))[0].file == "0.png"
+
+
+@given(st.floats(1, 60), st.floats(0.1, 60), st.integers(0, 1000))
+def test_a_rate_is_held_by_whatever_comes(camera: float, rate: float, seed: int) -> None:
+    """For a minute, by a clock that trembles by a tenth of the time between two pictures."""
+    tremble = np.random.default_rng(seed).uniform(-0.1, 0.1, round(60 * camera))
+    moments = (np.arange(round(60 * camera)) + tremble) / camera
+    thinning = Thinning(rate)
+    taken = sum(thinning.takes(moment) for moment in moments.tolist())
+    assert taken == pytest.approx(60 * min(camera, rate), rel=0.12, abs=2)
+    assert taken <= 60 * rate + 2
+
+
+class LiveFeed:
+    """A camera of 15 pictures a second, as fast as they are read."""
+
+    ends = polls = False
+
+    def __init__(self, count: int) -> None:
+        self.moments = [number / 15 for number in range(count)]
+
+    def read(self) -> Taken | None:
+        if not self.moments:
+            raise CameraLost("the stream has ended")
+        return Taken(lambda: scene(0), self.moments.pop(0))
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_rate_limits_a_live_camera(udp: str) -> None:
+    feed, (address,) = LiveFeed(150), addresses(udp)
+    camera = Camera(address, lambda _: feed, rate=2.0)
+    await eventually(lambda: camera.status()["state"] == "waiting" and camera.status()["frames"])
+    assert camera.status()["frames"] == 150
+    assert camera.status()["passed"] == 150 - 21  # of ten seconds, both ends among them
+    await camera.close()
+
+
 class SpoiltFeed:
     """A source whose reads fail at once, each of them, as those of a file may that is torn at its
     end."""
+
+    ends = polls = False
 
     def __init__(self) -> None:
         self.reads = 0

@@ -21,7 +21,7 @@ ASPECTS = [Fraction(1), Fraction(2), Fraction(1, 2), Fraction(16, 11)]
 
 
 def pictures_of(path: Path) -> list[np.ndarray]:
-    feed = open_feed(addresses(str(path))[0], 0.0, waits=True)
+    feed = open_feed(addresses(str(path))[0], 0.0, plays=False)
     found = []
     while (taken := feed.read()) is not None:
         found.append(taken.pixels())
