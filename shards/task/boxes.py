@@ -17,13 +17,12 @@ def upright(boxes: np.ndarray) -> np.ndarray:
 
 def overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """Intersection over union of one box [4] with others [n, 4] (left, top, right, bottom), as
-    [n], 0 for a box without an area."""
-    low = np.maximum(box[:2], boxes[:, :2])
-    high = np.minimum(box[2:], boxes[:, 2:])
-    sides = np.maximum(high - low, 0)
-    both = sides[:, 0] * sides[:, 1]
-    area = (box[2] - box[0]) * (box[3] - box[1])
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    [n], 0 for a box without an area. [m, 1, 4] with [n, 4]: of each with each, as [m, n]."""
+    sides = np.minimum(box[..., 2:], boxes[..., 2:]) - np.maximum(box[..., :2], boxes[..., :2])
+    sides = np.maximum(sides, 0)
+    both = sides[..., 0] * sides[..., 1]
+    area = (box[..., 2] - box[..., 0]) * (box[..., 3] - box[..., 1])
+    areas = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
     union = area + areas - both
     there = (both > 0) & (area > 0) & (areas > 0) & (union > 0)
     return np.where(there, both / np.where(there, union, 1), 0)
