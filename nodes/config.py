@@ -207,6 +207,13 @@ class NodeConfig:
         "max_rows=16, workspace_mb=1024.",
     )
 
+    run_limit: float = tuning(
+        60000.0,
+        "A run that no request bounds is ended after so long: one that tests or times a shard when "
+        "it is loaded, and a self-test. 10m, 30s; a number alone is milliseconds.",
+        unit="ms",
+    )
+
     budget: float = request(
         5000.0,
         "For requests that name no budget; edge: for each capture. 5s, 250ms; a number alone is "

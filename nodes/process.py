@@ -110,7 +110,9 @@ async def _live(
     from nodes.join.join import Join, JoinCounters
     from nodes.life.node import Node
     from nodes.perception.sources.address import is_camera
+    from shards.runtimes import run_limit
 
+    run_limit.use(config.run_limit)
     if config.role == "edge" and is_camera(config.edge.source):
         await _with_cameras(config, started, on_change, stop)
     elif config.role == "edge" and config.camera.masks:

@@ -12,6 +12,7 @@ ShardsError
 ├── PictureError          a file that is no picture, or too large a one
 ├── DeltaError            a change of weights that does not fit them
 └── RunError              the runtime failed on valid tensors
+    ├── RunTooLong        a run that no request bounds took longer than it may
     ├── NotOnDevice       a run that this device cannot take, and another one can
     └── RunTerminated     the run was cancelled or ran out of time
 """
@@ -110,6 +111,17 @@ class RunError(ShardsError):
 
 class RunTerminated(RunError):
     """The run was stopped from outside: its request was cancelled or its budget is spent."""
+
+
+class RunTooLong(RunError):
+    """A run of a model on synthetic input, an example or samples was ended after its limit."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"a run of the model was ended after {seconds:g} s: on these values it may never end; "
+            "give typical values (--example FILE.npz), or more time (swarm --run-limit 10m ...)"
+        )
+        self.seconds = seconds
 
 
 class NotOnDevice(RunError):

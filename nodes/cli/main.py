@@ -6,6 +6,7 @@ commands lie in files of their own beside their work.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -72,6 +73,21 @@ def _tell_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _limit_runs(limit: str) -> str:
+    """Bound the runs of models in this process and in those that it starts."""
+    if limit:
+        from nodes.console import duration
+        from shards.runtimes import run_limit
+        from swarm.errors import InvalidArgument
+
+        try:
+            run_limit.use(duration(limit))
+        except (InvalidArgument, ValueError) as error:
+            raise typer.BadParameter(str(error)) from None
+        os.environ["SWARM_RUN_LIMIT"] = limit
+    return limit
+
+
 @app.callback()
 def swarm_(
     _version: Annotated[
@@ -84,6 +100,17 @@ def swarm_(
             help="Print the version, and end.",
         ),
     ] = False,
+    _run_limit: Annotated[
+        str,
+        typer.Option(
+            "--run-limit",
+            callback=_limit_runs,
+            envvar="SWARM_RUN_LIMIT",
+            hidden=True,  # seldom set: errors name it
+            help="A run that proves, times or tries a model is ended after so long: 10m. 1m when "
+            "empty. A Loop of the model may never end on the values of such a run.",
+        ),
+    ] = "",
 ) -> None:
     """Run one neural network across a fleet of edge devices, over NATS."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import NodeProto
 
-from shards.errors import InputError, ModelError
+from shards.errors import InputError, ModelError, RunTooLong
 from shards.graph.graph import Graph
 from shards.graph.source import subgraphs
 from shards.graph.tensor_types import TensorType
@@ -174,11 +174,14 @@ def find_example(
 
 
 def _try(session: object, feeds: Tensors) -> tuple[str, bool]:
-    """Why the model does not run, "" where it does; and whether its answers are numbers."""
+    """Why the model does not run, "" where it does; and whether its answers are numbers. Raises
+    `RunTooLong`."""
     if session is None:
         return "", True
     try:
         answers = session.run(None, dict(feeds))  # type: ignore[attr-defined]
+    except RunTooLong:  # and others like it may take as long
+        raise
     except Exception as error:  # pybind raises a dozen unrelated types here
         return reason_of(error), False
     floats = [each for each in answers if isinstance(each, np.ndarray) and each.dtype.kind == "f"]

@@ -37,11 +37,13 @@ def endless_model(*, never_ends: bool = False) -> bytes:
         node("Sub", ["more", "one"], [CUT]),
         node("Loop", ["turns", "yes", CUT], ["looped"], body=body),
         node("Add", ["looped", "one"], ["sums"]),
-        node("Relu", ["sums"], ["out"]),
+        node("Relu", ["sums"], ["positive"]),
+        node("MatMul", ["positive", "same"], ["out"]),
     ]
     constants = {
         "one": np.float32(1),
         "bound": np.float32(np.inf if never_ends else 1e-6),
+        "same": np.eye(WIDTH, dtype=np.float32),
         "turns": np.int64(2**62),
         "yes": np.bool_(True),
     }
