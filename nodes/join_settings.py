@@ -30,6 +30,11 @@ class JoinOptions:
         unit="ms",
         least=1,
     )
+    match: str = tuning(
+        "",
+        "join: match boxes of detectors, and ask no fusion model. class: by class and time. "
+        "FILE.json: by where they stand on a plane that all edges see, which the file tells.",
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -2,6 +2,7 @@
 
 results.cam-1 ─┐
 results.cam-2 ─┴► pairing ─► fusion model in the mesh ─► sink
+                          └► `--match`: boxes of one object ─┘
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from nodes.config import NodeConfig
 from nodes.edge.edge import result_line
 from nodes.edge.kept_results import KeptResults
+from nodes.join.objects import joined, plane_of
 from nodes.join.pairing import Moment, Pairing, step
 from nodes.join.views import fused_input, view_of
 from nodes.life.node import Node
@@ -57,6 +59,8 @@ class Join:
         self._results = KeptResults(node.mesh.link, node.mesh.subjects.results(self._sink))
         options = config.join
         self._pairing = Pairing(options.edges, options.within, options.wait)
+        self._matches = bool(options.match)
+        self._plane = plane_of(options.match, options.edges) if options.match else None
         self._asking: set[asyncio.Task[None]] = set()
         self._came = asyncio.Event()
         self._sequence = 0
@@ -103,16 +107,35 @@ class Join:
     def _step(self, group: asyncio.TaskGroup, view: Any) -> None:
         self._pairing, moments = step(self._pairing, view, time.monotonic())
         for moment in moments:
+            if self._matches:
+                self._match(moment)
+                continue
             if len(self._asking) >= self._in_flight:
                 self.counters.dropped += 1
                 continue
-            self._sequence += 1
-            is_whole = len(moment) == len(self._pairing.edges)
-            self.counters.whole += is_whole
-            self.counters.partial += not is_whole
+            self._count(moment)
             task = group.create_task(self._fuse(moment, self._sequence), name="moment")
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
+
+    def _count(self, moment: Moment) -> None:
+        self._sequence += 1
+        is_whole = len(moment) == len(self._pairing.edges)
+        self.counters.whole += is_whole
+        self.counters.partial += not is_whole
+
+    def _match(self, moment: Moment) -> None:
+        """Tell the objects of a moment, which needs nobody else."""
+        self._count(moment)
+        try:
+            objects = joined(self._pairing.edges, moment, self._plane)
+        except InvalidArgument as error:
+            self.counters.failed += 1
+            self._say(str(error))
+            return
+        self.counters.answered += 1
+        line = {"sequence": self._sequence, "status": str(Status.OK), "objects": objects}
+        self._tell(moment, line)
 
     async def _fuse(self, moment: Moment, sequence: int) -> None:
         node, name = self.node, self.node.config.model_name
@@ -136,7 +159,10 @@ class Join:
         else:
             self.counters.failed += 1
             self._say(f"a moment has no answer: {result.status}: {result.message}")
-        line = result_line(sequence, result)
+        self._tell(moment, result_line(sequence, result))
+
+    def _tell(self, moment: Moment, line: dict[str, Any]) -> None:
+        """Hand over a moment's line, with whose views it is of."""
         captured = [view.captured for view in moment.values()]
         line["views"] = {edge: view.result.get("sequence") for edge, view in moment.items()}
         line["missing"] = [edge for edge in self._pairing.edges if edge not in moment]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
-from support.meshes import READY, add_model
+from support.camera_mesh import HEIGHT, WIDTH, Sink, red_detector
+from support.meshes import READY, add_model, mesh_of
 from support.waiting import eventually
 
 from nodes.config import EdgeOptions, NodeConfig
 from nodes.join_settings import JoinOptions
 from nodes.up.mesh import local_mesh
 from shards.split.split import split
+from shards.task.wish import Wish
 from shards.zoo import digits_heldout
 from shards.zoo.train_halves import accuracies, to_onnx, train
 from swarm.errors import InvalidArgument
@@ -26,6 +30,41 @@ def test_both_views_fused_are_better_than_each_alone() -> None:
     assert found["fused"] > max(found["left"], found["right"]) + 0.05
     assert found["fused, left alone"] > found["left"] - 0.05
     assert found["fused, right alone"] > found["right"] - 0.05
+
+
+@pytest.mark.integration
+@pytest.mark.processes
+@pytest.mark.benchmark  # five seconds on a busy machine
+async def test_boxes_of_two_edges_are_told_as_objects_with_from_whom(tmp_path: Path) -> None:
+    """Each edge has a camera of its own file; both see one red thing at the same place."""
+    image = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
+    image[16:32, 24:40] = (250, 10, 20)
+    (tmp_path / "views").mkdir()
+    for number in range(60):
+        cv2.imwrite(str(tmp_path / f"views/{number:02}.png"), image[..., ::-1])
+    corners = [[x, y, 10 * x, 10 * y] for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))]
+    floor = {"within": 1.0, "left": corners, "right": corners}
+    (tmp_path / "floor.json").write_text(json.dumps(floor))
+    async with mesh_of() as local:
+        room = Sink(local, "room")
+        wish = Wish("detect", threshold=0.3, iou=0.1, bake=False, labels=("red",))
+        made = await asyncio.to_thread(split, red_detector(), name="red", stages=1, task=wish)
+        await add_model(local, made, "shard-1")
+        words = ("--of", "left,right", "--match", str(tmp_path / "floor.json"), "--sink", "room")
+        local.start("join", "red", *words, "--within", "60")
+        for side in ("left", "right"):
+            source = ("--source", str(tmp_path / "views"), "--rate", "20", "--sink", side)
+            local.start("edge", "red", *source).wanted = False
+        await eventually(lambda: any(not line["missing"] for line in room.lines), "both", READY)
+        line = next(line for line in room.lines if not line["missing"])
+    assert line["status"] == "OK"
+    assert line["spread_ms"] <= 60
+    for each in line["objects"]:
+        assert each["label"] == "red"
+        assert set(each["from"]) == {"left", "right"}
+        box = each["from"]["left"]["box"]
+        assert each["place"] == pytest.approx([5 * (box[0] + box[2]), 10 * box[3]], abs=1e-3)
+    assert len(line["objects"]) == 4  # the cells of the detector that are red
 
 
 @pytest.mark.integration
