@@ -17,8 +17,20 @@ from swarm.errors import InvalidArgument
 from swarm.fleet.observed import ObservedTotals
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
+from swarm.link import Link
 from swarm.models.serving_versions import ServingVersions
+from swarm.subjects import Subjects, api, kv_get_subject
 from swarm.tasks import owned
+
+
+def sees(link: Link, subjects: Subjects) -> dict[str, bool]:
+    """What this user may read of the mesh: credentials that are older than a right lack it."""
+    bucket = subjects.config_bucket
+    return {
+        "models": link.may_call(api("STREAM.INFO", f"KV_{bucket}")),
+        "manifests": link.may_call(kv_get_subject(bucket, "models.any.1")),
+        "clients": link.grants.may_subscribe(subjects.observed_all),
+    }
 
 
 async def run_exporter(port: str, most_nodes: int, target: Target) -> None:
@@ -36,7 +48,7 @@ async def run_exporter(port: str, most_nodes: int, target: Target) -> None:
         link, subjects = client.link, client.subjects
         serving = ServingVersions(link, subjects, client.registry, picture)
         async with FleetWatch(link, subjects, picture, events=0) as watch, owned(serving.run()):
-            if link.grants.may_subscribe(subjects.observed_all):
+            if sees(link, subjects)["clients"]:
                 link.subscribe(
                     subjects.observed_all, lambda told: observed.take(told.data, time.monotonic())
                 )
@@ -46,7 +58,8 @@ async def run_exporter(port: str, most_nodes: int, target: Target) -> None:
                 for model, _ in stages:
                     observed.expect(model)
                 now = time.monotonic()
-                return of_fleet(picture, link.connected, now, stages, servers, observed)
+                may = sees(link, subjects)
+                return of_fleet(picture, link.connected, now, stages, servers, observed, may)
 
             with endpoint(where, figures(collect)) as bound:
                 url = f"http://{where.at(bound)}/metrics"

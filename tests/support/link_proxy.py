@@ -13,10 +13,12 @@ class LinkProxy:
     """`async with LinkProxy(port) as link`: connections to `link.port` go to `port` of this host.
 
     A link that is cut refuses connections and ends those that stood. One that is silent keeps
-    them, and carries nothing: neither end hears of it. rate: bytes a second, each way.
+    them, and carries nothing: neither end hears of it. rate: bytes a second, each way. host: the
+    address that it listens on.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.port = 0
         self.rate = math.inf
         self._target = target
@@ -49,7 +51,7 @@ class LinkProxy:
         """Carry again."""
         self._flows.set()
         if self._server is None:
-            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+            self._server = await asyncio.start_server(self._accept, self.host, self.port)
             self.port = self._server.sockets[0].getsockname()[1]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

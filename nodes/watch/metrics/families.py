@@ -43,6 +43,11 @@ SESSIONS = ("opened", "refused", "evicted", "rebound", "gone")
 FRAMES = ("frames", "dropped", "torn", "sent")
 BREAKERS = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
 DOORS = ("http", "grpc")
+# What an alert reads of them.
+FAILURES = {
+    "http": ("500", "502", "503", "504"),
+    "grpc": ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN"),
+}
 # Of HTTP and of gRPC, with which a gateway answers; 499: the client went away.
 CODES = STATUSES | {"CANCELLED", "UNKNOWN", "UNIMPLEMENTED", "499", *map(str, map(int, HTTPStatus))}
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
@@ -270,7 +275,9 @@ class Families:
             self.gauge("swarm_breaker_open", about, (*NODE, "where"), (*at, where), open_)
 
     def _door(self, at: tuple[str, ...], counts: Fields) -> None:
-        codes, labels = _known(part(counts, "by_code"), CODES), (*NODE, "door")
+        # From zero on: a counter that begins with failures would have no rate.
+        failures = dict.fromkeys(FAILURES[at[-1]], 0)
+        codes, labels = _known(failures | part(counts, "by_code"), CODES), (*NODE, "door")
         about = "Answers to clients of HTTP and gRPC, by the protocol's code."
         self.by_kind("swarm_gateway_requests", about, (*labels, "code"), at, codes)
         self.figures(DOOR_FIGURES, labels, at, counts)

@@ -25,6 +25,7 @@ OFFENCES = (
 COVERED = ("model", "version", "stage")
 STORES = ("fine", "full", "gone")
 NO_VERSIONS: Mapping[Version, int] = {}
+NO_RIGHTS: Mapping[str, bool] = {}
 
 
 def of_fleet(
@@ -34,10 +35,12 @@ def of_fleet(
     serving: Mapping[Version, int] = NO_VERSIONS,
     servers: Iterable[Mapping[str, Any]] = (),
     observed: ObservedTotals | None = None,
+    sees: Mapping[str, bool] = NO_RIGHTS,
 ) -> Families:
     """connected: whether the exporter hears the mesh. now: seconds, of the picture's clock.
     serving: the number of stages of each version that requests may go to. servers: the last words
-    of embedded servers. observed: what clients told. A node that left is told of no more: its
+    of embedded servers. observed: what clients told. sees: whether the exporter's user may read
+    each of these. A node that left is told of no more: its
     series end. While nothing is heard nobody knows which stages have a node, and none is told of.
     """
     families = Families()
@@ -48,6 +51,9 @@ def of_fleet(
         (),
         connected,
     )
+    for what, may in sees.items():
+        about = "1 where the exporter's user may read this of the mesh."
+        families.gauge("swarm_exporter_sees", about, ("what",), (what,), may)
     states = picture.by_state(now)
     for state in STATES:
         families.gauge(

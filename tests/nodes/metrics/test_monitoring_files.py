@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from test_metrics_families import all_told, of, samples
 from nodes.watch.metrics.families import STATES, NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
 from swarm.fleet.observed import ObservedTotals
-from swarm.fleet.picture import FleetPicture
+from swarm.fleet.picture import SILENT_AFTER, FleetPicture
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "monitoring"
 DASHBOARD = FOLDER / "grafana-dashboard.json"
@@ -74,6 +75,28 @@ def test_each_alert_is_a_page_or_a_ticket() -> None:
     assert set(severities) == {"page", "ticket"}
 
 
+def seconds(text: str, name: str) -> float:
+    """The value of a setting such as `for: 5s`."""
+    found = re.search(rf"\b{name}: (\d+)s", text)
+    assert found is not None, name
+    return float(found[1])
+
+
+def test_a_stage_that_lacks_pages_within_thirty_seconds_at_the_worst() -> None:
+    """Each step comes at its latest moment: silence, scrape, evaluation, `for`, and the turn of a
+    group of alerts of which another one was told a moment ago."""
+    prometheus = (FOLDER / "prometheus.yml").read_text()
+    pager = (FOLDER / "alertmanager.yml").read_text()
+    rules = (FOLDER / "alerts.rules.yml").read_text().split("- alert: ")
+    [rule] = [each for each in rules if each.startswith("SwarmStageWithoutNodes\n")]
+    assert "severity: page" in rule
+    gathers = max(seconds(pager, "group_wait"), seconds(pager, "group_interval"))
+    steps = [SILENT_AFTER, gathers, seconds(rule, "for")]
+    steps += [seconds(prometheus, f"{step}_interval") for step in ("scrape", "evaluation")]
+    # What `for` has waited is seen at the next evaluation; one second is for sockets.
+    assert sum(steps) + 1.0 <= 30.0
+
+
 def test_every_state_that_a_node_can_have_is_named_by_a_rule_or_is_well() -> None:
     named = set(
         "|".join(
@@ -122,13 +145,34 @@ def test_the_dashboards_panels_have_places_of_their_own() -> None:
         taken |= cells
 
 
-@pytest.mark.parametrize("name", ["recording.rules.yml", "alerts.rules.yml", DASHBOARD.name])
-def test_every_metric_that_is_asked_for_is_told(name: str) -> None:
+def all_metrics() -> set[str]:
+    """Every metric that a node or the exporter can tell."""
     observed = ObservedTotals()
     observed.expect("digits")
     server = {"url": "s", "state": "up", "store": {"state": "fine", "free_bytes": 1}}
-    fleet = of_fleet(FleetPicture(), True, 0.0, {("digits", "1"): 1}, [server], observed)
-    told = {*of(NodeStatus("n1", all_told(), "ready")), *samples(fleet)}
+    sees = {"models": True}
+    fleet = of_fleet(FleetPicture(), True, 0.0, {("digits", "1"): 1}, [server], observed, sees)
+    return {*of(NodeStatus("n1", all_told(), "ready")), *samples(fleet)}
+
+
+def families(names: Iterable[str]) -> set[str]:
+    """Without the parts of a histogram."""
+    return {re.sub(r"_(bucket|count|sum)$", "", name) for name in names}
+
+
+def test_every_metric_stands_on_the_page_and_in_a_panel_or_a_rule() -> None:
+    rules = [(FOLDER / f"{kind}.rules.yml").read_text() for kind in ("recording", "alerts")]
+    asked_for = families(NAME.findall("\n".join([*asked(), *rules])))
+    on_the_page = families(NAME.findall((FOLDER / "README.md").read_text()))
+    told = families(all_metrics())
+    assert sorted(told - asked_for) == []
+    assert sorted(told - on_the_page) == []
+    assert sorted(name for name in on_the_page - told if name != "swarm_metrics") == []
+
+
+@pytest.mark.parametrize("name", ["recording.rules.yml", "alerts.rules.yml", DASHBOARD.name])
+def test_every_metric_that_is_asked_for_is_told(name: str) -> None:
+    told = all_metrics()
     groups = ("recording", "availability", "nodes", "requests", "store", "changes")
     told |= {f"swarm_{group}" for group in groups}
     text = "\n".join(asked()) if name == DASHBOARD.name else (FOLDER / name).read_text()
