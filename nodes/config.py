@@ -75,7 +75,8 @@ class EdgeOptions:
         "auto",
         "edge: when captures come faster than answers. block: they wait, so that a file or a "
         "folder is played whole, as fast as it is answered. drop-oldest: they give way, and a "
-        "video plays at its own pace. auto: cameras and digits drop, what has an end waits.",
+        "video plays at its own pace. auto: what has an end waits (files, folders, digits and .npz "
+        "with --count), what goes on for ever drops.",
         one_of=("auto", "drop-oldest", "block"),
     )
     placement: str = capture(

@@ -102,9 +102,9 @@ class Edge:
         self.counters = counters
         sink = node.mesh.subjects.results(options.sink)
         self._results = KeptResults(node.mesh.link, sink)
-        # Digits stand for a camera.
+        # Captures that are played for ever stand for a camera; so many of them are all wanted.
         drops = options.on_full == "drop-oldest" or (
-            options.on_full == "auto" and options.source == DIGITS
+            options.on_full == "auto" and not options.count
         )
         self._queue: Backlog[Capture] = Backlog(options.queue, options.in_flight, drops)
         self._mesh_time = Usual()
@@ -140,6 +140,11 @@ class Edge:
             waiter.cancel()
             work.cancel()
             finished.set()
+        told = self.counters
+        log.info(
+            "edge: %d captures, %d answered, %d dropped, %d failed",
+            *(told.captured, told.answered, told.dropped, told.failed),
+        )
 
     async def _work(self, captures: list[dict[str, np.ndarray]]) -> None:
         await self.node.became_ready.wait()

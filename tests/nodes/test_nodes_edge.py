@@ -128,6 +128,22 @@ async def test_drop_oldest_keeps_the_newest_captures(source: str) -> None:
 
 
 @simulated
+@pytest.mark.parametrize(("count", "drops"), [(20, False), (0, True)])
+async def test_by_itself_an_edge_drops_only_captures_without_an_end(
+    source: str, count: int, drops: bool
+) -> None:
+    node, stop = FakeNode(), asyncio.Event()
+    running = edge(node, source, count=count, rate=100.0)
+    life = asyncio.create_task(running.run(stop))
+    await asyncio.sleep(1.0)
+    assert (running.counters.dropped > 0) == drops
+    node.answerer.open(1000)
+    stop.set() if drops else None
+    await asyncio.wait_for(life, LIMIT)
+    assert drops or node.answerer.asked == list(range(20))
+
+
+@simulated
 async def test_block_loses_no_capture_and_holds_no_more_than_its_queue(source: str) -> None:
     node = FakeNode()
     running = edge(node, source, on_full="block")
