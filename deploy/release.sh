@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes a release in a folder, dist by default: wheel, sdist, SBOM (CycloneDX) of what a node installs, hashes and their
-# signature by the key of `swarm keys show`, or of SIGN_WITH. Needs uv, and a registry of packages.
+# signature by the key of `swarm keys show`, or of SIGN_WITH. Needs uv, and a registry of packages. With APT_SIGN_WITH,
+# a key of gpg, also a repository for apt in the folder's `apt` (deploy/deb/repository.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-dist}
@@ -19,3 +20,6 @@ uv pip install --quiet --python "$environment/bin/python" "$(ls "$folder"/*.whl)
 uvx --quiet --from 'cyclonedx-bom>=7,<8' cyclonedx-py environment --output-reproducible \
   --pyproject pyproject.toml --output-file "$folder/sbom.cdx.json" "$environment/bin/python"
 uv run --quiet swarm release sign "$folder" ${SIGN_WITH:+--key "$SIGN_WITH"}
+if [ -n "${APT_SIGN_WITH:-}" ]; then
+  deploy/deb/repository.sh "$folder/apt" "$(ls "$folder"/*.whl)" "$APT_SIGN_WITH"
+fi
