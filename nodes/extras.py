@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from importlib.util import find_spec
+
 from swarm.errors import InvalidArgument
 
 # By the name that is imported; `pyproject.toml` has the packages. A library of several extras
@@ -36,6 +39,15 @@ EXTRA_OF = {
     "cuda": "tensorrt",
     "textual": "top",
 }
+# Extras that commands need together: by name, with an option that is given, or `no` option.
+TOGETHER = {
+    "demo": ("node", "server", "split"),
+    "demo --camera": ("perception",),
+    "demo --chat": ("language",),
+    "up": ("node", "split"),
+    "up no --nats": ("server",),
+    "up --http": ("gateway",),
+}
 
 
 class MissingExtra(InvalidArgument):
@@ -50,3 +62,16 @@ def missing_extra(error: ImportError, what: str = "this") -> MissingExtra | None
     if extra is None or not isinstance(error, ModuleNotFoundError):
         return None
     return MissingExtra(f"{what} needs {module}: pip install 'swarm-mesh[{extra}]'")
+
+
+def lacking(asked: Iterable[str]) -> MissingExtra | None:
+    """The error that says all that a command lacks, before it begins; None where nothing lacks.
+    asked: keys of `TOGETHER`; others need nothing."""
+    extras = sorted({extra for words in asked for extra in TOGETHER.get(words, ())})
+    modules = [name for name, extra in EXTRA_OF.items() if extra in extras and not find_spec(name)]
+    if not modules:
+        return None
+    needed = ",".join(extra for extra in extras if extra in {EXTRA_OF[name] for name in modules})
+    return MissingExtra(
+        f"this command needs {', '.join(modules)}: pip install 'swarm-mesh[{needed}]'"
+    )

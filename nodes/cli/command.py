@@ -24,6 +24,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
+from nodes.extras import MissingExtra, lacking
 from nodes.settings import read_settings
 from swarm.errors import InvalidArgument
 from swarm.subjects import token
@@ -75,11 +76,13 @@ def add_commands(app: typer.Typer, panels: Mapping[str, Mapping[str, Work | type
             if isinstance(command, typer.Typer):
                 app.add_typer(command, name=name, rich_help_panel=panel)
             else:
-                app.command(name, rich_help_panel=panel)(as_command(command))
+                app.command(name, rich_help_panel=panel)(as_command(command, name))
 
 
-def as_command(work: Work) -> Callable[..., None]:
-    """The command of a function, with the options that all commands have."""
+def as_command(work: Work, name: str = "") -> Callable[..., None]:
+    """The command of a function, with the options that all commands have. name: by which
+    `nodes.extras.TOGETHER` knows it."""
+    called = name
     signature = inspect.signature(work, eval_str=True)
     names: dict[str, tuple[Named, Any]] = {}
 
@@ -99,6 +102,13 @@ def as_command(work: Work) -> Callable[..., None]:
         as_json = bool(given.get("json"))
         try:
             checked(given)
+            options = [f"{'--' if value else 'no --'}{each}" for each, value in given.items()]
+            if lack := lacking([called, *(f"{called} {each}" for each in options)]):
+                raise lack
+        except MissingExtra as error:
+            from nodes.console import report
+
+            raise typer.Exit(report(error, as_json)) from None
         except InvalidArgument as error:
             from nodes.console import report
 

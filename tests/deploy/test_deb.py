@@ -9,7 +9,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,7 +133,7 @@ class Root:
         user = ("setpriv", "--reuid=swarm", "--regid=swarm", "--clear-groups")
         with subprocess.Popen(
             self.words(*user, *words),
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             preexec_fn=lambda: die_with_parent(signal.SIGKILL),
         ) as program:
             try:
@@ -185,7 +184,8 @@ def test_apt_installs_it_from_the_signed_folder_and_purges_it_beside_a_node(root
     who = ("--role", "shard-1", "--model", "x", "--nats", "nats://127.0.0.1:1")
     with root.runs("swarm-node", *who) as node:
         eventually_now(lambda: b"/opt/swarm/bin/python" in root.line(node.pid), "it runs")
-        time.sleep(2)  # until it heeds signals; it tells nobody
+        assert node.stderr is not None
+        assert any(b"waiting" in line for line in node.stderr), "it heeds signals"
         root.does("apt-get", "purge", "--yes", "swarm-node")
         assert node.wait(10) == 0, "it was drained"
     assert [path for path in LEFT if root.has(path)] == []

@@ -25,7 +25,7 @@ HAVE: dict[str, set[str]] = {
     "split": {"onnx", "onnxruntime"},
     "gateway": OF_NODE | OF_GATEWAY,
 }
-LINE = re.compile(r"pip install 'swarm-mesh\[(\w+)\]'")
+LINE = re.compile(r"pip install 'swarm-mesh\[([\w,]+)\]'")
 
 
 def played(installation: str, *commands: str) -> dict[str, dict[str, Any]]:
@@ -49,6 +49,16 @@ def test_where_no_extra_is_installed_a_command_says_which_one_it_needs() -> None
         assert not each["defect"], command
         assert each["code"] == 1, command
         assert LINE.search(each["last"]), f"{command}: {each['last']}"
+
+
+def test_a_command_says_all_extras_that_it_lacks_at_once() -> None:
+    told = played("client", "demo", "up")
+    named = {line: LINE.search(each["last"]) for line, each in told.items()}
+    extras = {line: found[1] if found else told[line]["last"] for line, found in named.items()}
+    assert extras["demo --seconds 6"] == extras["demo --secure"] == "node,server,split"
+    assert extras["demo --camera"] == "node,perception,server,split"
+    assert extras["demo --chat"] == "language,node,server,split"
+    assert extras["up --model digits.onnx"] == extras["up --model toy"] == "node,server,split"
 
 
 @pytest.mark.benchmark
