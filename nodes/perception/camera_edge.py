@@ -106,7 +106,7 @@ class CameraEdge:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Ends when every source has ended, when `count` frames were answered or, on `stop`, when
-        those on their way are. Raises `SwarmError`, also where no source gave a picture."""
+        those on their way are. Raises `SwarmError`, also where no source could be read."""
         sources = open_sources(self.options.source, self.options.on_full, self.options.rate)
         config = self.node.config
         if config.camera.guard_file and len(sources) > 1:
@@ -136,9 +136,9 @@ class CameraEdge:
             self._pool.shutdown(wait=False, cancel_futures=True)
             for eye in self._cameras.eyes:
                 log.info("%s", eye.summary())
-        if not stop.is_set() and not any(eye.sent + eye.repeated for eye in self._cameras.eyes):
+        if not stop.is_set() and not any(eye.was_read for eye in self._cameras.eyes):
             told = "; ".join(eye.summary() for eye in self._cameras.eyes)
-            raise Unavailable(f"--source: no picture came: {told}")
+            raise Unavailable(f"--source: nothing was read to its end: {told}")
 
     def _crops(self, camera: CameraOptions) -> Crops | None:
         if not camera.crops:

@@ -131,6 +131,11 @@ class Eye:
         doc["spent_ms"] = {} if self.last is None else self.last.anatomy.parts()
         return doc
 
+    @property
+    def was_read(self) -> bool:
+        """Whether it gave pictures, and did not break off."""
+        return self.sent + self.repeated > 0 and self.source.status()["state"] != "failed"
+
     def summary(self) -> str:
         """How its frames ended, for people."""
         told = self.source.status()

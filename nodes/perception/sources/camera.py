@@ -181,7 +181,7 @@ class Camera:
                 is_endless = self._address.kind is not Kind.PICTURES
                 if is_endless and time.monotonic() > seen + NO_PICTURE_FOR:
                     text = f"no picture for {NO_PICTURE_FOR:g} s: {error}"
-                    lost = CameraLost if self._address.is_live else InvalidArgument
+                    lost = InvalidArgument if feed.ends else CameraLost
                     raise lost(text) from None
                 if is_spoilt:  # a source that has ended may say so at each read, at once
                     self._stop.wait(SPOILT_PAUSE)

@@ -96,7 +96,7 @@ async def test_an_edge_whose_only_source_is_unusable_fails(
     assert edge.process is not None
     assert edge.process.returncode == 1
     assert edge.log_path is not None
-    assert "no picture came" in edge.log_path.read_text()
+    assert "nothing was read to its end" in edge.log_path.read_text()
 
 
 @pytest.mark.asyncio(loop_scope="module")

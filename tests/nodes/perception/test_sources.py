@@ -197,9 +197,10 @@ class SpoiltFeed:
     """A source whose reads fail at once, each of them, as those of a file may that is torn at its
     end."""
 
-    ends = polls = False
+    polls = False
 
-    def __init__(self) -> None:
+    def __init__(self, ends: bool) -> None:
+        self.ends = ends
         self.reads = 0
 
     def read(self) -> Taken | None:
@@ -210,17 +211,20 @@ class SpoiltFeed:
         pass
 
 
-@pytest.mark.parametrize("where", ["/dev/null", "udp://127.0.0.1:9"])
+@pytest.mark.parametrize("ends", [True, False])
 async def test_a_source_that_gives_nothing_but_faults_is_read_with_pauses_and_given_up(
-    where: str, monkeypatch: pytest.MonkeyPatch
+    ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file is given up, a camera is opened anew; of HTTP the answer tells which it is."""
     monkeypatch.setattr("nodes.perception.sources.camera.NO_PICTURE_FOR", 0.3)
-    feed, (address,) = SpoiltFeed(), addresses(where)
+    feed, (address,) = SpoiltFeed(ends), addresses("http://127.0.0.1:9/video")
     camera = Camera(address, lambda _: feed)
+    looking = asyncio.create_task(camera.latest())
     await eventually(lambda: "no picture for 0.3 s" in str(camera.status()["error"]))
-    assert camera.status()["state"] == ("waiting" if address.is_live else "failed")
+    assert camera.status()["state"] == ("failed" if ends else "waiting")
     assert 1 < feed.reads < 100
     await camera.close()
+    assert await looking is None
 
 
 def test_a_live_camera_cannot_be_made_to_wait(opened: Opened, udp: str) -> None:
