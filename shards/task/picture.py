@@ -156,7 +156,8 @@ def _avif_boxes(data: bytes, kind: bytes, size: int) -> Iterator[bytes]:
 
 
 def _avif_size(data: bytes) -> tuple[int, int] | None:
-    """The largest size that is told: a picture is made of tiles, which tell theirs, too."""
+    """The largest size that is told: a picture is made of tiles, which tell theirs, too. The tiles
+    themselves may be larger; libavif decodes 268 million pixels at most, whatever is told."""
     sizes = [
         (_number(each, 4, 4, "big"), _number(each, 8, 4, "big"))
         for each in _avif_boxes(data, b"ispe", 12)

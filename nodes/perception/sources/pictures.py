@@ -72,7 +72,10 @@ def pixels_of_jpeg(data: bytes) -> np.ndarray:
 
 def pixels_of(data: bytes) -> np.ndarray:
     """A picture's pixels, [height, width, 3], uint8, RGB. Raises `BadPicture`; for too many pixels
-    before any is decoded."""
+    before any is decoded, and for AVIF, whose header may tell another size than its pictures have:
+    from a network that would take any memory."""
+    if data[4:8] == b"ftyp":
+        raise BadPicture("it is AVIF, which is read of files alone")
     try:
         return decode_picture(data, name="it", most_pixels=MOST_PIXELS)
     except PictureError as error:

@@ -21,6 +21,7 @@ from nodes.perception.frame import Frame
 from nodes.perception.sources.address import Kind, addresses, is_camera
 from nodes.perception.sources.camera import MOST_SAID, Camera
 from nodes.perception.sources.feed import BadPicture, CameraLost, Taken
+from nodes.perception.sources.pictures import pixels_of
 from nodes.perception.sources.thinning import Thinning
 from swarm.errors import InvalidArgument
 
@@ -134,6 +135,12 @@ async def test_a_picture_that_is_spoilt_or_too_large_is_said_and_the_next_one_co
     assert camera.status()["torn"] == 4
     assert "1-huge.jpg has 10000x10000 pixels" in caplog.text
     assert caplog.text.count("4-no-size.jpg") == 1
+
+
+def test_a_network_gives_no_avif_which_may_be_larger_than_it_says() -> None:
+    data = cv2.imencode(".avif", scene(0))[1].tobytes()
+    with pytest.raises(BadPicture, match="AVIF"):
+        pixels_of(data)
 
 
 async def test_a_file_that_is_no_video_fails_with_a_reason(opened: Opened, tmp_path: Path) -> None:
