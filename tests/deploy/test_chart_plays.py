@@ -7,8 +7,8 @@ Not played: a scheduler, an API server, kube-proxy, NetworkPolicies, limits (`pl
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asking import Load, answers, operator, questions
@@ -16,15 +16,50 @@ from charts import render
 from cluster import Cluster
 from kubelet import Kubelet
 from playing import Machine, Mount, Service
+from support.camera import write_video
+from support.camera_mesh import red_detector
 from support.meshes import split_digits
 
+from nodes.cli.model import read_source
 from shards.manifest import write_dir
+from shards.split.split import SplitResult, split
+from shards.task.wish import Wish
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.netns, pytest.mark.timeout(500)]
 # The first that a server says, before TLS.
 GREETING = "import socket; print(socket.create_connection(('x-nats', 4222), 5).recv(4096).decode())"
 STREAMS = "http://127.0.0.1:8222/jsz?accounts=1&streams=1&config=1"
-ROLES = ("shard-1", "shard-2", "shard-3", "fallback", "gateway", "operator")
+ROLES = ("shard-1", "shard-2", "shard-3", "fallback", "gateway", "edge", "operator")
+OUTSIDE = "outside"
+OUTSIDE_OPEN = {"enabled": False, "url": f"nats://{OUTSIDE}:4222"}
+OUTSIDE_CLOSED = {"enabled": False, "url": f"tls://{OUTSIDE}:4222"}
+CHAT = """
+import json, sys, urllib.request
+body = {"model": "toy", "max_tokens": 12, "temperature": 0,
+        "messages": [{"role": "user", "content": "What is a list?"}]}
+sent = urllib.request.Request(sys.argv[1] + "/v1/chat/completions", json.dumps(body).encode(),
+                              {"Content-Type": "application/json"})
+answer = json.load(urllib.request.urlopen(sent, timeout=30))
+print(answer["choices"][0]["message"]["content"])
+"""
+# From which cameras the next 30 results are, and which statuses they have.
+HEAR = """
+import asyncio, json, sys
+import swarm
+
+async def main():
+    found = []
+    access = {"tls_ca": "server/ca.pem", "credentials": "auth/users/operator.creds"}
+    async with swarm.connect(sys.argv[1], **access) as mesh:
+        mesh.link.subscribe(mesh.subjects.results("hall"), found.append)
+        async with asyncio.timeout(60):
+            while len(found) < 30:
+                await asyncio.sleep(0.1)
+    told = [json.loads(bytes(message.data)) for message in found]
+    print(*{each["source"] for each in told}, *{each["status"] for each in told})
+
+asyncio.run(main())
+"""
 SERVER, SHARD = "x-nats-0", "x-shard-2-a-0"
 SECURED = "--tls-ca server/ca.pem --credentials auth/users/operator.creds"
 NEWER = "0.1.1"
@@ -34,20 +69,33 @@ class People:
     """An operator with a folder and a model, and what requests shall be answered."""
 
     def __init__(self, folder: Path, playground: Machine) -> None:
+        self._folder = folder
         self.home = folder / "home"
         self.home.mkdir()
         asked, self.shown = questions(folder, 100)
         self.operator: Service = operator(0, Mount(self.home, "/home"), asked)
         self.playground = playground
 
+    def has(self, result: SplitResult) -> None:
+        write_dir(self.home / f"{result.manifest.model}-split", result.manifest, result.files)
+
     def do(self, script: str, where: str = SERVER) -> str:
         return self.playground.inside(where, self.operator, script)
 
-    def secrets(self, *hosts: str) -> dict[str, dict[str, bytes]]:
+    def starts_a_server(self, *files: Mount) -> None:
+        """Outside of the chart: of the files of `swarm auth`, or one that anybody may use."""
+        folder = self._folder / "outside"
+        folder.mkdir()
+        words = ["-js", "-sd", "/var/lib/nats"] if not files else ["-c", "nats-server.conf"]
+        mounts = [Mount(folder, "/var/lib/nats"), *files]
+        server = Service(OUTSIDE, "nats", words, folder="/etc/nats" if files else "", mounts=mounts)
+        self.playground.start(server)
+
+    def secrets(self, *hosts: str, model: str = "digits") -> dict[str, dict[str, bytes]]:
         """What `kubectl create secret generic … --from-file` makes of the files of `swarm auth`.
         hosts: names of the servers."""
         names = " ".join(f"--tls '{host}'" for host in hosts)
-        add = 'swarm auth add "$role" --role "$role" --model digits --auth auth'
+        add = f'swarm auth add "$role" --role "$role" --model {model} --auth auth'
         self.do(
             f"swarm auth init auth; swarm auth server server --auth auth {names}\n"
             f"for role in {' '.join(ROLES)}; do {add}; done\n"
@@ -77,16 +125,14 @@ class People:
 
 
 @pytest.fixture
-def people(tmp_path: Path, playground: Machine) -> Iterator[People]:
-    made = People(tmp_path, playground)
-    result = split_digits()
-    write_dir(made.home / "digits-split", result.manifest, result.files)
-    return made
+def people(tmp_path: Path, playground: Machine) -> People:
+    return People(tmp_path, playground)
 
 
 def test_the_chart_as_it_is_serves_is_upgraded_under_load_and_comes_back_with_its_store(
     helm: Path, tmp_path: Path, playground: Machine, people: People
 ) -> None:
+    people.has(split_digits())
     volumes = tmp_path / "volumes"
     newer = Kubelet(render(helm, f"image.tag={NEWER}"), {}, volumes, "b")
     cluster = Cluster(playground, Kubelet(render(helm), {}, volumes))
@@ -123,6 +169,7 @@ def test_the_chart_as_it_is_serves_is_upgraded_under_load_and_comes_back_with_it
 def test_the_secured_chart_with_three_servers_loses_one_of_them_and_a_node(
     helm: Path, tmp_path: Path, playground: Machine, people: People
 ) -> None:
+    people.has(split_digits())
     settings = ("credentials.secret=mesh", "nats.secret=server", "gateway.secret=callers")
     settings += ("nats.maxPayload=24MB", "nats.replicas=3", "nats.image=nats:2.15-alpine")
     servers = [f"x-nats-{number}" for number in range(3)]
@@ -160,6 +207,70 @@ def test_the_secured_chart_with_three_servers_loses_one_of_them_and_a_node(
     cluster.up()
     cluster.ready()
     assert answered() == people.shown, "without another push"
+
+
+def test_a_language_model_is_served_by_images_of_its_own_at_a_server_outside(
+    helm: Path, tmp_path: Path, playground: Machine, people: People
+) -> None:
+    model, language = read_source("toy")
+    people.has(split(model, name="toy", stages=2, language=language))
+    values = {"model": "toy", "language": True, "stages": [{}, {}], "nats": OUTSIDE_OPEN}
+    values |= {"fallback": {"replicas": 0}, "gateway": {"replicas": 1}}
+    documents = render(helm, values=written(tmp_path, values))
+    cluster = Cluster(playground, Kubelet(documents, {}, tmp_path / "volumes"))
+    assert {pod.service.image for pod in cluster.kubelet.pods.values()} == {"language"}
+    playground.named(cluster.kubelet.names() | {OUTSIDE: [OUTSIDE]})
+    people.starts_a_server()
+    people.do(f"swarm model push toy-split --nats nats://{OUTSIDE}:4222", OUTSIDE)
+    cluster.up()
+    cluster.ready()
+
+    def said() -> str:
+        return people.do(f"python3 -c '{CHAT}' http://x-gateway:8000", OUTSIDE)
+
+    first = said()
+    assert first.strip()
+    cluster.kill("x-shard-2-a-0")
+    cluster.start("x-shard-2-a-0")
+    cluster.ready()
+    assert said() == first
+
+
+def test_a_camera_is_served_with_credentials_at_a_server_outside(
+    helm: Path, tmp_path: Path, playground: Machine, people: People
+) -> None:
+    people.has(split(red_detector(), name="red", stages=2, task=Wish("detect", bake=False)))
+    write_video(people.home / "clip.ts", 90, size=(96, 64))
+    camera = {"name": "hall", "source": "http://video:8080/clip.ts"}
+    camera["arguments"] = ["--send", "jpeg:85"]
+    values = {"model": "red", "cameras": [camera], "stages": [{}, {}], "nats": OUTSIDE_CLOSED}
+    values |= {"gateway": {"replicas": 0}, "credentials": {"secret": "mesh"}}
+    secrets = people.secrets(OUTSIDE, model="red")
+    documents = render(helm, values=written(tmp_path, values))
+    cluster = Cluster(playground, Kubelet(documents, secrets, tmp_path / "volumes"))
+    images = {name: pod.service.image for name, pod in cluster.kubelet.pods.items()}
+    assert {name for name, image in images.items() if image == "node"} == {"x-shard-2-a-0"}
+    playground.named(
+        cluster.kubelet.names() | {OUTSIDE: [OUTSIDE], "video": ["video"], "x-nats": [SERVER]}
+    )
+    playground.shell("video", people.operator, "python3 -m http.server 8080")
+    people.starts_a_server(Mount(people.home / "server", "/etc/nats", True))
+    people.do(f"swarm model push red-split --nats tls://{OUTSIDE}:4222 {SECURED}", OUTSIDE)
+    cluster.up()
+    cluster.ready()
+
+    def heard() -> str:
+        return people.do(f"python3 -c '{HEAR}' tls://{OUTSIDE}:4222", OUTSIDE)
+
+    assert heard().split() == ["hall", "OK"]
+    cluster.kill("x-shard-1-a-0")
+    assert heard().split() == ["hall", "OK"], "by the fallback"
+
+
+def written(folder: Path, values: dict[str, Any]) -> Path:
+    path = folder / "values.yaml"
+    path.write_text(json.dumps(values))
+    return path
 
 
 def copies(people: People) -> set[int]:

@@ -55,8 +55,27 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{/* A pod of a node. Context: root, role, image, command, resources, nodeSelector, gpus, ports. */}}
+{{/* The image with what a pod needs. Context: root, gpus, pictures (whether it is sent some). */}}
+{{- define "swarm.image" -}}
+{{- $images := .root.Values.image -}}
+{{- if and .gpus .pictures -}}
+{{- fail "stages[0].gpus: no image has both GPUs and the decoders that --send of a camera needs" -}}
+{{- end -}}
+{{- if and .root.Values.language .pictures -}}
+{{- fail "language: a language model is sent no pictures; leave out --send of the cameras" -}}
+{{- end -}}
+{{- if .gpus }}{{ $images.gpu }}{{ else if .root.Values.language }}{{ $images.language }}{{ else if .pictures }}{{ $images.cameras }}{{ else }}{{ $images.node }}{{ end -}}
+{{- end }}
+
+{{/* Whether a camera sends pictures, which the nodes of stage 1 then decode: "true" or "". */}}
+{{- define "swarm.pictures" -}}
+{{- range .Values.cameras }}{{ range .arguments }}{{ if regexMatch "^--send(=|$)" . }}true{{ end }}{{ end }}{{ end -}}
+{{- end }}
+
+{{/* A pod of a node. Context: root, role, user (whose credentials; empty: the role), image, command, resources,
+     nodeSelector, gpus, ports. */}}
 {{- define "swarm.pod" -}}
+{{- $user := .user | default .role -}}
 metadata:
   labels:
     {{- include "swarm.labels" .root | nindent 4 }}
@@ -104,7 +123,7 @@ spec:
         # Pods share no /dev/shm, and no sockets.
         - {name: SWARM_SHM, value: "false"}
         {{- if .root.Values.credentials.secret }}
-        - {name: SWARM_CREDENTIALS, value: /etc/swarm/{{ .role }}.creds}
+        - {name: SWARM_CREDENTIALS, value: /etc/swarm/{{ $user }}.creds}
         - {name: SWARM_TLS_CA, value: /etc/swarm/ca.pem}
         - {name: SWARM_TRUST, value: /etc/swarm/trusted}
         {{- else }}
@@ -162,7 +181,7 @@ spec:
         secretName: {{ .root.Values.credentials.secret }}
         defaultMode: 0440
         items:
-          - {key: {{ .role }}.creds, path: {{ .role }}.creds}
+          - {key: {{ $user }}.creds, path: {{ $user }}.creds}
           - {key: ca.pem, path: ca.pem}
           - {key: trusted, path: trusted}
     {{- end }}
