@@ -1,18 +1,22 @@
 """The Helm chart, rendered by a real helm, fits Kubernetes, and refuses what it cannot mean.
 
-`test_chart_plays.py` starts the pods. No cluster runs here.
+`test_chart_plays.py` starts the pods. No cluster runs here, and without an API server kubectl
+judges no document: `kubectl apply --dry-run=client` asks one for schemas and kinds.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
-from charts import CHART, render
+from charts import CHART, HELM_3, fetch_helm, render, schemas_of_operators
+from playing import CONTAINERFILE
 
 VERSIONS = ("1.27", "1.31", "1.34")
 ERRORS = (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError)
@@ -24,6 +28,8 @@ SETTINGS = {
     "scaled by keda": ("autoscaling.kind=keda", "metrics.serviceMonitor=true"),
     "scaled by processor time": ("autoscaling.kind=hpa", "antiAffinity=required"),
     "three servers": ("nats.replicas=3", *SECRETS),
+    "cameras": ("cameras[0].name=hall", "cameras[0].source=rtsp://192.0.2.2/1", *SECRETS),
+    "a language model": ("language=true", "standby.replicas=1"),
     "a server outside": ("nats.enabled=false", "nats.url=nats://192.0.2.1:4222"),
 }
 
@@ -57,6 +63,27 @@ def test_helm_finds_nothing_to_complain_of(helm: Path) -> None:
     subprocess.run([helm, "lint", "--strict", CHART], check=True, capture_output=True, timeout=60)
 
 
+@pytest.mark.benchmark
+def test_helm_3_renders_what_helm_4_renders(helm: Path, tmp_path: Path) -> None:
+    older = fetch_helm(tmp_path, HELM_3)
+    subprocess.run([older, "lint", "--strict", CHART], check=True, capture_output=True, timeout=60)
+    for settings in SETTINGS.values():
+        assert render(older, *settings) == render(helm, *settings)
+
+
+@pytest.mark.benchmark
+def test_what_operators_are_told_is_what_their_definitions_name(helm: Path, tmp_path: Path) -> None:
+    schemas = schemas_of_operators(tmp_path)
+    documents = [d for d in render(helm, *SETTINGS["scaled by keda"]) if d["kind"] in OWN_KINDS]
+    assert {document["kind"] for document in documents} == OWN_KINDS
+    for document in documents:
+        schema = schemas[document["kind"]]
+        jsonschema.validate(document, schema)
+        for planted in ({"replica": 2}, {"triggers": "x", "endpoints": "x"}):
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate(document | {"spec": document["spec"] | planted}, schema)
+
+
 @pytest.mark.parametrize(
     "planted",
     [
@@ -81,10 +108,13 @@ def test_a_planted_error_is_found(helm: Path, planted: dict[str, Any]) -> None:
         ("replica=3", "replica"),
         ("stages[0].replicas=0", "replicas"),
         ("autoscaling.kind=vpa", "kind"),
+        ("autoscaling.kind=objectives", "keda alone"),
         ("model=a b", "model"),
         ("nats.enabled=false", "nats.url"),
         ("nats.url=http://x", "url"),
         ("nats.replicas=2", "replicas"),
+        ("cameras[0].name=hall", "source"),
+        ("cameras[0].name=Hall", "name"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused_by_name(
@@ -130,6 +160,32 @@ def test_a_stage_with_gpus_asks_for_them_and_the_others_do_not(helm: Path, tmp_p
     }
     assert gpus.pop("shard-2") == 2
     assert set(gpus.values()) == {None}
+
+
+def test_a_pod_has_the_image_with_what_its_values_ask_for(helm: Path, tmp_path: Path) -> None:
+    targets = set(re.findall(r"^FROM base AS (\w+)$", CONTAINERFILE.read_text(), re.M))
+
+    def images(**values: Any) -> dict[str, str]:
+        path = tmp_path / "values.yaml"
+        path.write_text(json.dumps({"stages": [{}, {"gpus": 1}], **values}))
+        found = pods(render(helm, values=path))
+        taken = {role: pod["containers"][0]["image"] for role, pod in found.items()}
+        named = {r: i.removeprefix("swarm-").split(":")[0] for r, i in taken.items() if r != "nats"}
+        assert set(named.values()) <= targets
+        return named
+
+    camera = {"name": "hall", "source": "rtsp://192.0.2.2/1"}
+    rest = {"fallback": "node", "gateway": "gateway", "shard-2": "gpu"}
+    assert images() == {"shard-1": "node", **rest}
+    assert images(cameras=[camera]) == {"shard-1": "node", "camera-hall": "cameras", **rest}
+    camera["arguments"] = ["--send=jpeg:85"]
+    sent = {"shard-1": "cameras", "fallback": "cameras", "camera-hall": "cameras"}
+    assert images(cameras=[camera]) == rest | sent
+    spoken = dict.fromkeys(("shard-1", "fallback", "gateway"), "language")
+    assert images(language=True) == rest | spoken
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        images(cameras=[camera], stages=[{"gpus": 1}])
+    assert "stages[0].gpus" in refused.value.stderr
 
 
 def test_a_stage_that_is_scaled_names_no_number_that_would_undo_it(helm: Path) -> None:

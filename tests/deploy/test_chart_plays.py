@@ -6,7 +6,9 @@ Not played: a scheduler, an API server, kube-proxy, NetworkPolicies, limits (`pl
 
 from __future__ import annotations
 
+import base64
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +70,9 @@ NEWER = "0.1.1"
 class People:
     """An operator with a folder and a model, and what requests shall be answered."""
 
-    def __init__(self, folder: Path, playground: Machine) -> None:
+    def __init__(self, folder: Path, playground: Machine, kubectl: Path) -> None:
         self._folder = folder
+        self._kubectl = kubectl
         self.home = folder / "home"
         self.home.mkdir()
         asked, self.shown = questions(folder, 100)
@@ -92,8 +95,7 @@ class People:
         self.playground.start(server)
 
     def secrets(self, *hosts: str, model: str = "digits") -> dict[str, dict[str, bytes]]:
-        """What `kubectl create secret generic … --from-file` makes of the files of `swarm auth`.
-        hosts: names of the servers."""
+        """Of the files of `swarm auth`. hosts: names of the servers."""
         names = " ".join(f"--tls '{host}'" for host in hosts)
         add = f'swarm auth add "$role" --role "$role" --model {model} --auth auth'
         self.do(
@@ -101,10 +103,8 @@ class People:
             f"for role in {' '.join(ROLES)}; do {add}; done\n"
             "swarm keys new; swarm keys show > trusted"
         )
-        server = self._files("server")
-        mesh = {file.name: file.read_bytes() for file in (self.home / "auth/users").glob("*.creds")}
-        mesh |= {"ca.pem": server["ca.pem"], "trusted": (self.home / "trusted").read_bytes()}
-        return {"server": server, "mesh": mesh}
+        self.do("mkdir mesh; cp auth/users/*.creds server/ca.pem trusted mesh")
+        return {"server": self._secret("server"), "mesh": self._secret("mesh")}
 
     def callers(self) -> tuple[dict[str, bytes], str]:
         """The Secret of a gateway, and the key of somebody who may ask it."""
@@ -114,19 +114,27 @@ class People:
             "cp of-gateway/ca.pem gateway.pem"
         )
         made = json.loads(self.do("swarm keys gateway robot callers/callers.toml --json"))
-        return self._files("callers"), made["key"]
+        return self._secret("callers"), made["key"]
 
-    def _files(self, folder: str) -> dict[str, bytes]:
-        files = (self.home / folder).iterdir()
-        return {file.name: file.read_bytes() for file in files if file.is_file()}
+    def _secret(self, folder: str) -> dict[str, bytes]:
+        """The data of a Secret, as kubectl makes it."""
+        words = ["create", "secret", "generic", "x", f"--from-file={self.home / folder}"]
+        made = subprocess.run(
+            [self._kubectl, *words, "--dry-run=client", "--output=json"],
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        data = json.loads(made.stdout)["data"]
+        return {name: base64.b64decode(value) for name, value in data.items()}
 
     def answers(self, url: str = "http://x-gateway:8000", key: str = "") -> list[int]:
         return answers(self.playground, SERVER, self.operator, url, key)
 
 
 @pytest.fixture
-def people(tmp_path: Path, playground: Machine) -> People:
-    return People(tmp_path, playground)
+def people(tmp_path: Path, playground: Machine, helm: Path) -> People:
+    return People(tmp_path, playground, helm.with_name("kubectl"))
 
 
 def test_the_chart_as_it_is_serves_is_upgraded_under_load_and_comes_back_with_its_store(
