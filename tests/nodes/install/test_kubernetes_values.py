@@ -11,6 +11,7 @@ import pytest
 import yaml
 from support.commands import ROOT, said
 from support.meshes import split_digits
+from support.talker import talker
 
 from nodes.install.kubernetes import values
 from shards.manifest import write_dir
@@ -43,6 +44,13 @@ def test_a_pod_has_memory_for_the_weights_of_its_stages(folder: Path) -> None:
     for shard, stage in zip(result.manifest.shards, values["stages"], strict=True):
         limit = int(stage["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
         assert limit >= 8 * shard.bytes
+
+
+def test_nodes_of_a_language_model_have_what_it_needs() -> None:
+    document = values(talker().manifest, "plant")
+    jsonschema.validate(document, SCHEMA)
+    assert document["language"] is True
+    assert "language" not in values(split_digits().manifest, "plant")
 
 
 @pytest.mark.parametrize(
