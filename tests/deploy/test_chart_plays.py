@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,12 @@ def test_the_chart_as_it_is_serves_is_upgraded_under_load_and_comes_back_with_it
     cluster.kill(SHARD)
     assert people.answers() == people.shown, "by the fallback"
     cluster.start(SHARD)
+    cluster.ready(SHARD)
+
+    hung = playground.running[SHARD]
+    hung.send(signal.SIGSTOP)
+    assert not cluster.says_yes(SHARD, "liveness")
+    hung.send(signal.SIGCONT)
     cluster.ready(SHARD)
 
     load = Load(playground, SERVER, people.operator, tmp_path / "load")
