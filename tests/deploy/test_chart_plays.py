@@ -36,8 +36,13 @@ ROLES = ("shard-1", "shard-2", "shard-3", "fallback", "gateway", "edge", "operat
 OUTSIDE = "outside"
 OUTSIDE_OPEN = {"enabled": False, "url": f"nats://{OUTSIDE}:4222"}
 OUTSIDE_CLOSED = {"enabled": False, "url": f"tls://{OUTSIDE}:4222"}
+# The gateway lists a model once it has heard of a node of each stage: within a second of that.
 CHAT = """
-import json, sys, urllib.request
+import json, sys, time, urllib.request
+began = time.monotonic()
+while not json.load(urllib.request.urlopen(sys.argv[1] + "/v1/models", timeout=30))["data"]:
+    assert time.monotonic() < began + 30
+    time.sleep(0.1)
 body = {"model": "toy", "max_tokens": 12, "temperature": 0,
         "messages": [{"role": "user", "content": "What is a list?"}]}
 sent = urllib.request.Request(sys.argv[1] + "/v1/chat/completions", json.dumps(body).encode(),
