@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from shards.errors import ModelError
-from shards.graph.source import PROTOBUF_LIMIT, normalize, weight_bytes
+from shards.graph.source import LEAST_EXTERNAL, PROTOBUF_LIMIT, normalize, weight_bytes
+from shards.runtimes.ort import WEIGHTS_FOLDER
 from shards.runtimes.ort_errors import reason_of
 
 # Weights below this many bytes stay inside the file where large ones go to a file of their own.
@@ -57,13 +58,50 @@ def fuse(model: ModelProto, *, limit: int = PROTOBUF_LIMIT) -> ModelProto:
         except Exception as error:  # pybind raises a dozen unrelated types here
             raise ModelError(f"ONNX Runtime refuses the model: {reason_of(error)}") from error
         fused = onnx.load(str(fused_path))
+    _check_fused(model, fused)
+    return normalize(fused)
+
+
+def fuse_on_disk(model: ModelProto, folder: Path, into: Path) -> ModelProto:
+    """As `fuse`, of a model whose large weights lie in files of `folder`. Those of the result lie
+    in a file of `into`, and neither are in memory."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 4  # errors are raised, and not printed too
+    fused_path = into / "fused.onnx"
+    options.optimized_model_filepath = str(fused_path)
+    for key, entry in (
+        ("session.optimized_model_external_initializers_file_name", "fused.bin"),
+        ("session.optimized_model_external_initializers_min_size_in_bytes", str(LEAST_EXTERNAL)),
+        ("session.disable_prepacking", "1"),
+        (WEIGHTS_FOLDER, str(folder)),
+    ):
+        options.add_session_config_entry(key, entry)
+    try:
+        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # pybind raises a dozen unrelated types here
+        raise ModelError(f"ONNX Runtime refuses the model: {reason_of(error)}") from error
+    fused = onnx.load(str(fused_path), load_external_data=False)
+    for tensor in fused.graph.initializer:
+        # Tables of integers are looked into.
+        is_integer = tensor.data_type in (TensorProto.INT64, TensorProto.INT32)
+        if is_integer and tensor.data_location == TensorProto.EXTERNAL:
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(into))
+            for field in ("data_location", "external_data", "doc_string"):
+                tensor.ClearField(field)
+    _check_fused(model, fused)
+    return normalize(fused)
+
+
+def _check_fused(model: ModelProto, fused: ModelProto) -> None:
     if fused.functions:
         raise ModelError(
             "the model uses local functions that the runtime did not inline: "
             "inline them first (onnx.inliner.inline_local_functions)"
         )
     _check_operators(model, fused)
-    return normalize(fused)
 
 
 def _save_external(model: ModelProto, path: Path) -> None:

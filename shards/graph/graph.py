@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
@@ -48,7 +49,8 @@ class Graph:
     `nodes` are the nodes that are not constant, in topological order; node indices count these.
     `constant_nodes` maps each constant that a node computes to this node. `initializers` and
     `sparse` are the stored weights by name. `inputs` and `outputs` are the model's own. Tensors
-    that `rebuilds` can make anew behind a cut do not cross it, and are not live there.
+    that `rebuilds` can make anew behind a cut do not cross it, and are not live there. `folder` has
+    the files of weights that lie outside the message, None where all lie inside.
     """
 
     model: ModelProto
@@ -59,9 +61,10 @@ class Graph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     rebuilds: Rebuilds | None = None
+    folder: Path | None = None
 
     @classmethod
-    def of(cls, model: ModelProto) -> Graph:
+    def of(cls, model: ModelProto, folder: Path | None = None) -> Graph:
         """Sort the nodes and separate the constants.
 
         Raises ModelError for a cycle, for a tensor that nothing or more than one node produces.
@@ -86,7 +89,16 @@ class Graph:
         for name in outputs:
             if name not in known and not any(name in node.output for node in ordered):
                 raise ModelError(f"model output {name!r} is produced by no node")
-        return cls(model, tuple(nodes), constant_nodes, initializers, sparse, inputs, outputs)
+        return cls(
+            model,
+            tuple(nodes),
+            constant_nodes,
+            initializers,
+            sparse,
+            inputs,
+            outputs,
+            folder=folder,
+        )
 
     def __len__(self) -> int:
         return len(self.nodes)

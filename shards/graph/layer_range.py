@@ -11,6 +11,7 @@ from shards.errors import SplitError
 from shards.graph.graph import Graph, names_read
 from shards.graph.source import PROTOBUF_LIMIT, subgraphs, weight_bytes
 from shards.graph.tensor_types import TensorType
+from shards.runtimes.ort import Beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,12 @@ def _rebuilt(
 
 def extract(
     graph: Graph, part: LayerRange, types: Mapping[str, TensorType], *, limit: int = PROTOBUF_LIMIT
-) -> bytes | None:
+) -> bytes | Beside | None:
     """The serialized model of one range; None if the range makes no tensor.
 
-    The constants that the layers need are copied into it. Equal graphs give equal bytes. Raises
-    SplitError when the weights take `limit` bytes or more.
+    Weights that lie outside the graph's message lie outside this one too. The constants that the
+    layers need are copied into it. Equal graphs give equal bytes. Raises SplitError when the
+    weights take `limit` bytes or more.
     """
     if not part.outputs:
         return None
@@ -87,7 +89,8 @@ def extract(
     outputs = [types[name].value_info() for name in part.outputs]
     model = assemble(graph, wanted, (*copies, *anew, *nodes), inputs, outputs)
     check_weights(model, f"layers [{part.start}, {part.end})", limit)
-    return bytes(model.SerializeToString(deterministic=True))
+    data = bytes(model.SerializeToString(deterministic=True))
+    return data if graph.folder is None else Beside(data, graph.folder)
 
 
 def _anew(graph: Graph, part: LayerRange) -> list[NodeProto]:

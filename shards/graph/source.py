@@ -7,17 +7,20 @@ training information. The runtime's fusion pass does everything else.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper
 
 from shards.errors import ModelError
 
 # Bytes of weights. Protobuf cannot serialize a message of 2 GiB or more; 16 MiB are left for nodes.
 PROTOBUF_LIMIT = 2**31 - 2**24
+# Bytes of a weight from which on it may lie outside the message while a model is split.
+LEAST_EXTERNAL = 1 << 16
 
 
 def read_model(source: bytes | os.PathLike[str] | str) -> tuple[ModelProto, str]:
@@ -88,6 +91,8 @@ def weight_bytes(model: ModelProto) -> int:
 
 def tensor_bytes(tensor: TensorProto) -> int:
     """Bytes of one weight as stored. Typed fields count with their width in the message."""
+    if _is_external(tensor):
+        return external_place(tensor)[2]
     if tensor.HasField("raw_data"):
         return len(tensor.raw_data)
     fields = 4 * (len(tensor.float_data) + len(tensor.int32_data))
@@ -119,6 +124,18 @@ def subgraphs(attribute: AttributeProto) -> list[GraphProto]:
 def _is_external(tensor: TensorProto) -> bool:
     """Whether the tensor's bytes lie outside the message."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def external_place(tensor: TensorProto) -> tuple[str, int, int]:
+    """File, offset and length of the bytes of an external tensor."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    try:
+        length = entries.get("length") or helper.tensor_dtype_to_np_dtype(
+            tensor.data_type
+        ).itemsize * math.prod(tensor.dims)
+        return entries["location"], int(entries.get("offset", 0)), int(length)
+    except (KeyError, ValueError) as error:
+        raise ModelError(f"weight {tensor.name!r} does not say where its bytes are") from error
 
 
 def _external_file(tensor: TensorProto) -> str:

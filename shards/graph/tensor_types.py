@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 from shards.errors import ModelError
 from shards.graph.graph import Graph
 from shards.graph.source import PROTOBUF_LIMIT, tensor_bytes, weight_bytes
-from shards.runtimes.ort import make_session
+from shards.runtimes.ort import Beside, make_session
 from shards.specs import DTYPES, ORT_TYPES, TensorSpec
 
 log = logging.getLogger(__name__)
@@ -129,9 +129,12 @@ def _inferred(
         session = make_session(probe(keep_weights=False), level="none")
     except ModelError:
         # A few operators insist on constant weights, so the second try keeps the weights.
-        if weight_bytes(graph.model) >= PROTOBUF_LIMIT:
+        if graph.folder is None and weight_bytes(graph.model) >= PROTOBUF_LIMIT:
             raise
-        session = make_session(probe(keep_weights=True), level="none")
+        kept = probe(keep_weights=True)
+        session = make_session(
+            kept if graph.folder is None else Beside(kept, graph.folder), level="none"
+        )
     types = {
         arg.name: TensorType(arg.name, arg.type, tuple(_dim(d) for d in arg.shape))
         for arg in (*session.get_outputs(), *session.get_inputs())

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 Level = Literal["none", "basic", "extended", "all"]
 Provider = str | tuple[str, dict[str, str]]  # an execution provider, with its options
 _CPU = ("CPUExecutionProvider",)
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 # A takeover waits for the warm-up. Long runs vary little, so a few of them are enough.
 _MOST_WARM_SECONDS = 0.5
 _MOST_WARM_RUNS = 5
@@ -63,7 +64,15 @@ class InMemory:
     weights: memoryview
 
 
-Model = bytes | Path | InMemory
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A model in memory whose weights lie in files of a folder. A session maps them."""
+
+    model: bytes
+    folder: Path
+
+
+Model = bytes | Path | InMemory | Beside
 """An ONNX model, or its file, or one with the weights beside it."""
 
 
@@ -128,6 +137,9 @@ def make_session(
             options.add_external_initializers_from_files_in_memory(
                 [model.weights_name], [beside], [beside.size]
             )
+    elif isinstance(model, Beside):
+        loadable = model.model
+        options.add_session_config_entry(WEIGHTS_FOLDER, str(model.folder))
     else:
         loadable = str(model) if isinstance(model, Path) else model
     try:

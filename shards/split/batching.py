@@ -15,6 +15,7 @@ from shards.batch.follow import Followed
 from shards.errors import ModelError
 from shards.graph.layer_range import LayerRange
 from shards.graph.tensor_types import TensorType
+from shards.runtimes.ort import Model
 from shards.runtimes.synthetic import deviation, random_feeds
 from shards.schema import BATCHING_MODES, Batching
 from shards.split.profile import Tensors, run_chain
@@ -29,7 +30,7 @@ _BATCHES = ((1, 0), (2, 4, 1), (5, 3, 4, 2), (0, 0, 5, 4, 3, 2, 1, 1))
 # Seconds of the first batch. A slower model is confirmed by it alone.
 _SLOW = 1.0
 
-Parts = Sequence[tuple[LayerRange, bytes | None]]
+Parts = Sequence[tuple[LayerRange, Model | None]]
 
 
 def check_mode(asked: str) -> None:

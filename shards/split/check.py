@@ -9,7 +9,7 @@ import numpy as np
 
 from shards.errors import ModelError
 from shards.graph.layer_range import LayerRange
-from shards.runtimes.ort import make_session
+from shards.runtimes.ort import Model, make_session
 from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.synthetic import worst_deviation
 from shards.specs import Example
@@ -30,8 +30,8 @@ class CheckReport:
 
 
 def check_split(
-    whole: bytes | None,
-    parts: Sequence[tuple[LayerRange, bytes | None]],
+    whole: Model | None,
+    parts: Sequence[tuple[LayerRange, Model | None]],
     feeds: Mapping[str, np.ndarray],
     *,
     tolerance: float,

@@ -16,7 +16,7 @@ from shards.errors import ModelError
 from shards.graph.graph import Graph
 from shards.graph.layer_range import LayerRange, extract, layer_range
 from shards.graph.tensor_types import TensorType
-from shards.runtimes.ort import Level, make_session
+from shards.runtimes.ort import Level, Model, make_session
 from shards.runtimes.ort_errors import reason_of
 from shards.specs import Example
 
@@ -41,7 +41,7 @@ class ChainRun:
 
 
 def run_chain(
-    parts: Sequence[tuple[LayerRange, bytes | None]],
+    parts: Sequence[tuple[LayerRange, Model | None]],
     feeds: Sequence[Tensors],
     *,
     level: Level = "all",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto
@@ -16,13 +18,13 @@ from shards.batch.rebuild import rebuilding
 from shards.decoder_fields import LanguageHints
 from shards.errors import ModelError, SplitError
 from shards.graph.decoder import is_decoder
-from shards.graph.fuse import fuse
+from shards.graph.fuse import fuse, fuse_on_disk
 from shards.graph.graph import Graph, keep_outputs
 from shards.graph.layer_range import LayerRange, extract, layer_range
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import TensorType, infer_sizes, infer_types
 from shards.manifest import LighterModel, Manifest, Shard, check_token, sha256
-from shards.runtimes.ort import make_session
+from shards.runtimes.ort import Beside, make_session
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
 from shards.specs import Example, TensorSpec
 from shards.split.balance import LINK_BYTES_PER_MS
@@ -32,6 +34,7 @@ from shards.split.check import CheckReport, check_split
 from shards.split.decoder_split import split_decoder
 from shards.split.example import Wanted, find_example, hints_of
 from shards.split.known import known_ends
+from shards.split.on_disk import Files, open_large
 from shards.split.plan import Plan, SplitOptions, plan_cuts
 from shards.split.profile import run_chain
 from shards.task.task import Task
@@ -46,7 +49,7 @@ class SplitResult:
     milliseconds of the whole model, 0.0 where they were not asked for or could not be measured."""
 
     manifest: Manifest
-    files: dict[str, bytes]
+    files: Mapping[str, bytes]
     notes: tuple[str, ...] = ()
     whole_ms: float = 0.0
 
@@ -105,7 +108,8 @@ def split(
     check_token("model name", name)
     check_token("model version", version)
     check_mode(batch)
-    source, digest = read_model(model)
+    source, digest, folder = _read(model, wants_all=task is not None)
+    disk = None if folder is None else Files()
     ends = known_ends(known, digest, stages)
     options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth, ends)
     created = created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -143,7 +147,7 @@ def split(
         source, told, task_notes = give_task(source, task)
         lighter = _with_task(lighter, task, told)
     wanted = Wanted(example, shapes or {}, said_by(source).size)
-    graph = Graph.of(fuse(source))
+    graph = _fused(source, folder, disk)
     del source
     types = infer_types(graph)
     _check_crossing(graph, types)
@@ -195,13 +199,15 @@ def split(
         for name in (*part.receives, *part.sends)
     }
     staged = list(enumerate(parts, start=0 if plan.edge is not None else 1))
+    files: dict[str, bytes] | Files = {} if disk is None else disk
     shards = tuple(
-        _shard(stage, part, data, specs, took)
+        _shard(stage, part, _stored(files, _file_name(stage), data), specs, took)
         for (stage, (part, data)), took in zip(staged, report.times_ms, strict=True)
     )
-    files = {_file_name(stage): data for stage, (_, data) in staged if data is not None}
     if lighter is not None and lighter_file is not None:
-        files[lighter_file.file] = lighter
+        _stored(files, lighter_file.file, lighter)
+    if disk is not None:
+        disk.clear_scratch()
     manifest = Manifest(
         model=name,
         version=version,
@@ -239,6 +245,37 @@ def _with_task(lighter: bytes | None, wish: Wish, told: Task) -> bytes | None:
     return bytes(model.SerializeToString())
 
 
+def _read(
+    model: bytes | str | os.PathLike[str], *, wants_all: bool
+) -> tuple[ModelProto, str, Path | None]:
+    """A model, its SHA-256, and the folder where its weights stay, None where they are read. Those
+    of a language model, or where all are wanted, are read."""
+    opened = None if wants_all or isinstance(model, bytes) else open_large(Path(model))
+    if opened is None or is_decoder(opened.model):
+        return *read_model(model), None
+    return opened.model, opened.digest, opened.folder
+
+
+def _fused(source: ModelProto, folder: Path | None, disk: Files | None) -> Graph:
+    if folder is None or disk is None:
+        return Graph.of(fuse(source))
+    return Graph.of(fuse_on_disk(source, folder, disk.scratch()), disk.scratch())
+
+
+def _stored(
+    files: dict[str, bytes] | Files, name: str, data: bytes | Beside | None
+) -> tuple[str, int] | None:
+    """Keep an artifact. Returns its SHA-256 and its bytes, None for none."""
+    if data is None:
+        return None
+    if isinstance(files, Files):
+        given = (data.model, data.folder) if isinstance(data, Beside) else (data, None)
+        return files.add(name, *given)
+    assert isinstance(data, bytes)
+    files[name] = data
+    return sha256(data), len(data)
+
+
 def _layer_ranges(graph: Graph, plan: Plan) -> list[LayerRange]:
     """The layers of each stage, the edge's first."""
     bounds = [0, *([] if plan.edge is None else [plan.edge]), *plan.cuts, len(graph)]
@@ -249,11 +286,12 @@ def _layer_ranges(graph: Graph, plan: Plan) -> list[LayerRange]:
     ]
 
 
-def _whole(graph: Graph, types: Mapping[str, TensorType]) -> bytes | None:
-    """The fused model as one file; None if it is too large for one."""
-    if weight_bytes(graph.model) >= PROTOBUF_LIMIT:
+def _whole(graph: Graph, types: Mapping[str, TensorType]) -> bytes | Beside | None:
+    """The fused model as one; None if it is too large for one in memory."""
+    if graph.folder is None and weight_bytes(graph.model) >= PROTOBUF_LIMIT:
         return None
-    return extract(graph, layer_range(graph, 0, len(graph), first=True, last=True), types)
+    part = layer_range(graph, 0, len(graph), first=True, last=True)
+    return extract(graph, part, types, limit=sys.maxsize)
 
 
 def _file_name(stage: int) -> str:
@@ -263,11 +301,12 @@ def _file_name(stage: int) -> str:
 def _shard(
     stage: int,
     part: LayerRange,
-    data: bytes | None,
+    stored: tuple[str, int] | None,
     specs: Mapping[str, TensorSpec],
     compute_ms: float,
 ) -> Shard:
-    """The manifest's entry of one stage; `data` is None for a stage without layers."""
+    """The manifest's entry of one stage; `stored`: SHA-256 and bytes of its file, None for a stage
+    without layers."""
 
     def named(names: Sequence[str]) -> tuple[TensorSpec, ...]:
         return tuple(specs[n] for n in names)
@@ -276,9 +315,9 @@ def _shard(
         stage=stage,
         start=part.start,
         end=part.end,
-        file=_file_name(stage) if data is not None else "",
-        sha256=sha256(data) if data is not None else "",
-        bytes=len(data or b""),
+        file=_file_name(stage) if stored else "",
+        sha256=stored[0] if stored else "",
+        bytes=stored[1] if stored else 0,
         inputs=named(part.inputs),
         outputs=named(part.outputs),
         carries=part.carries,
@@ -293,7 +332,7 @@ def _check_crossing(graph: Graph, types: Mapping[str, TensorType]) -> None:
     for title, names in (("input", graph.inputs), ("output", graph.outputs)):
         for name in names:
             if types[name].datatype is None:
-                others = [each for each in graph.outputs if types[each].datatype]
+                others = _crossing(graph, types)
                 leave = f"--outputs {','.join(others)} leaves it out. Or cut" if others else "Cut"
                 if title == "input":
                     leave = "Cut"
@@ -301,6 +340,18 @@ def _check_crossing(graph: Graph, types: Mapping[str, TensorType]) -> None:
                     f"{title} {types[name].refusal}. {leave} off the nodes that it belongs to, and "
                     "let clients do their part"
                 )
+
+
+def _crossing(graph: Graph, types: Mapping[str, TensorType]) -> list[str]:
+    """The outputs that can cross the mesh; for a map of classes, as scikit-learn's classifiers
+    give, the tensor that it is made of."""
+    found = []
+    for name in graph.outputs:
+        maker = graph.nodes[graph.producer[name]] if graph.producer.get(name, -1) >= 0 else None
+        made_of = maker.input[0] if maker is not None and maker.op_type == "ZipMap" else name
+        if made_of in types and types[made_of].datatype:
+            found.append(made_of)
+    return found
 
 
 def _check_lighter(

@@ -369,6 +369,22 @@ def test_outputs_that_cannot_cross_are_dropped_by_name() -> None:
         cut(labelled(), outputs=["scores"])
 
 
+def test_a_map_of_classes_names_the_tensor_that_it_is_made_of() -> None:
+    model = labelled()
+    classes = {"classlabels_strings": ["cat", "dog", "owl"], "domain": "ai.onnx.ml"}
+    model.graph.node.append(node("ZipMap", ["probabilities"], ["by_name"], **classes))
+    model.opset_import.add(domain="ai.onnx.ml", version=1)
+    of_one = helper.make_map_type_proto(
+        TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    del model.graph.output[1]
+    by_name = helper.make_sequence_type_proto(of_one)
+    model.graph.output.append(helper.make_value_info("by_name", by_name))
+    with pytest.raises(ModelError, match="--outputs probabilities leaves it out"):
+        cut(model)
+    assert cut(model, outputs=["probabilities"]).manifest.outputs[0].name == "probabilities"
+
+
 def test_a_plan_counts_the_bytes_of_the_example() -> None:
     segments = of_manifest(cut(detector(depth=2)).manifest).segments
     assert segments[0].out >= 4 * 4 * 80 * 80
