@@ -43,7 +43,7 @@ from nodes.cli.options import (
 )
 from nodes.cli.site_commands import app as site_app
 from nodes.cli.site_commands import results, submit
-from nodes.terminal import any_encoding
+from nodes.terminal import any_encoding, plain_where_asked
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -366,6 +366,7 @@ add_commands(
 def main() -> None:
     """Entry point of `swarm`."""
     any_encoding()
+    plain_where_asked()
     app(prog_name="swarm")
 
 
