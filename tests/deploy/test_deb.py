@@ -196,13 +196,14 @@ def test_apt_installs_it_from_the_signed_folder_and_purges_it_beside_a_node(root
     (name,) = (path.name for path in (root.folder / "srv/apt").glob("*_amd64.deb"))
     root.does("apt-get", "install", "--yes", f"/srv/apt/{name}")
     root.does("install", "-d", "-o", "swarm", "/var/lib/swarm")
+    root.does("touch", "/etc/swarm/shard-1.creds")
     with root.runs("sleep", "300") as other:
         said = root.does("apt-get", "purge", "--yes", "swarm-node")
         assert "another program of the user swarm runs" in said
         assert other.poll() is None
     assert not root.has("/opt/swarm")
     assert root.has("/var/lib/swarm")
-    assert root.has("/etc/swarm")
+    assert root.has("/etc/swarm/shard-1.creds")
     root.does("getent", "passwd", "swarm")
 
     # An index that was changed after it was signed.
