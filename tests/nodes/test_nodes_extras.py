@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import needed
 
 from nodes.extras import EXTRA_OF, missing_extra
 
@@ -69,6 +70,62 @@ def test_no_command_ends_in_a_defect_in_any_installation(installation: str) -> N
     assert len(told) > 50
     for command, each in told.items():
         assert not each["defect"], f"{command}: {each}"
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    uv("build", "--wheel", "--quiet", "--out-dir", str(folder), str(ROOT))
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def uv(*words: str) -> None:
+    program = os.environ.get("UV") or needed("uv", "python3-pip && pip install uv")
+    subprocess.run([program, *words], cwd=ROOT, check=True, capture_output=True, timeout=300)
+
+
+EXTRAS = [
+    "",
+    *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"],
+]
+
+
+@pytest.mark.benchmark
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_no_command_ends_in_a_defect_in_a_real_environment_of_any_extra(
+    extra: str, wheel: Path, tmp_path: Path
+) -> None:
+    if extra == "tensorrt":
+        pytest.skip("gigabytes of NVIDIA's libraries")
+    environment = tmp_path / "environment"
+    uv("venv", "--quiet", "--python", sys.executable, str(environment))
+    python = environment / "bin" / "python"
+    uv(
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        str(python),
+        f"{wheel}[{extra}]" if extra else str(wheel),
+    )
+    done = subprocess.run(
+        [str(python), str(INSTALLATIONS / "every_command.py")],
+        env={"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=560,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(told) > 50
+    assert [each for each in told if each["defect"]] == []
+    lines = {each["command"]: LINE.search(each["last"]) for each in told}
+    known = set(EXTRAS)
+    for command, found in lines.items():
+        assert found is None or set(found[1].split(",")) <= known - {extra}, command
 
 
 def test_the_extra_that_a_line_names_brings_the_library() -> None:
