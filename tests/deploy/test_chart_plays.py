@@ -13,13 +13,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import cv2
 import pytest
 from asking import Load, answers, operator, questions
 from charts import render
 from cluster import Cluster
 from kubelet import Kubelet
 from playing import Machine, Mount, Service
-from support.camera import write_video
+from support.camera import scene
 from support.camera_mesh import red_detector
 from support.meshes import split_digits
 
@@ -260,9 +261,9 @@ def test_a_camera_is_served_with_credentials_at_a_server_outside(
     helm: Path, tmp_path: Path, playground: Machine, people: People
 ) -> None:
     people.has(split(red_detector(), name="red", stages=2, task=Wish("detect", bake=False)))
-    write_video(people.home / "clip.ts", 90, size=(96, 64))
-    camera = {"name": "hall", "source": "http://video:8080/clip.ts"}
-    camera["arguments"] = ["--send", "jpeg:85"]
+    cv2.imwrite(str(people.home / "now.jpg"), scene(0, (96, 64)))
+    camera: dict[str, Any] = {"name": "hall", "source": "http://video:8080/now.jpg"}
+    camera["arguments"] = ["--send", "jpeg:85", "--rate", "10"]
     values = {"model": "red", "cameras": [camera], "stages": [{}, {}], "nats": OUTSIDE_CLOSED}
     values |= {"gateway": {"replicas": 0}, "credentials": {"secret": "mesh"}}
     secrets = people.secrets(OUTSIDE, model="red")
