@@ -73,7 +73,7 @@ def commands(group: Any, path: str = "swarm") -> dict[str, Any]:
     return found
 
 
-MOST_OPTIONS, MOST_OF_ALL_PROGRAMS = 92, 132
+MOST_OPTIONS, MOST_OF_ALL_PROGRAMS = 95, 132
 
 
 def test_a_person_sees_few_options_and_all_with_help_all() -> None:
