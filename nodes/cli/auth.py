@@ -67,7 +67,7 @@ async def run_add(name: str, options: AddOptions) -> None:
         _document(user, time.time()) | {"credentials": str(path)},
         f"{path}: {role}" + (f" of {', '.join(user.models)}" if user.models else ""),
         f"next: give it to {name} alone, and there: {_use_of(role, user.models)} "
-        f"--credentials {name}.creds" + (f" --node {name}" if role.startswith("shard") else ""),
+        f"--credentials {name}.creds",
     )
 
 

@@ -18,12 +18,15 @@ from nodes.watch.profiling.bars import bar_lines
 from nodes.watch.short_ids import short_ids
 from shards.task import Result as Said
 from shards.task import document, lines
+from swarm.addresses import without_credentials
 from swarm.errors import InvalidArgument, Status, error_for
+from swarm.fleet.status_listener import CURRENT_AFTER
 from swarm.tracing.anatomy import parts_of
 from swarm.tracing.traceparent import make
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
 
+NOBODY_ANSWERED = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED}
 Read = tuple[Said, tuple[int, ...]]  # what an answer says about a picture of this shape
 
 
@@ -40,6 +43,8 @@ async def run_infer(model: str, options: InferOptions, target: Target) -> int:
         picture = await open_picture(client, model, options.input) if of_picture else None
         inputs = picture.inputs if picture else inputs or await random_inputs(client, model)
         results = await ask_many(client, model, inputs, options)
+        if lost := [r for r in results if r.status in NOBODY_ANSWERED]:
+            await say_who_lacks(client, lost[-1], target)
         said: Read | None = None
         if picture and (good := [r for r in results if r.status is Status.OK]):
             said = await picture.read(client, good[-1]), picture.shape
@@ -56,6 +61,29 @@ async def run_infer(model: str, options: InferOptions, target: Target) -> int:
         where = f" (stage {failed[-1].stage}, {failed[-1].node})" if failed[-1].node else ""
         raise error_for(failed[-1].status, failed[-1].message + where)
     return 1 if failed else 0
+
+
+async def say_who_lacks(client: swarm.Mesh, result: Result, target: Target) -> None:
+    """Where a stage has no node, a failed result says so, and the line that starts one. Waits until
+    the nodes that are there have told of themselves."""
+    client.statuses.wanted()
+    await asyncio.sleep(CURRENT_AFTER)
+    if not (client.statuses.current and result.version):
+        return  # nothing is known of nodes here
+    info = await client.model(f"{result.model}@{result.version}")
+    lacks = [
+        stage.stage
+        for stage in info.stages
+        if not client.statuses.serving(info.model, info.version, stage.stage)
+    ]
+    if lacks:
+        where = f"--nats {','.join(map(without_credentials, target.nats.split(',')))}"
+        where += f" --mesh {target.mesh}" if target.mesh != "default" else ""
+        result.status = Status.UNAVAILABLE
+        result.message = (
+            f"no node serves stage {', '.join(map(str, lacks))} of {info.model}@{info.version}: "
+            f"start one for each, `swarm-node --role shard-{lacks[0]} --model {info.model} {where}`"
+        )
 
 
 async def ask_many(

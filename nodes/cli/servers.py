@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from swarm.addresses import without_credentials
 from swarm.link import LinkOptions
 from swarm.link.greetings import greetings_of, old_server
-from swarm.link.server_version import NEEDED
+from swarm.link.server_version import NEEDED, flaw_of
 from swarm.link.servers import Greeting, ServerList
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
     """A server as it greets. version, cluster, domain: "" where it tells none. fault: why it keeps
-    no lanes, "" where it may."""
+    no lanes, "" where it may. flaw: a known vulnerability of its version, "" for none."""
 
     server: str
     version: str = ""
@@ -22,6 +22,7 @@ class Looked:
     domain: str = ""
     jetstream: bool = False
     fault: str = ""
+    flaw: str = ""
 
     @property
     def told(self) -> str:
@@ -33,6 +34,7 @@ class Looked:
         more = f", of the cluster {self.cluster}" if self.cluster else ""
         more += f", JetStream domain {self.domain}" if self.domain else ""
         more += "" if self.jetstream else ", without JetStream: another one has to keep the lanes"
+        more += f"\nWARNING: {self.flaw}" if self.flaw else ""
         return f"{self.server} is nats-server {self.version} (lanes need {NEEDED}){more}"
 
 
@@ -56,4 +58,5 @@ def _looked(server: str, greeting: Greeting, domain: str) -> Looked:
         greeting.domain,
         greeting.stores,
         "" if old is None else str(old),
+        flaw_of(greeting.version),
     )

@@ -15,8 +15,12 @@ from swarm.errors import ApiError, ServerTooOld
 
 LEAST = (2, 12)
 NEEDED = "nats-server {}.{} or newer".format(*LEAST)
+# The first release without CVE-2026-33249 (GHSA-8m2x-3m6q-6w8j): before, the header of a traced
+# message lets a client send that trace to subjects that it may not publish on.
+LEAST_WITHOUT_FLAW = (2, 12, 6)
 INVALID_JSON = 10025  # error number of a configuration that the server does not understand
 _NUMBERS = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
+_WHOLE = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _VERSION = "_nats.ver"  # in the metadata of a stream or a consumer: of the server that answers
 
 
@@ -25,6 +29,19 @@ def is_too_old(version: str) -> bool:
     number, nothing is known: its lanes tell (`check_consumer`)."""
     found = _NUMBERS.match(version)
     return found is not None and (int(found[1]), int(found[2])) < LEAST
+
+
+def flaw_of(version: str) -> str:
+    """The known vulnerability of a server of this version that weakens rights, "" for none. Of one
+    whose number cannot be read nothing is known."""
+    found = _WHOLE.match(version)
+    if found is None or tuple(map(int, found.groups())) >= LEAST_WITHOUT_FLAW:
+        return ""
+    return (
+        f"nats-server {version} has CVE-2026-33249: a client may have traces of its messages "
+        "sent to subjects that it has no right to. Upgrade it to {}.{}.{} or newer; the server's "
+        "security advisories tell of others".format(*LEAST_WITHOUT_FLAW)
+    )
 
 
 def too_old(version: str, where: str) -> ServerTooOld:

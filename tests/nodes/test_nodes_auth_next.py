@@ -35,6 +35,7 @@ def test_the_next_line_of_each_role_is_a_command_for_it(authority: Path, role: s
     flags = {word for word in line if word.startswith("--") and " " not in word}
     assert "--credentials" in flags
     if program == "swarm-node":
+        assert "--node" not in flags, "with credentials its id is the user's, and made up"
         assert line[line.index("--role") + 1] == role
         assert flags <= NODES
     else:

@@ -17,6 +17,7 @@ from support.commands import said
 from support.waiting import GENEROUS
 
 import swarm
+from nodes.cli.servers import Looked
 from nodes.config import NodeConfig
 from nodes.life.node import Node
 from nodes.up.embedded_cluster import cluster_lines, elected, free_ports
@@ -26,7 +27,7 @@ from shards.zoo import digits_model
 from swarm.errors import ApiError, ServerTooOld
 from swarm.link import Link, LinkOptions, jetstream
 from swarm.link.greetings import old_servers
-from swarm.link.server_version import check_consumer, is_too_old, refused_priorities
+from swarm.link.server_version import check_consumer, flaw_of, is_too_old, refused_priorities
 from swarm.subjects import Subjects, api
 from swarm.transport.lane.streams import LaneOptions, make_lanes, stream_config
 
@@ -61,6 +62,29 @@ integration = pytest.mark.integration
 )
 def test_only_a_number_below_2_12_is_too_old(version: str, old: bool) -> None:
     assert is_too_old(version) is old
+
+
+@pytest.mark.parametrize(
+    ("version", "flawed"),
+    [
+        ("2.12.0", True),
+        ("2.12.5", True),
+        ("v2.12.5", True),
+        ("2.12.6-RC.1", False),  # nothing is claimed of it
+        ("2.12.6", False),
+        ("2.12.10", False),
+        ("2.14.0", False),
+        ("2.15.1", False),
+        ("3.0.0", False),
+        ("2.12", False),
+        ("dev", False),
+        ("", False),
+    ],
+)
+def test_a_server_with_a_known_flaw_of_rights_is_told_of(version: str, flawed: bool) -> None:
+    told = flaw_of(version)
+    assert ("CVE-2026-33249" in told and "2.12.6 or newer" in told) is flawed
+    assert (f"WARNING: nats-server {version}" in Looked("s", version, flaw=told).told) is flawed
 
 
 ASKED = {"priority_policy": "prioritized"}
