@@ -13,11 +13,14 @@ Answer = Callable[[str], tuple[int, str, Iterator[bytes]]]
 
 
 class Web:
-    """asked: the paths that were asked for, in their order. cut: bytes after which a body of a
-    known length breaks off; 0: never."""
+    """asked: the paths that were asked for, in their order. schemes: by which a user was named.
+    login: `USER:PASSWORD` by basic authentication, `digest` for whoever comes by that. cut: bytes
+    after which a body of a known length breaks off; 0: never."""
 
     def __init__(self, answer: Answer, login: str = "", cut: int = 0) -> None:
         self.asked: list[str] = []
+        self.schemes: set[str] = set()
+        self.is_digest = login == "digest"
         self.answer = answer
         self.login = base64.b64encode(login.encode()).decode() if login else ""
         self.cut = cut
@@ -29,9 +32,13 @@ def serving(web: Web) -> Iterator[Web]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             web.asked.append(self.path)
-            if web.login and self.headers.get("Authorization") != f"Basic {web.login}":
+            given = self.headers.get("Authorization") or ""
+            web.schemes |= {given.partition(" ")[0]} - {""}
+            good = given.startswith("Digest ") if web.is_digest else given == f"Basic {web.login}"
+            if web.login and not good:
+                how = 'Digest realm="camera", nonce="1", qop="auth"'
                 self.send_response(401)
-                self.send_header("WWW-Authenticate", 'Basic realm="camera"')
+                self.send_header("WWW-Authenticate", how if web.is_digest else 'Basic realm="c"')
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

@@ -38,7 +38,9 @@ class SnapshotFeed:
     def __init__(self, address: Address, rate: float) -> None:
         parts = urlsplit(address.where)
         self._url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-        known = urllib.request.HTTPPasswordMgrWithPriorAuth()
+        known = (
+            urllib.request.HTTPPasswordMgrWithDefaultRealm()
+        )  # no password before it is asked for
         if parts.username:
             word = unquote(parts.password or "")
             known.add_password(None, self._url, unquote(parts.username), word)

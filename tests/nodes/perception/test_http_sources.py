@@ -65,6 +65,16 @@ async def test_a_snapshot_is_asked_for_at_the_rate(
     assert "a%20b" not in str(camera.status())
 
 
+async def test_a_password_is_not_sent_in_the_clear_to_who_asks_for_a_digest(
+    opened: Opened,
+) -> None:
+    with serving(Web(lambda path: (200, "image/jpeg", iter([snapshot(0)])), "digest")) as web:
+        (camera,) = opened(f"{web.url.replace('://', '://me:word@')}/snap.jpg", rate=50.0)
+        await frames_of(camera, 3)
+        await camera.close()
+    assert web.schemes == {"Digest"}
+
+
 async def test_a_snapshot_that_fails_is_asked_for_again_with_a_reason(opened: Opened) -> None:
     answers = iter([200, 200, 503, 200])
 
