@@ -113,7 +113,11 @@ class Kubelet:
             read_only=own["readOnlyRootFilesystem"],
             keeps_capabilities="ALL" not in own["capabilities"]["drop"],
             mounts=[
-                Mount(laid[each["name"]], each["mountPath"], each.get("readOnly", False))
+                Mount(
+                    _part(laid[each["name"]], each.get("subPath", ""), group),
+                    each["mountPath"],
+                    each.get("readOnly", False),
+                )
                 for each in container["volumeMounts"]
             ],
         )
@@ -159,6 +163,17 @@ def _field(source: dict[str, Any], name: str) -> str:
 def _expanded(word: str, environment: dict[str, str]) -> str:
     """`$(NAME)` of arguments."""
     return re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], word)
+
+
+def _part(volume: Path, name: str, group: int) -> Path:
+    """A folder in a volume, which the kubelet makes with the volume's own mode and group."""
+    if not name:
+        return volume
+    part = volume / name
+    part.mkdir(exist_ok=True)
+    os.chown(part, 0, group)
+    part.chmod(volume.stat().st_mode & 0o7777)
+    return part
 
 
 def _give_to_group(folder: Path, group: int, *, writable: bool) -> None:
