@@ -150,6 +150,15 @@ def test_a_pod_sees_the_credentials_of_its_own_role_alone(helm: Path) -> None:
         assert {item["key"] for item in secret["items"]} == {f"{role}.creds", "ca.pem", "trusted"}
 
 
+def test_a_cluster_never_opens_the_store_that_a_server_alone_has_made(helm: Path) -> None:
+    folders = set()
+    for servers in (1, 3):
+        (container,) = pods(render(helm, f"nats.replicas={servers}"))["nats"]["containers"]
+        (data,) = [mount for mount in container["volumeMounts"] if mount["name"] == "data"]
+        folders.add(data.get("subPath", ""))
+    assert folders == {"", "cluster"}
+
+
 def test_a_stage_with_gpus_asks_for_them_and_the_others_do_not(helm: Path, tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("stages: [{}, {gpus: 2}, {}]")
