@@ -29,7 +29,7 @@ from shards.manifest import write_dir
 from shards.split.split import SplitResult, split
 from shards.task.wish import Wish
 
-pytestmark = [pytest.mark.benchmark, pytest.mark.netns, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(500)]
 # The first that a server says, before TLS.
 GREETING = "import socket; print(socket.create_connection(('x-nats', 4222), 5).recv(4096).decode())"
 STREAMS = "http://127.0.0.1:8222/jsz?accounts=1&streams=1&config=1"
@@ -144,6 +144,7 @@ def people(tmp_path: Path, playground: Machine, helm: Path) -> People:
     return People(tmp_path, playground, helm.with_name("kubectl"))
 
 
+@pytest.mark.benchmark
 def test_the_chart_as_it_is_serves_is_upgraded_under_load_and_comes_back_with_its_store(
     helm: Path, tmp_path: Path, playground: Machine, people: People
 ) -> None:
@@ -187,6 +188,7 @@ def test_the_chart_as_it_is_serves_is_upgraded_under_load_and_comes_back_with_it
     assert people.answers() == people.shown, "without another push"
 
 
+@pytest.mark.benchmark
 def test_the_secured_chart_with_three_servers_loses_one_of_them_and_a_node(
     helm: Path, tmp_path: Path, playground: Machine, people: People
 ) -> None:
@@ -230,6 +232,7 @@ def test_the_secured_chart_with_three_servers_loses_one_of_them_and_a_node(
     assert answered() == people.shown, "without another push"
 
 
+@pytest.mark.weekly
 def test_a_language_model_is_served_by_images_of_its_own_at_a_server_outside(
     helm: Path, tmp_path: Path, playground: Machine, people: People
 ) -> None:
@@ -257,6 +260,7 @@ def test_a_language_model_is_served_by_images_of_its_own_at_a_server_outside(
     assert said() == first
 
 
+@pytest.mark.weekly
 def test_a_camera_is_served_with_credentials_at_a_server_outside(
     helm: Path, tmp_path: Path, playground: Machine, people: People
 ) -> None:

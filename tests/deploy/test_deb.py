@@ -19,7 +19,7 @@ from support.waiting import eventually_now
 
 from nodes.event_loop import die_with_parent
 
-pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.weekly, pytest.mark.timeout(900)]
 FOLDER = ROOT / "deploy" / "deb"
 OWNER = "apt@swarm-mesh.invalid"
 MACHINES = {"amd64": 62, "arm64": 183}  # e_machine of ELF

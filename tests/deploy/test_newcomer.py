@@ -22,7 +22,7 @@ from support.waiting import eventually_now
 
 from shards.manifest import write_dir
 
-pytestmark = [pytest.mark.benchmark, pytest.mark.netns, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(500)]
 OPERATIONS = "deploy/operations.md"
 DEPLOY, UPGRADE = "deploy/README.md", "nodes/upgrade/README.md"
 PUSH_AND_WAVE = ("release push", "fleet upgrade --to", "fleet upgrade  ")
@@ -56,6 +56,7 @@ def says(played: Played, text: str) -> Callable[[], bool]:
     return said
 
 
+@pytest.mark.benchmark
 def test_a_cluster_of_three_servers_answers_while_one_of_them_is_lost(
     playground: Machine, work: Mount
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_cluster_of_three_servers_answers_while_one_of_them_is_lost(
     assert nodes
 
 
+@pytest.mark.benchmark
 def test_a_hub_and_a_site_which_submits_while_its_link_is_cut(
     playground: Machine, work: Mount
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_hub_and_a_site_which_submits_while_its_link_is_cut(
     )
 
 
+@pytest.mark.benchmark
 def test_a_closed_mesh_whose_node_is_revoked_and_whose_certificates_are_rotated(
     playground: Machine, work: Mount
 ) -> None:
@@ -157,6 +160,7 @@ def certificate(server: Host) -> bytes:
     return (server.home / "nats" / "server.pem").read_bytes()
 
 
+@pytest.mark.benchmark
 def test_the_five_minutes_of_the_front_page(playground: Machine) -> None:
     person = host(playground, "laptop")
     pasted = [one for begin in FIVE_MINUTES for one in lines("README.md", begin)]
@@ -168,6 +172,7 @@ def test_the_five_minutes_of_the_front_page(playground: Machine) -> None:
     assert "digits@2" in told
 
 
+@pytest.mark.weekly
 @pytest.mark.timeout(800)
 def test_a_release_is_made_and_a_device_goes_to_it(
     playground: Machine, work: Mount, tmp_path: Path

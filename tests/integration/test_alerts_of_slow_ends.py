@@ -36,7 +36,7 @@ from swarm.rollout import plan_of
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.processes,
-    pytest.mark.benchmark,
+    pytest.mark.weekly,
     pytest.mark.timeout(500),
     pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
 ]

@@ -62,7 +62,7 @@ def test_a_command_says_all_extras_that_it_lacks_at_once() -> None:
     assert extras["up --model digits.onnx"] == extras["up --model toy"] == "node,split"
 
 
-@pytest.mark.benchmark
+@pytest.mark.weekly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("installation", HAVE)
 def test_no_command_ends_in_a_defect_in_any_installation(installation: str) -> None:
@@ -91,7 +91,7 @@ EXTRAS = [
 ]
 
 
-@pytest.mark.benchmark
+@pytest.mark.weekly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_no_command_ends_in_a_defect_in_a_real_environment_of_any_extra(
