@@ -30,7 +30,7 @@ def learned(model: StageModel, inputs: Tensors) -> Known | None:
         return Known(model, inputs, model.run(inputs))
     except ShardsError as error:
         # Some models take no synthetic input, for example an index out of range.
-        log.info("no self-tests while serving: %s", error)
+        log.warning("no self-tests while serving: %s", error)
         return None
 
 

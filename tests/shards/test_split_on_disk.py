@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +119,16 @@ def test_the_files_of_a_split_go_with_it(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+# The kernel's figure of a child counts what its parent had before, so the child tells its own.
+SPLIT_AND_TELL = """
+import atexit, re, runpy
+atexit.register(
+    lambda: print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
+)
+runpy.run_module("nodes.cli.main", run_name="__main__")
+"""
+
+
 @pytest.mark.benchmark
 def test_a_split_takes_at_most_half_more_memory_than_the_file(tmp_path: Path) -> None:
     """300 MB of random weights; 1.2 GB and 2.7 GB were measured by hand."""
@@ -131,7 +140,12 @@ def test_a_split_takes_at_most_half_more_memory_than_the_file(tmp_path: Path) ->
     onnx.save(model, str(path), save_as_external_data=True, location="m.data")
     del model
     size = path.with_name("m.data").stat().st_size
-    command = [sys.executable, "-m", "nodes.cli.main", "model", "split", str(path)]
-    subprocess.run([*command, "-o", str(tmp_path / "o")], check=True, timeout=300)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    arguments = ["model", "split", str(path), "-o", str(tmp_path / "o")]
+    done = subprocess.run(
+        [sys.executable, "-c", SPLIT_AND_TELL, *arguments],
+        check=True,
+        timeout=300,
+        stdout=subprocess.PIPE,
+    )
+    peak = int(done.stdout.splitlines()[-1]) * 1024
     assert peak < 1.5 * size + 300e6
