@@ -194,8 +194,8 @@ class Splitting(Exemplified):
     )
     task: str = option(
         "",
-        "What the model makes of a picture: detect, classify, segment or embed. Then it takes "
-        "pictures, and answers boxes, classes or a vector.",
+        "What the model makes of a picture: detect, classify, segment, depth, read or "
+        "embed. Then it takes pictures, and answers boxes, classes, text or a vector.",
     )
     labels: str = seldom("", "With --task: names of the classes, as cat,dog, or a file of lines.")
     bake: bool = seldom(
@@ -208,7 +208,7 @@ class Splitting(Exemplified):
         "left out. With --task: those that are read, where shapes do not tell.",
     )
     size: str = seldom("", "With --task: the model's picture, as 640x640, where the file says any.")
-    fit: str = seldom("", "With --task: stretch or letterbox a picture.")
+    fit: str = seldom("", "With --task: stretch, letterbox, corner or line: where a picture lies.")
     colours: str = seldom("", "With --task: rgb, bgr or gray.")
     normalise: str = seldom(
         "", "With --task: none, 0..1, -1..1, imagenet, or MEAN/STD of pixels, as 127/128."

@@ -48,16 +48,25 @@ def kept(boxes: np.ndarray, scores: np.ndarray, iou: float, most: int) -> np.nda
 
 
 def chosen(
-    boxes: np.ndarray, scores: np.ndarray, threshold: float, iou: float, most: int
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    threshold: float,
+    iou: float,
+    most: int,
+    *,
+    each_class: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The rows [n] of the boxes that count, their scores [n] and classes [n], the likeliest first.
 
     boxes: [N, 4], scores: [N, classes], FP32. A box counts with its likeliest class, the first of
     equal ones, where that score is above `threshold`. Boxes of different classes do not suppress
-    each other.
+    each other. each_class: a box counts with each class whose score is above.
     """
-    rows = np.nonzero(scores.max(axis=1, initial=0) > np.float32(threshold))[0]
-    classes = scores[rows].argmax(axis=1) if len(rows) else rows
+    if each_class:
+        rows, classes = np.nonzero(scores > np.float32(threshold))
+    else:
+        rows = np.nonzero(scores.max(axis=1, initial=0) > np.float32(threshold))[0]
+        classes = scores[rows].argmax(axis=1) if len(rows) else rows
     values = scores[rows, classes]
     picks = [np.zeros(0, np.intp)]
     for each in np.unique(classes):

@@ -27,6 +27,8 @@ how visible it is; `-obb`: an angle in radians by which the box is turned around
 as centre x, centre y, width, height. See `shards.task.beside`.
 
 None of `yolo-end2end`, `rt-detr`, `detr` and `boxes-scores-classes` suppresses boxes that overlap.
+A box counts with its likeliest class; one of `rt-detr` with each class above the threshold, as its
+authors' own.
 """
 
 from __future__ import annotations
@@ -86,6 +88,7 @@ READINGS: Mapping[str, str] = {
 # P2, and of the two of tiny ones.
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
 BESIDE = ("seg", "pose", "obb")
+EACH_CLASS = frozenset({"rt-detr"})  # a box counts with each of its classes above the threshold
 CENTRE_VARIANCE = 0.1
 SIZE_VARIANCE = 0.2
 
@@ -135,7 +138,9 @@ def read_detections(
         iou, most = 1.0, len(boxes)  # what is turned overlaps otherwise: `shards.task.beside`
     else:
         most = top
-    rows, values, classes = chosen(boxes, scores, threshold, iou, most)
+    rows, values, classes = chosen(
+        boxes, scores, threshold, iou, most, each_class=decode in EACH_CLASS
+    )
     return Raw(boxes[rows], values, classes, beside[rows])
 
 

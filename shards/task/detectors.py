@@ -152,6 +152,8 @@ def _yolo(asked: Asked, size: tuple[int, int], spec: TensorSpec, beside: _Beside
             found, why = "yolo-v5", f"{rows // _YOLO_ANCHORS} cells, three boxes each"
         elif rows in cells and not beside.name:
             found, why = _by_cell(asked, size, spec, counts), f"{rows} cells, one box each"
+            if found == "yolo-v5":
+                why += " (a decoded YOLOX takes --fit corner --colours bgr --normalise none)"
         else:
             raise asked.unsure(f"{size[0]}x{size[1]} pixels have {by_three} cells", counts)
     if counts[found] < 1:

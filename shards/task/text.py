@@ -39,8 +39,11 @@ def lines_of(output: np.ndarray, threshold: float, top: int) -> tuple[np.ndarray
         centre, sides, angle = cv2.minAreaRect(outline)
         if min(sides) < LEAST_SIDE:
             continue
-        score = _mean(shares, cv2.boxPoints((centre, sides, angle)))
+        corners = cv2.boxPoints((centre, sides, angle))
+        score = _mean(shares, corners)
         grown = sides[0] * sides[1] * GROWTH / (2 * (sides[0] + sides[1]))
+        # The authors' own grows outlines with whole corners.
+        centre, sides, angle = cv2.minAreaRect(np.trunc(corners))
         sides = (sides[0] + 2 * grown, sides[1] + 2 * grown)
         if score < threshold or min(sides) < LEAST_SIDE + LEAST_ROOM:
             continue

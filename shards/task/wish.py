@@ -22,6 +22,7 @@ NORMALISE: Mapping[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 _NOTHING = Seen()
+_GRAY = 128  # nought, of pixels from -1 to 1: what stands behind a line
 ULTRAFACE = (1.0, (127.0,), (128.0,))  # Linzaier/Ultra-Light-Fast-Generic-Face-Detector-1MB
 
 
@@ -111,13 +112,14 @@ def settle(
             input=picture.name,
             width=picture.width,
             height=picture.height,
-            fit=wish.fit or _fit(wish, head),
+            fit=wish.fit or _fit(wish, head, said),
             colours=colours,
             layout=picture.layout,
             datatype=picture.datatype,
             scale=scale,
             mean=mean,
             std=std,
+            fill=_GRAY if wish.kind == "read" else 114,
         ),
         postprocess=_postprocess(wish, head),
         labels=_labels(labels, head),
@@ -148,13 +150,14 @@ def _postprocess(wish: Wish, head: Head) -> Postprocess:
     )
 
 
-def _fit(wish: Wish, head: Head) -> str:
+def _fit(wish: Wish, head: Head, said: Said) -> str:
     """As the authors of a head do it."""
     if wish.kind == "read":
         return "line"
     if head.decode == "yolox":
         return "corner"
-    return "letterbox" if head.decode.startswith(("yolo", "db")) else "stretch"
+    is_boxed = head.decode.startswith(("yolo", "db")) or said.task == "semantic"
+    return "letterbox" if is_boxed else "stretch"
 
 
 def _letters(wish: Wish, said: Said, outputs: Sequence[TensorSpec]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from shards.errors import ModelError
 from shards.graph.source import subgraphs
 from shards.task.decode import (
     CENTRE_VARIANCE,
+    EACH_CLASS,
     SIZE_VARIANCE,
     cells,
     class_dtype,
@@ -230,14 +231,8 @@ def _detections(
         _end_to_end(writer, task, outputs, kind)
         return answers
     boxes, scores = _boxes_and_scores(writer, task, outputs)
-    # A box counts with its likeliest class alone, the first of equal ones.
-    best = writer.add("ArgMax", [scores], axis=1, keepdims=1)
-    zero = writer.constant(np.float32(0))
-    nought, step = (writer.constant(np.array(value, np.int64)) for value in (0, 1))
-    count = writer.add("Gather", [writer.add("Shape", [scores]), step], axis=0)
-    each = writer.add("Range", [nought, count, step])
-    each = writer.add("Reshape", [each, writer.constant(np.array([1, -1, 1], np.int64))])
-    scores = writer.add("Where", [writer.add("Equal", [each, best]), scores, zero])
+    if post.decode not in EACH_CLASS:
+        scores = _likeliest(writer, scores)
     # Turned boxes overlap otherwise than NonMaxSuppression says: all of them leave the graph.
     top, iou = (_ALL, 1.0) if beside == "obb" else (post.top, post.iou)
     most = writer.constant(np.array([top], np.int64))
@@ -260,6 +255,17 @@ def _detections(
         writer.add("Gather", [writer.add("Reshape", [turned, shape]), places], "more", axis=0)
     writer.cast(writer.add("Gather", [rows, one], axis=1), kind, "classes")
     return answers
+
+
+def _likeliest(writer: _Writer, scores: str) -> str:
+    """Scores [1, classes, n] of a box's likeliest class, the first of equal ones; 0 for others."""
+    best = writer.add("ArgMax", [scores], axis=1, keepdims=1)
+    zero = writer.constant(np.float32(0))
+    nought, step = (writer.constant(np.array(value, np.int64)) for value in (0, 1))
+    count = writer.add("Gather", [writer.add("Shape", [scores]), step], axis=0)
+    each = writer.add("Range", [nought, count, step])
+    each = writer.add("Reshape", [each, writer.constant(np.array([1, -1, 1], np.int64))])
+    return writer.add("Where", [writer.add("Equal", [each, best]), scores, zero])
 
 
 def _end_to_end(writer: _Writer, task: Task, outputs: list[str], kind: int) -> None:

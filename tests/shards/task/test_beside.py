@@ -398,7 +398,7 @@ def test_lines_of_text_are_found_with_their_corners() -> None:
     wanted = cv2.boxPoints(((40, 50), (50 + 2 * grown, 8 + 2 * grown), 20.0))
     got = found.corners[0] * 96
     apart = min(np.abs(np.roll(wanted, by, axis=0) - got).max() for by in range(4))
-    assert apart < 4  # pixels: what is text is dilated first, and grows more for it
+    assert apart < 6  # pixels: what is text is dilated first, and grows more for it
     assert 0.6 < found.scores[0] < 0.9  # of the box around all that is dilated
     (a, b), (c, d) = got[1] - got[0], got[2] - got[1]
     assert a * d - b * c > 0  # clockwise as one sees it

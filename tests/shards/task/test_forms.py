@@ -402,7 +402,7 @@ def by_a_loop(decode: str, outputs: Mapping[str, np.ndarray]) -> list[tuple[floa
             outputs["logits"][0], outputs["pred_boxes"][0], strict=True
         ):
             box = [v * SIZE for v in (x - w / 2, y - h / 2, x + w / 2, y + h / 2)]
-            found.append((1 / (1 + np.exp(-logits.max())), int(logits.argmax()), box))
+            found += [(1 / (1 + np.exp(-raw)), at, box) for at, raw in enumerate(logits)]
     if decode == "yolox":
         places = [
             (s, i, j) for s in (8, 16, 32) for j in range(SIZE // s) for i in range(SIZE // s)

@@ -31,12 +31,14 @@ Answer = Callable[[np.ndarray], list[Row]]
 
 @dataclass(frozen=True)
 class Case:
-    """build: writes the file into a folder, and gives the library's own answer to a picture. kind:
-    of the task. options: what its owner has to say. own_size: whether the picture has the model's
-    size, so that two ways to resize do not count."""
+    """build: writes the file into a folder, for weights that find something in a picture, and gives
+    the library's own answer. kind: of the task. options: what its owner has to say. own_size:
+    whether the picture has the model's size, so that two ways to resize do not count. picture: to
+    be asked about, where it is no noise."""
 
     name: str
     kind: str
-    build: Callable[[Path], tuple[Path, Answer]]
+    build: Callable[[Path, np.ndarray], tuple[Path, Answer]]
     options: Mapping[str, Any] = field(default_factory=dict)
     own_size: bool = False
+    picture: Callable[[], np.ndarray] | None = None

@@ -33,7 +33,15 @@ ADDED: dict[str, dict[str, Any]] = {
 
 
 def cases() -> list[Case]:
-    return [Case(name, kind_of(name), partial(build, name)) for name in NAMES]
+    return [
+        Case(
+            f"ultralytics: {name}",
+            kind_of(name),
+            partial(build, name),
+            own_size=kind_of(name) != "detect",
+        )
+        for name in NAMES
+    ]
 
 
 def kind_of(name: str) -> str:
