@@ -124,6 +124,8 @@ def _show(report: quantizing.Report) -> None:
     for method, lost in report.tried.items():
         if method:
             out.print(f"ranges by {method}: a loss of {lost:.4f}", markup=False, highlight=False)
+    for method, why in report.skipped.items():
+        err.print(f"ranges by {method} were left out: {why}", markup=False, highlight=False)
     for name in report.float_layers:
         out.print(f"stays in floating point: {name}", markup=False, highlight=False)
     out.print(report.verdict, style="bold", markup=False, highlight=False)

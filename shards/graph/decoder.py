@@ -29,6 +29,8 @@ _SKIP_NORMS = {
     "SkipLayerNormalization": "LayerNormalization",
 }
 _TABLES = frozenset({"Gather", "GatherBlockQuantized"})  # rows by ids
+_SAME_IDS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_WINDOW_CACHE = "sliding_window_cache"  # of GroupQueryAttention
 # Inputs of GroupQueryAttention, and the names of their parts in a stage.
 _LENGTHS = {5: "seqlens_k", 6: "total_sequence_length"}
 
@@ -94,6 +96,29 @@ def is_decoder(model: ModelProto) -> bool:
     """Whether a model is a language model with its cache: token ids and states go in."""
     names = {value.name for value in model.graph.input}
     return TOKENS in names and any(_PAST.fullmatch(name) for name in names)
+
+
+def keep_whole_states(model: ModelProto) -> bool:
+    """Let attention within a window read a cache of all tokens; whether that changed the message.
+
+    A graph of onnxruntime-genai may want a cache as long as the window, which its runtime moves
+    along. The window itself is another attribute, and stays: so the bits are those of the export,
+    a session may be rolled back, and its keys and values take the memory of all of its tokens.
+    """
+    found = False
+    states = {name for state in states_of(model) for name in (*state.past, *state.present)}
+    for node in model.graph.node:
+        for attribute in [a for a in node.attribute if a.name == _WINDOW_CACHE and a.i]:
+            found = True
+            node.attribute.remove(attribute)
+    if found:
+        for value in (*model.graph.input, *model.graph.output):
+            if value.name in states:  # the length of a window would be another one than all tokens'
+                value.type.tensor_type.shape.dim[2].Clear()
+        kept = [each for each in model.graph.value_info if each.name not in states]
+        del model.graph.value_info[:]
+        model.graph.value_info.extend(kept)
+    return found
 
 
 def read_decoder(model: ModelProto) -> DecoderGraph:
@@ -222,10 +247,13 @@ def _levels(
     past = set(level) - {TOKENS}
     levels: dict[int, int] = {}
     shared: list[NodeProto] = []
+    ids = token_ids(graph)
     width = _embedded_width(graph, types)
     for node in graph.nodes:
         read = [name for name in names_read(node) if name in level]
-        if not read or (node.op_type == "Shape" and _is_size(read[0], past, level, types, width)):
+        if not read or (
+            node.op_type == "Shape" and _is_size(read[0], past, ids, level, types, width)
+        ):
             shared.append(node)
             continue
         height = max(level[name] for name in read)
@@ -234,49 +262,69 @@ def _levels(
     return levels, shared
 
 
+def token_ids(graph: Graph) -> set[str]:
+    """The names of the token ids: what comes in, and what the same ids are called behind nodes that
+    change their type or the number of axes alone. GPT-2 and OPT have some before the embedding."""
+    ids = {TOKENS}
+    for node in graph.nodes:
+        if node.op_type in _SAME_IDS and node.input[0] in ids:
+            ids.add(node.output[0])
+    return ids
+
+
+def embeddings(graph: Graph) -> list[NodeProto]:
+    """The nodes that take rows of a table by token ids. A quantized table has several: its codes,
+    and their scales."""
+    ids = token_ids(graph)
+    return [n for n in graph.nodes if n.op_type in _TABLES and n.input[1] in ids]
+
+
 def _embedded_width(graph: Graph, types: dict[str, TensorType]) -> int | None:
     """The elements of a token's embedding; None where it is not known."""
-    for node in graph.nodes:
-        if TOKENS in node.input and node.op_type not in ("Shape", "Cast"):
-            kind = types.get(node.output[0])
-            last = kind.shape[-1] if kind and len(kind.shape) == 3 else None
-            return last if isinstance(last, int) else None
-    return None
+    widths = []
+    for node in embeddings(graph):
+        kind = types.get(node.output[0])
+        if kind and kind.shape and isinstance(kind.shape[-1], int):
+            widths.append(kind.shape[-1])
+    return max(widths, default=None)
 
 
 def embedding_rows(graph: Graph) -> list[int]:
     """The rows of the tables that token ids choose from, as far as the graph has them: ids beyond
     them cannot be computed."""
-    ids, rows = {TOKENS}, []
-    for node in graph.nodes:
-        if node.op_type in ("Cast", "Identity") and node.input[0] in ids:
-            ids.add(node.output[0])
-        elif node.op_type in _TABLES and len(node.input) > 1 and node.input[1] in ids:
-            table = graph.initializers.get(node.input[0])
-            axis = next((a.i for a in node.attribute if a.name in ("axis", "gather_axis")), 0)
-            if table is not None and axis == 0 and table.dims:
-                rows.append(int(table.dims[0]))
+    rows = []
+    for node in embeddings(graph):
+        table = graph.initializers.get(node.input[0])
+        axis = next((a.i for a in node.attribute if a.name in ("axis", "gather_axis")), 0)
+        if table is not None and axis == 0 and table.dims:
+            rows.append(int(table.dims[0]))
     return rows
 
 
 def _is_size(
     name: str,
     past: set[str],
+    ids: set[str],
     level: dict[str, int],
     types: dict[str, TensorType],
     width: int | None,
 ) -> bool:
-    """Whether a stage knows this tensor's sizes by its own: tokens, states, hidden states."""
+    """Whether a stage knows this tensor's sizes by its own: tokens, states, hidden states.
+
+    A hidden state is as wide as an embedding, or has an axis that is called as that of the ids. OPT
+    projects its embeddings, so that both have widths of their own.
+    """
     if name == TOKENS or name in past:
         return True
     kind = types.get(name)
-    return (
-        level[name] == -1
-        and width is not None
-        and kind is not None
-        and len(kind.shape) == 3
-        and kind.shape[-1] == width
-    )
+    if kind is None or level[name] != -1:
+        return False
+    if name in ids:
+        return len(kind.shape) == 2
+    if len(kind.shape) != 3 or not isinstance(kind.shape[-1], int):
+        return False
+    steps = types[TOKENS].shape[1:2]
+    return kind.shape[-1] == width or (steps == kind.shape[1:2] and isinstance(steps[0], str))
 
 
 def _driving(graph: Graph, shared: Sequence[NodeProto]) -> dict[str, str]:

@@ -63,8 +63,10 @@ def extract_part(decoder: DecoderGraph, first: int, last: int) -> tuple[DecoderP
     nodes = list(decoder.graph.nodes[start:end])
     feeds: dict[str, str] = {}
     if whole and len(decoder.ends) == decoder.layers:
-        nodes = _with_last_rows(decoder, nodes, start)
-        feeds[LOGITS_FROM] = LOGITS_FROM
+        sliced = _with_last_rows(decoder, nodes, start)
+        if sliced is not None:
+            nodes = sliced
+            feeds[LOGITS_FROM] = LOGITS_FROM
     own = {name for node in nodes for name in node.output}
     own |= {receives, LOGITS_FROM, *_ROWS} | {name for state in states for name in state.past}
     read = [name for node in nodes for name in names_read(node) if name not in own]
@@ -163,33 +165,64 @@ def _sizes(
         if not states:
             raise SplitError(f"{title} read the size of a state, and have none")
         return [helper.make_node("Shape", [states[0].past[0]], [made], **attributes)]
-    if read != TOKENS:
+    sizes = decoder.types[read].shape
+    if len(sizes) == 3 and sizes[-1] == decoder.types[receives].shape[-1]:
         return [helper.make_node("Shape", [receives], [made], **attributes)]
-    if attributes:
-        rank = 2
-        ends = {key: at + rank if at < 0 else min(at, rank) for key, at in attributes.items()}
-        return [helper.make_node("Shape", [receives], [made], **({"end": rank} | ends))]
-    whole = f"{made}.whole"
-    return [
+    if len(sizes) == 2 and attributes:
+        ends = {key: at + 2 if at < 0 else min(at, 2) for key, at in attributes.items()}
+        return [helper.make_node("Shape", [receives], [made], **({"end": 2} | ends))]
+    whole, rows, width = f"{made}.whole", f"{made}.rows", f"{made}.width"
+    nodes = [
         helper.make_node("Shape", [receives], [whole]),
-        helper.make_node("Slice", [whole, "swarm.0", "swarm.2"], [made]),
+        helper.make_node(
+            "Slice", [whole, "swarm.0", "swarm.2"], [rows if len(sizes) == 3 else made]
+        ),
     ]
+    if len(sizes) == 2:
+        return nodes
+    # Batch and steps are those of this stage, and the width is another one.
+    nodes += [
+        helper.make_node("Constant", [], [width], value_ints=[sizes[-1]]),
+        helper.make_node("Concat", [rows, width], [f"{made}.all"], axis=0),
+    ]
+    first, last = attributes.get("start", 0), attributes.get("end", 3)
+    bounds = [f"{made}.first", f"{made}.last"]
+    nodes += [
+        helper.make_node("Constant", [], [name], value_ints=[at])
+        for name, at in zip(bounds, (first, last), strict=True)
+    ]
+    return [*nodes, helper.make_node("Slice", [f"{made}.all", *bounds], [made])]
 
 
-def _with_last_rows(decoder: DecoderGraph, nodes: list[NodeProto], start: int) -> list[NodeProto]:
-    """The nodes with one between that takes the rows whose logits are wanted (axis 1)."""
-    hidden, end = decoder.hidden[-1], decoder.ends[-1]
-    kept = f"{hidden}.kept"
-    slicing = helper.make_node("Slice", [hidden, LOGITS_FROM, "swarm.last", "swarm.1"], [kept])
+def _with_last_rows(
+    decoder: DecoderGraph, nodes: list[NodeProto], start: int
+) -> list[NodeProto] | None:
+    """The nodes with one between that takes the rows whose logits are wanted (axis 1).
+
+    It stands behind the last layer, and behind nodes that reshape to all tokens' sizes, as GPT-2
+    has one. None where more than one tensor is needed behind that.
+    """
+    begin = max(0, decoder.ends[-1] - start)
+    sizes = {n for node in decoder.shared if node.op_type != "Constant" for n in node.output}
+    reading = [at for at in range(begin, len(nodes)) if sizes & {*names_read(nodes[at])}]
+    place = reading[-1] + 1 if reading else begin
+    made = {name for node in nodes[:place] for name in node.output}
+    made.add(decoder.hidden[-1])
+    alive = {name for node in nodes[place:] for name in names_read(node) if name in made}
+    if len(alive) != 1:
+        return None
+    (rows,) = alive
+    kept = f"{rows}.kept"
+    slicing = helper.make_node("Slice", [rows, LOGITS_FROM, "swarm.last", "swarm.1"], [kept])
     behind = []
-    for node in nodes[max(0, end - start) :]:
+    for node in nodes[place:]:
         copied = NodeProto()
         copied.CopyFrom(node)
         for at, name in enumerate(copied.input):
-            if name == hidden:
+            if name == rows:
                 copied.input[at] = kept
         behind.append(copied)
-    return [*nodes[: max(0, end - start)], slicing, *behind]
+    return [*nodes[:place], slicing, *behind]
 
 
 _ROWS = {

@@ -13,7 +13,14 @@ from onnx import ModelProto
 
 from shards.decoder_fields import LanguageHints, Quantized
 from shards.errors import ModelError
-from shards.graph.decoder import MASK, POSITIONS, TOKENS, is_decoder, read_decoder
+from shards.graph.decoder import (
+    MASK,
+    POSITIONS,
+    TOKENS,
+    is_decoder,
+    keep_whole_states,
+    read_decoder,
+)
 from shards.graph.fuse import fuse
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.quantize import tools
@@ -86,6 +93,7 @@ def quantize_language(
         raise ModelError("this is no language model with its cache: quantize it without a text")
     if weight_bytes(source) >= PROTOBUF_LIMIT:
         raise ModelError("the model has 2 GiB of weights or more: ONNX Runtime's tools need less")
+    keep_whole_states(source)
     judge = _Judge(source, tokens)
     base = tools.with_products(tools.prepare(source))
     made = by_rows(base) if mode == "rows" else tools.weights_only(base, bits=int(mode[3:]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,6 @@ from shards.quantize import tools
 from shards.quantize.measure import Answers, Judgement, accuracy_of, answers, judge, times_by_turns
 from shards.quantize.samples import (
     Samples,
-    check_inputs,
     read_samples,
     synthetic_samples,
 )
@@ -27,6 +27,8 @@ from shards.quantize.search import layers_to_keep
 from shards.specs import Example
 from shards.split.example import Wanted, find_example, hints_of
 from shards.task_graph.evidence import said_by
+
+log = logging.getLogger(__name__)
 
 Mode = Literal["int8", "dynamic", "fp16", "weights-only"]
 MODES: tuple[Mode, ...] = ("int8", "dynamic", "fp16", "weights-only")
@@ -60,8 +62,9 @@ class Report:
     """Bytes of the file, median milliseconds of a run with one thread, accuracy and `distance` of
     the answers (see `Judgement`), each before and after. `layers` multiply by stored weights;
     `float_layers` of them stay in floating point because of their loss. `tried`: the loss with each
-    way of finding ranges. `judged_on`: the samples were those of "eval", of "calibration", or
-    "synthetic". `gain`: whether the change pays; `verdict` says why, or why not."""
+    way of finding ranges; `skipped`: the ways that failed, and why. `judged_on`: the samples were
+    those of "eval", of "calibration", or "synthetic". `gain`: whether the change pays; `verdict`
+    says why, or why not."""
 
     mode: str
     ranges: str
@@ -79,6 +82,7 @@ class Report:
     gain: bool
     verdict: str
     tried: Mapping[str, float] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The form for JSON."""
@@ -142,7 +146,6 @@ class _Work:
         types = infer_types(graph)
         self._types = [types[name] for name in graph.inputs]
         self.inputs = [kind.spec() for kind in self._types]
-        check_inputs(self.inputs)
         self._wanted = wanted
         self._hints = hints_of(graph, types, wanted)
         products = options.mode in ("dynamic", "weights-only")
@@ -164,10 +167,18 @@ class _Work:
             accuracy_of(right, samples.labels)  # raises before the long work begins
         builds = self._builds(calibration)
         tried: dict[str, tuple[bytes, Judgement]] = {}
-        heard = self._counter("judging", len(builds) * len(samples))
+        skipped: dict[str, str] = {}
+        heard = self._counter("quantizing and judging", len(builds) * len(samples))
         for name, build in builds.items():
-            data = build(excluded=()).SerializeToString()
-            tried[name] = data, judge(right, answers(data, samples, heard), samples.labels)
+            try:
+                data = build(excluded=()).SerializeToString()
+                tried[name] = data, judge(right, answers(data, samples, heard), samples.labels)
+            except ModelError as error:
+                skipped[name] = str(error)
+                log.debug("%s failed", name, exc_info=True)
+        if not tried:
+            whys = [f"{name}: {why}" if name else why for name, why in skipped.items()]
+            raise ModelError("; ".join(whys))
         best = min(tried, key=lambda name: (tried[name][1].drop, tried[name][1].distance))
         data, judgement = tried[best]
         kept: Sequence[str] = ()
@@ -203,6 +214,7 @@ class _Work:
             gain=gain,
             verdict=verdict,
             tried={name: pair[1].drop for name, pair in tried.items()},
+            skipped=skipped,
         )
         return QuantizeResult(data, report)
 
@@ -233,15 +245,20 @@ class _Work:
         assert calibration is not None
         methods = tools.RANGES if options.ranges == "auto" else (options.ranges,)
         heard = self._counter("calibrating", len(methods) * len(calibration))
-        return {
-            method: partial(
-                tools.static,
-                self.base,
-                tools.ranges(self.base, calibration, method, heard),
-                per_channel=options.per_channel,
-            )
-            for method in methods
-        }
+
+        def with_ranges(method: str) -> Callable[..., ModelProto]:
+            @cache
+            def found() -> Any:
+                return tools.ranges(self.base, calibration, method, heard)
+
+            def build(*, excluded: Collection[str]) -> ModelProto:
+                return tools.static(
+                    self.base, found(), per_channel=options.per_channel, excluded=excluded
+                )
+
+            return build
+
+        return {method: with_ranges(method) for method in methods}
 
     def _search(
         self, build: Callable[..., ModelProto], right: Answers, samples: Samples

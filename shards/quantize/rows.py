@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from shards.graph.decoder import token_ids
 from shards.graph.graph import Graph
 from shards.quantize.tools import layers
 
@@ -16,7 +17,6 @@ _LARGEST = 127
 _ZERO = 128  # of features, which are unsigned: signed ones would be half as fast with VNNI
 _SMALLEST = np.float32(1e-20)  # a row of zeros has a scale too
 _AXES_ARE_INPUT = 18  # the operator set from which a reduction takes them so
-_TOKENS = "input_ids"
 
 
 def by_rows(model: ModelProto) -> ModelProto:
@@ -37,6 +37,7 @@ class _Rows:
     def __init__(self, model: ModelProto) -> None:
         self._model = model
         self._graph = Graph.of(model)
+        self._ids = token_ids(self._graph)
         self._products = set(layers(model, ("MatMul",)))
         self._opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
         self._nodes: list[NodeProto] = []
@@ -114,7 +115,7 @@ class _Rows:
 
     def _is_embedding(self, node: NodeProto) -> bool:
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-        return node.input[1] == _TOKENS and axis == 0 and self._matrix(node.input[0]) is not None
+        return node.input[1] in self._ids and axis == 0 and self._matrix(node.input[0]) is not None
 
     def _matrix(self, name: str) -> np.ndarray | None:
         """A stored matrix of FP32; None for anything else."""

@@ -21,6 +21,7 @@ from onnx import ModelProto, NodeProto
 from shards.errors import ModelError
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
+from shards.graph.tensor_types import infer_types
 from shards.quantize.samples import Samples
 
 RANGES = ("min-max", "entropy", "percentile")
@@ -47,7 +48,15 @@ def prepare(model: ModelProto) -> ModelProto:
     tensors are noted, and every node has a name of its own. Raises ModelError.
     """
     fused = fuse(_with_opset(model))
-    fused = onnx.shape_inference.infer_shapes(fused)
+    # What an exporter noted may be wrong, which ONNX's own inference does not forgive.
+    del fused.graph.value_info[:]
+    types = infer_types(Graph.of(fused))
+    told = {value.name for value in (*fused.graph.input, *fused.graph.output)}
+    fused.graph.value_info.extend(
+        kind.value_info()
+        for name, kind in types.items()
+        if name not in told and kind.datatype is not None
+    )
     taken: set[str] = set()
     for index, node in enumerate(fused.graph.node):
         if not node.name or node.name in taken:

@@ -12,7 +12,13 @@ from onnx import ModelProto, NodeProto
 
 from shards.decoder_fields import Decoder, LanguageHints, StageStates, TextFile
 from shards.errors import ModelError, SplitError
-from shards.graph.decoder import TOKENS, DecoderGraph, embedding_rows, read_decoder
+from shards.graph.decoder import (
+    TOKENS,
+    DecoderGraph,
+    embedding_rows,
+    keep_whole_states,
+    read_decoder,
+)
 from shards.graph.decoder_part import DecoderPart, extract_part, whole_model
 from shards.graph.fuse import fuse
 from shards.graph.source import subgraphs, tensor_bytes
@@ -49,12 +55,18 @@ def split_decoder(
     """
     if options.edge_layers or options.edge_cut:
         raise SplitError("a language model has no layers for an edge: its stages keep its sessions")
+    whole_states = keep_whole_states(source)
     fused = fuse(source)
     opset = next((o.version for o in fused.opset_import if o.domain in ("", "ai.onnx")), 0)
     unchanged = ModelProto()
     unchanged.CopyFrom(fused)
     decoder = read_decoder(fused)
     notes: list[str] = []
+    if whole_states:
+        notes.append(
+            "layers with a window keep the keys and values of all tokens: the window hides the "
+            "older ones, so the answers are the export's, and the memory is that of the context"
+        )
     sizes = sizes_of(decoder, hints, notes)
     bounds = [0, *_cuts(decoder, options, sizes), len(decoder.ends) + 1]
     parts = [extract_part(decoder, a, b) for a, b in pairwise(bounds)]
@@ -120,6 +132,8 @@ def sizes_of(decoder: DecoderGraph, hints: LanguageHints, notes: list[str]) -> d
     logits = decoder.types[decoder.logits].shape
     wanted = {"kv_heads": kv[1:2], "head_dim": kv[3:4], "vocabulary": logits[-1:]}
     wanted["width"] = hidden[-1:]
+    if not hidden or not isinstance(hidden[-1], int):
+        wanted["width"] = _norm_width(decoder)
     if not isinstance(wanted["head_dim"][0] if wanted["head_dim"] else None, int):
         wanted["head_dim"] = _head_dim(decoder)
     found: dict[str, int] = {}
@@ -178,6 +192,16 @@ def _head_dim(decoder: DecoderGraph) -> tuple[int, ...]:
             packed = not node.input[1]
             heads = attributes["num_heads"] + 2 * packed * attributes["kv_num_heads"]
             return tuple(size // heads for size in last if isinstance(size, int))
+    return ()
+
+
+def _norm_width(decoder: DecoderGraph) -> tuple[int, ...]:
+    """The size of the hidden state by a norm that makes or reads it; empty where there is none. OPT
+    reshapes its hidden states, behind which no sizes are known."""
+    for node in decoder.graph.nodes:
+        if "Norm" in node.op_type and decoder.hidden[0] in (*node.input[:2], *node.output[:1]):
+            scales = [decoder.graph.initializers.get(name) for name in node.input[1:3]]
+            return tuple(each.dims[0] for each in scales if each is not None and each.dims)[:1]
     return ()
 
 

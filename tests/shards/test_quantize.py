@@ -16,6 +16,7 @@ from shard_graphs import chained, floats, make, node, same, value, weights, whol
 from shards.errors import InputError, ModelError
 from shards.quantize.quantize import Mode, QuantizeOptions, quantize, verdict_on
 from shards.quantize.search import layers_to_keep
+from shards.runtimes.ort import make_session
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model, digits_training
 from shards.zoo.builders import mlp
@@ -240,16 +241,6 @@ def no_data(model: Path) -> None:
     (model.parent / "w").unlink()
 
 
-def no_batch(model: Path) -> None:
-    graph = make(
-        [node("MatMul", ["x", "w"], ["y"])],
-        [value("x", [4, 3])],
-        [value("y", [4, 2])],
-        weights(w=(3, 2)),
-    )
-    model.write_bytes(graph.SerializeToString())
-
-
 def no_layer(model: Path) -> None:
     graph = make([node("Relu", ["x"], ["y"])], [value("x", [1, 3])], [value("y", [1, 3])])
     model.write_bytes(graph.SerializeToString())
@@ -261,7 +252,6 @@ def no_layer(model: Path) -> None:
         (no_file, "is not an ONNX model"),
         (no_operator, "Nonsense"),
         (no_data, "cannot read the external data"),
-        (no_batch, r"input 'x' is FP32\[4,3\]: samples need a first axis"),
         (no_layer, "no convolutions or matrix products"),
     ],
 )
@@ -324,3 +314,52 @@ def test_a_change_pays_by_time_or_by_bytes(
     gain, why = verdict_on(options, speedup=speedup, size=size, layers=3, kept=0, lost=lost)
     assert gain is pays
     assert why.startswith("no gain") is not pays
+
+
+def two_products(*inputs: onnx.ValueInfoProto, inner: Sequence[onnx.NodeProto]) -> bytes:
+    """x [n, 8] times a matrix, `inner` from "a" to "b", and a second product."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        *inner,
+        node("MatMul", ["b", "v"], ["y"]),
+    ]
+    outputs = [value("y", [None] * (2 if len(inputs) == 1 else 3))]
+    return make(nodes, inputs, outputs, weights(w=(8, 4), v=(4, 4))).SerializeToString()
+
+
+def test_a_way_of_finding_ranges_that_fails_is_left_out_and_named(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).standard_normal((6, 8), np.float32)
+    np.savez(tmp_path / "large.npz", x=samples * np.float32(1e38))  # beyond entropy's bins
+    model = two_products(value("x", ["n", 8]), inner=[node("Relu", ["a"], ["b"])])
+    report = quantize(model, calibrate=tmp_path / "large.npz").report
+    assert report.skipped.keys() == {"entropy"}
+    assert "bins" in report.skipped["entropy"]
+    assert report.tried.keys() == {"min-max", "percentile"}
+    only = QuantizeOptions(ranges="entropy")
+    with pytest.raises(ModelError, match=r"entropy: .*bins"):
+        quantize(model, calibrate=tmp_path / "large.npz", options=only)
+
+
+def test_states_with_their_batch_on_another_axis_and_scalars_are_samples_as_they_are(
+    tmp_path: Path,
+) -> None:
+    random = np.random.default_rng(0)
+    model = two_products(
+        *(value("x", ["n", 8]), value("state", [2, "n", 4]), value("rate", [])),
+        inner=[node("Add", ["a", "state"], ["moved"]), node("Mul", ["moved", "rate"], ["b"])],
+    )
+    arrays = {
+        "x": random.standard_normal((6, 8), np.float32),
+        "state": random.standard_normal((6, 2, 1, 4), np.float32),
+        "rate": np.linspace(1, 2, 6, dtype=np.float32),
+    }
+    np.savez(tmp_path / "samples.npz", **arrays)
+    result = quantize(model, calibrate=tmp_path / "samples.npz", options=MIN_MAX)
+    assert (result.report.samples, result.report.layers) == (6, 2)
+    feeds = {"x": arrays["x"][:1], "state": arrays["state"][0], "rate": arrays["rate"][0]}
+    feeds["rate"] = np.asarray(feeds["rate"])
+    right, made = (make_session(each).run(None, feeds)[0] for each in (model, result.model))
+    assert np.abs(right - made).max() < 0.05 * np.abs(right).max()
+    np.savez(tmp_path / "few.npz", **{**arrays, "state": arrays["state"][0]})
+    with pytest.raises(InputError, match=r"FP32\[samples,2,\?,4\]"):
+        quantize(model, calibrate=tmp_path / "few.npz", options=MIN_MAX)
