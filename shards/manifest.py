@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shards.errors import ArtifactError
+from shards.foreign import foreign
 from shards.json_fields import FILE_NAME, check_token
 from shards.schema import (
     BATCHING_MODES,
@@ -141,7 +142,8 @@ def read_dir(directory: str | os.PathLike[str]) -> tuple[Manifest, Callable[[str
     try:
         manifest = Manifest.from_json((source / FILE_NAME).read_bytes())
     except OSError as error:
-        raise ArtifactError(f"no manifest in {source}: split a model into it first") from error
+        why = foreign(source) or f"no manifest in {source}: split a model into it first"
+        raise ArtifactError(why) from error
 
     def fetch(name: str) -> bytes:
         if name not in manifest.files():

@@ -12,6 +12,7 @@ from typing import Any
 from shards.decoder.texts import CHAT, TOKENIZER, ChatFile, Texts
 from shards.decoder_fields import LanguageHints, Quantized, quantized_from_dict
 from shards.errors import ModelError
+from shards.foreign import foreign
 
 MODEL, QUANTIZED = "model.onnx", "quantized.json"
 TEXTS = (
@@ -32,6 +33,9 @@ def read_folder(folder: Path) -> tuple[Path, LanguageHints]:
     the only file of ONNX. The tokenizer and the chat template are tried here. Raises ModelError
     for a folder without these, for texts that cannot be read, and for a template that is refused.
     """
+    told = None if _has_onnx(folder) else foreign(folder)
+    if told is not None:
+        raise ModelError(told)
     genai, config = _json(folder, "genai_config.json"), _json(folder, "config.json")
     generation = _json(folder, "generation_config.json")
     settings = _json(folder, "tokenizer_config.json")
@@ -91,6 +95,10 @@ def write_smaller(source: Path, target: Path, model: bytes, quantized: Quantized
         raise ModelError(f"cannot write {target}: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _has_onnx(folder: Path) -> bool:
+    return next(folder.glob("*.onnx"), None) is not None or (folder / "onnx").is_dir()
 
 
 def _model(folder: Path, name: str) -> Path:

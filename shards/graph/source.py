@@ -16,6 +16,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper
 
 from shards.errors import ModelError
+from shards.foreign import foreign
 
 # Bytes of weights. Protobuf cannot serialize a message of 2 GiB or more; 16 MiB are left for nodes.
 PROTOBUF_LIMIT = 2**31 - 2**24
@@ -39,6 +40,9 @@ def read_model(source: bytes | os.PathLike[str] | str) -> tuple[ModelProto, str]
             )
         return normalize(model), hashlib.sha256(source).hexdigest()
     path = Path(source)
+    told = foreign(path)
+    if told is not None:
+        raise ModelError(told)
     try:
         data = path.read_bytes()
     except OSError as error:
