@@ -36,8 +36,8 @@ _KERAS = (
 _TENSORFLOW = "is a model of TensorFlow: tf2onnx (python -m tf2onnx.convert) makes ONNX of it"
 _TFLITE = "is a model of TensorFlow Lite: python -m tf2onnx.convert --tflite FILE makes ONNX of it"
 _ENGINE = (
-    "is an engine of TensorRT, which is made for one GPU and cannot be cut: give the ONNX file that "
-    "it was made from; a node builds its own engines (--device tensorrt)"
+    "is an engine of TensorRT, which is made for one GPU and cannot be cut: give the ONNX file "
+    "that it was made from; a node builds its own engines (--device tensorrt)"
 )
 _COREML = (
     "is a model of Core ML, for Apple's devices: export the model that it was made from to ONNX"
