@@ -535,6 +535,7 @@ class GenerationServer:
             "stage": self.stage,
             "model": self.info.model,
             "version": self.info.version,
+            "device": self.decoder.device,
             "slots": self.decoder.slots,
             "sessions": core.served,
             "followed": len(core.sessions) - core.served,

@@ -82,7 +82,9 @@ class OwnEntry:
         self._members.set("priority", self._config.priority if self._takes is None else RESERVE)
         self._members.set("host", self._mesh.lender.host)
         self._members.set("inbox", self._mesh.inbox)
-        devices = sorted({server.model.device for server in self._served().values()})
+        found = {server.model.device for server in self._served().values()}
+        language = [each for serving in self._servings() for each in serving.generation]
+        devices = sorted(found | {each.decoder.device for each in language})
         # One that computes on several devices is asked as its best one is: "cpu" sorts by itself.
         self._members.set("device", next((d for d in devices if d != "cpu"), "cpu"))
         self._members.set("codecs", codecs_read())

@@ -49,6 +49,7 @@ class DraftSource:
                     slots=1,
                     context=config.generation.session_tokens,
                     threads=config.threads,
+                    placement=config.placement,
                 )
                 stages.append(stage)
         except BaseException:

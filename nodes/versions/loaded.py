@@ -223,6 +223,8 @@ async def load(
             slots=options.slots,
             context=options.session_tokens,
             threads=config.threads,
+            placement=config.placement,
+            tell=partial(changed, number),
         )
 
     def build() -> Loaded:

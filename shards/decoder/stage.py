@@ -20,6 +20,8 @@ class DecoderStage(Protocol):
     """Whether it takes token ids; other stages take hidden states."""
     last: bool
     """Whether it gives logits; other stages give hidden states."""
+    device: str
+    """Where it computes, and keeps the KV if the device has a memory of its own."""
     width: int
     """Elements of the hidden state of one token."""
     context: int

@@ -285,7 +285,7 @@ def _tool(work: str) -> Iterator[None]:
     root.addHandler(nobody)  # else their first line would set the program's logging up
     root.setLevel(logging.ERROR)
     try:
-        with redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
             yield
     except ModelError:
         raise

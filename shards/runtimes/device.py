@@ -47,6 +47,10 @@ INSTALL: Mapping[str, str] = MappingProxyType(
         "cann": "pip install onnxruntime-cann (instead of onnxruntime), and CANN",
     }
 )
+# ONNX Runtime's name of a device's own memory, where its Python interface reaches it.
+MEMORIES: Mapping[str, str] = MappingProxyType(
+    {CUDA: "cuda", "tensorrt-ort": "cuda", "directml": "dml", "cann": "cann"}
+)
 DEVICES = (*(name for name in PROVIDERS), TENSORRT)
 BY_ITSELF = (CUDA, CPU)
 

@@ -41,15 +41,7 @@ class GrowingKv(KvStage):
     def _run_one(self, rows: np.ndarray, slot: int, position: int, logits: int) -> np.ndarray:
         form = self.form
         behind = position + rows.shape[1]
-        given = {
-            "mask": np.ones((1, behind), np.int64),
-            "positions": np.arange(position, behind, dtype=np.int64)[None],
-            "seqlens_k": np.array([behind - 1], np.int32),
-            "total_sequence_length": np.array(behind, np.int32),
-            "logits_from": np.array([-logits], np.int64),
-        }
-        feeds = {form.receives: np.ascontiguousarray(rows)}
-        feeds |= {name: given[role] for role, name in form.feeds.items()}
+        feeds = self._feeds(rows, position, logits)
         held = self._kv[slot]
         for (past, _), array in zip(form.states, held, strict=True):
             feeds[past] = np.ascontiguousarray(array[:, :, :position])
@@ -65,6 +57,19 @@ class GrowingKv(KvStage):
             return np.asarray(made)
         return np.asarray(made[:, -1] if logits == 1 else made[:, -logits:])
 
+    def _feeds(self, rows: np.ndarray, position: int, logits: int) -> dict[str, np.ndarray]:
+        """The inputs beside the states."""
+        behind = position + rows.shape[1]
+        given = {
+            "mask": np.ones((1, behind), np.int64),
+            "positions": np.arange(position, behind, dtype=np.int64)[None],
+            "seqlens_k": np.array([behind - 1], np.int32),
+            "total_sequence_length": np.array(behind, np.int32),
+            "logits_from": np.array([-logits], np.int64),
+        }
+        feeds = {self.form.receives: np.ascontiguousarray(rows)}
+        return feeds | {name: given[role] for role, name in self.form.feeds.items()}
+
     def _copy(self, source: int, target: int, tokens: int) -> None:
         self._kv[target] = [kv[:, :, :tokens].copy() for kv in self._kv[source]]
 
@@ -78,3 +83,78 @@ class GrowingKv(KvStage):
             )
             for old, new in zip(self._kv[slot], arrays, strict=True)
         ]
+
+
+class DeviceKv(GrowingKv):
+    """As `GrowingKv`, with the KV in a device's memory: a run reads and makes them there, and only
+    tokens or hidden states cross. Copies of a session, and its way to another node, go by the
+    machine's own memory. `memory` is ONNX Runtime's name of the device's memory.
+    """
+
+    def __init__(
+        self, model: bytes | Path, form: StageForm, *, device: str, memory: str, **settings: Any
+    ) -> None:
+        self._memory = memory
+        super().__init__(model, form, **settings)
+        self.device = device
+        self._values: list[list[Any]] = [[] for _ in range(self.slots)]
+
+    def close(self) -> None:
+        super().close()
+        self._values = []
+
+    def _run_one(self, rows: np.ndarray, slot: int, position: int, logits: int) -> np.ndarray:
+        form, held = self.form, self._values[slot]
+        binding = self._session.io_binding()
+        for name, array in self._feeds(rows, position, logits).items():
+            binding.bind_cpu_input(name, array)
+        for at, (past, present) in enumerate(form.states):
+            if position and held[at].shape()[2] == position:
+                binding.bind_ortvalue_input(past, held[at])
+            else:  # a session begins, or a run is repeated over tokens in the middle
+                binding.bind_cpu_input(past, self._part_of(held, at, position))
+            binding.bind_output(present, self._memory)
+        binding.bind_output(form.sends, "cpu")
+        self._session.run_with_iobinding(binding)
+        *grown, made = binding.get_outputs()
+        behind = position + rows.shape[1]
+        self._values[slot] = [
+            self._upload(np.concatenate([new.numpy(), old.numpy()[:, :, behind:]], axis=2))
+            if position and old.shape()[2] > behind
+            else new
+            for new, old in zip(grown, held or grown, strict=True)
+        ]
+        result = made.numpy()
+        if not self.last:
+            return np.asarray(result)
+        return np.asarray(result[:, -1] if logits == 1 else result[:, -logits:])
+
+    def _part_of(self, held: list[Any], state: int, tokens: int) -> np.ndarray:
+        """The first tokens of a state, as an array: [1, kv_heads, tokens, head_dim]."""
+        if not tokens:
+            return np.zeros((1, self.form.kv_heads, 0, self.form.head_dim), self._dtype)
+        return np.ascontiguousarray(held[state].numpy()[:, :, :tokens])
+
+    def _upload(self, array: np.ndarray) -> Any:
+        from onnxruntime import OrtValue
+
+        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self._memory, 0)
+
+    def _copy(self, source: int, target: int, tokens: int) -> None:
+        held = self._values[source]
+        self._values[target] = [
+            self._upload(self._part_of(held, at, tokens)) for at in range(len(held))
+        ]
+
+    def _part(self, slot: int, state: int, start: int, end: int) -> np.ndarray:
+        return self._part_of(self._values[slot], state, end)[0, :, start:]
+
+    def _put(self, slot: int, start: int, end: int, arrays: np.ndarray) -> None:
+        held = self._values[slot]
+        made = []
+        for at, new in enumerate(arrays):
+            parts = [self._part_of(held, at, start), new[None]]
+            if start and held[at].shape()[2] > end:
+                parts.append(held[at].numpy()[:, :, end:])
+            made.append(self._upload(np.concatenate(parts, axis=2)))
+        self._values[slot] = made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from shards.errors import DoesNotFit, InputError, RunError
-from shards.runtimes.ort import Level, make_session
+from shards.runtimes.device import CPU
+from shards.runtimes.ort import Level, Provider, make_session
 from shards.runtimes.ort_errors import reason_of
 from shards.specs import DTYPES
 
@@ -68,7 +69,8 @@ def check_kv_fits(title: str, slots: int, context: int, token_bytes: int, have: 
 
 
 class KvStage(ABC):
-    """A `shards.decoder.stage.DecoderStage`; a subclass knows where the KV are.
+    """A `shards.decoder.stage.DecoderStage`; a subclass knows where the KV are. `device`: where it
+    computes.
 
     The level "basic" computes the very bits that the split was proved with. Raises ModelError when
     ONNX Runtime refuses the model. The constructor blocks.
@@ -83,14 +85,15 @@ class KvStage(ABC):
         context: int,
         threads: int = 1,
         level: Level = "basic",
+        providers: Sequence[Provider] = ("CPUExecutionProvider",),
     ) -> None:
-        self.form = form
+        self.form, self.device = form, CPU
         self.first, self.last, self.width = form.first, form.last, form.width
         self.slots, self.context = slots, context
         self.kv_bytes_per_token, self.vocabulary = form.kv_bytes_per_token, form.vocabulary
         self._dtype = DTYPES[form.kv_datatype]
         self._held = [0] * slots
-        self._session: Any = make_session(model, level=level, threads=threads)
+        self._session: Any = make_session(model, level=level, threads=threads, providers=providers)
 
     def run(
         self, rows: np.ndarray, slot: int, positions: np.ndarray, *, logits: int = 1

@@ -100,7 +100,7 @@ def load_stage(
 
     if vault is not None:
         fits()  # what a vault keeps is not mapped
-    devices = _devices(placement)
+    devices = devices_of(placement)
     if devices == (CPU,) and not placement.options:
         runtime: Runtime = _load(model, settings, folders, vault, self_test=self_test)
     else:
@@ -112,7 +112,7 @@ def load_stage(
     return StageRuntime(shard, runtime, batchable=manifest.batchable, compute_ms=compute_ms)
 
 
-def _devices(placement: Placement) -> tuple[str, ...]:
+def devices_of(placement: Placement) -> tuple[str, ...]:
     """The devices to try. Raises DeviceError."""
     if placement.device == CPU:
         return (CPU,)

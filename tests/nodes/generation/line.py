@@ -40,7 +40,7 @@ class Spoiled:
     def __init__(self, stage: DecoderStage, bad: Sequence[str], what: Exception | float) -> None:
         self._stage, self._bad, self._what = stage, bad, what
         self.core: StageCore | None = None
-        self.first, self.last = stage.first, stage.last
+        self.first, self.last, self.device = stage.first, stage.last, stage.device
         self.width, self.context, self.slots = stage.width, stage.context, stage.slots
         self.kv_bytes_per_token, self.vocabulary = stage.kv_bytes_per_token, stage.vocabulary
         self.take_out, self.put_in, self.close = stage.take_out, stage.put_in, stage.close
