@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 
 GENAI = (
     "uvx --python 3.11 --with onnxruntime-genai==0.18.0 --with transformers==5.23.0 "
     "--with onnx==1.23.2 --with onnx-ir==1.1.0 --with torch==2.15.0 "
-    "python -m onnxruntime_genai.models.builder -i {folder} -o {folder}-onnx -p fp32 -e cpu "
-    "-c {folder}-cache"
+    "python -m onnxruntime_genai.models.builder -i {folder} -o {target} -p fp32 -e cpu "
+    "-c {cache}"
 )
 OPTIMUM = (
     "uvx --python 3.11 --from optimum-onnx==0.1.0 --with transformers==4.57.6 "
     "--with onnxruntime==1.32.0 --with torch==2.15.0 "
-    "optimum-cli export onnx -m {folder}{task} {folder}-onnx"
+    "optimum-cli export onnx -m {folder}{task} {target}"
 )
 # `model_type` of what the builder of genai made in tests/exports.py.
 _GENAI_TYPES = frozenset({"gemma", "gemma2", "gpt_oss", "llama", "mistral", "qwen2", "qwen3"})
@@ -135,8 +136,9 @@ def _command(folder: Path) -> str:
     config = config if isinstance(config, dict) else {}
     kinds = config.get("architectures")
     name = str(kinds[0]) if isinstance(kinds, list) and kinds else ""
+    given = {"folder": quote(str(folder)), "target": quote(f"{folder}-onnx")}
     speaks = "CausalLM" in name or "LMHeadModel" in name
     if speaks and config.get("model_type") in _GENAI_TYPES:
-        return GENAI.format(folder=folder)
+        return GENAI.format(**given, cache=quote(f"{folder}-cache"))
     task = " --task text-generation-with-past" if speaks else ""
-    return OPTIMUM.format(folder=folder, task=task)
+    return OPTIMUM.format(**given, task=task)

@@ -29,6 +29,7 @@ TOKENS, PROMPT = 64, 80  # of an answer, and before it: both reach beyond each w
 VOCABULARY = 4000
 WINDOW = 32
 _PATIENCE_S = 300
+_ONE_THREAD = {"intra_op_num_threads": 1}
 _TORCH = "torch==2.15.0"
 _GENAI = ("onnxruntime-genai==0.18.0", "onnx==1.23.2", "onnx-ir==1.1.0", _TORCH)
 EXPORTERS = {
@@ -273,7 +274,9 @@ def _genai(export: Path) -> list[int]:
     """The greedy answer of onnxruntime-genai, up to an end token."""
     try:
         genai = import_module("onnxruntime_genai")
-        model = genai.Model(str(export))
+        config = genai.Config(str(export))
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": _ONE_THREAD}}}))
+        model = genai.Model(config)
         params = genai.GeneratorParams(model)
         params.set_search_options(do_sample=False, max_length=PROMPT + TOKENS)
         generator = genai.Generator(model, params)

@@ -11,7 +11,7 @@ from shards.decoder_fields import Decoder
 from shards.errors import ArtifactError, DeviceError, ModelError, RunError
 from shards.manifest import Manifest, verify, verify_file
 from shards.runtimes.chain import DeviceChange, Tell
-from shards.runtimes.device import CPU, MEMORIES, PROVIDERS, TENSORRT, Placement
+from shards.runtimes.device import AUTO, CPU, MEMORIES, PROVIDERS, TENSORRT, Placement
 from shards.runtimes.kv_growing import DeviceKv, GrowingKv
 from shards.runtimes.kv_stage import KvStage, SharedKv, StageForm, check_kv_fits
 from shards.runtimes.load import Fetch, devices_of, tolerance_of
@@ -46,10 +46,10 @@ def load_decoder_stage(
     """Fetch, verify and load one stage, with slots for so many sessions of `context` tokens.
 
     `context` is the model's own by default, and never above it. The CPU computes the bits that the
-    split was proved with. `placement` names another device; where it has a memory that ONNX Runtime
-    names, the keys and values lie there. A stage on a device is compared with itself on the CPU
-    before it is given; where it fails, or is further off than the version's tolerance, the CPU
-    computes, and `tell` hears why. Blocking: call it in a thread. Raises ManifestError (no such
+    split was proved with. `placement` may name another device, and `auto` does not; where that has
+    a memory that ONNX Runtime names, the keys and values lie there. A stage on a device is compared
+    with itself on the CPU before it is given; where it fails, or is further off than the version's
+    tolerance, the CPU computes, and `tell` hears why. Blocking: call it in a thread. Raises ManifestError (no such
     stage), ArtifactError (missing or changed file), ModelError (no language model, or ONNX Runtime
     refuses it), DeviceError (a device that is not there, or keeps no sessions), and DoesNotFit
     (weights, or keys and values, need more memory than is free; nothing was loaded then).
@@ -61,6 +61,10 @@ def load_decoder_stage(
             "--device tensorrt-ort takes TensorRT by ONNX Runtime, --device cuda does without"
         )
     devices = devices_of(placement)
+    if placement.device == AUTO and devices != (CPU,):
+        devices = (CPU,)  # until a language model was seen to run on such a device
+        if tell is not None:
+            tell(DeviceChange(CPU, "auto leaves language models there: --device cuda takes CUDA"))
     context = min(context or decoder.context, decoder.context)
     title = f"stage {stage} of {manifest.model}@{manifest.version}"
     have = free_bytes()

@@ -99,6 +99,14 @@ def test_a_folder_of_hugging_face_is_told_its_exporters_command(
         split(folder / "model.safetensors", name="m", stages=2)
 
 
+def test_a_command_quotes_a_folders_name(tmp_path: Path) -> None:
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(WEIGHTS)
+    assert f"-m '{folder}' '{folder}-onnx'" in str(foreign(folder))
+
+
 def test_a_folder_of_another_kind_is_named_in_one_line(tmp_path: Path) -> None:
     for name, inside, says in (
         ("m.mlpackage", "Manifest.json", "Core ML"),

@@ -39,7 +39,7 @@ def test_sessions_on_a_device_are_repeated_copied_and_moved_bit_by_bit(form: str
     assert made == tokens
     assert np.array_equal(found, logits)
     run(stages, [1, 2, 3], 0, len(PROMPT) + 2)  # tokens that are rejected afterwards
-    for step in (3, 5, 7):
+    for step in range(3, 8):
         again = run(stages, tokens[step - 1 : step], 0, len(PROMPT) + step - 1)
         assert np.array_equal(again, logits[step]), step
     held = len(PROMPT) + 3
@@ -77,7 +77,7 @@ def test_a_device_that_cannot_keep_sessions_is_refused_by_name(device: str, says
         load_decoder_stage(result.manifest, 1, fetch, slots=1, placement=Placement(device))
 
 
-def test_the_machines_best_device_computes_by_itself_and_the_cpu_where_there_is_none() -> None:
+def test_a_stage_that_names_no_device_is_on_the_cpu_where_sessions_share_runs() -> None:
     result = tiny()
     fetch = result.files.__getitem__
     stage = load_decoder_stage(result.manifest, 1, fetch, slots=1, placement=Placement("auto"))
