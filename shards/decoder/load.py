@@ -49,10 +49,11 @@ def load_decoder_stage(
     split was proved with. `placement` may name another device, and `auto` does not; where that has
     a memory that ONNX Runtime names, the keys and values lie there. A stage on a device is compared
     with itself on the CPU before it is given; where it fails, or is further off than the version's
-    tolerance, the CPU computes, and `tell` hears why. Blocking: call it in a thread. Raises ManifestError (no such
-    stage), ArtifactError (missing or changed file), ModelError (no language model, or ONNX Runtime
-    refuses it), DeviceError (a device that is not there, or keeps no sessions), and DoesNotFit
-    (weights, or keys and values, need more memory than is free; nothing was loaded then).
+    tolerance, the CPU computes, and `tell` hears why. Blocking: call it in a thread. Raises
+    ManifestError (no such stage), ArtifactError (missing or changed file), ModelError (no language
+    model, or ONNX Runtime refuses it), DeviceError (a device that is not there, or keeps no
+    sessions), and DoesNotFit (weights, or keys and values, need more memory than is free; nothing
+    was loaded then).
     """
     decoder, shard = decoder_of(manifest), manifest.shard(stage)
     if placement.device == TENSORRT:
