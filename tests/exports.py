@@ -8,7 +8,8 @@ it exported, and writes what transformers, and for its own exports onnxruntime-g
 prompt. Then the export is cut in three, proved, and served by three nodes, and the tokens that a
 client gets are compared with those. Prints a table; what is in FOLDER already is not made again.
 Exits 1 where an answer differs, or where a refusal is no error of this project.
-A step by hand: `make`, in the exporter's environment, and `check`.
+A step by hand: `make`, in the exporter's environment, and `check`. `rows` quantizes one export and
+cuts it again.
 """
 
 from __future__ import annotations
@@ -338,6 +339,29 @@ async def check(export: Path) -> tuple[bool, str]:
     return kept[judge] == len(made), f"{cell} of {len(made)}{exact}"
 
 
+def rows(export: Path) -> bool:
+    """Quantize one export by rows, and cut what comes of it. Prints the loss and the proof."""
+    import numpy as np
+
+    from shards.decoder.folder import read_folder
+    from shards.errors import ShardsError
+    from shards.quantize.language import quantize_language
+    from shards.split.split import split
+
+    try:
+        model, language = read_folder(export)
+        text = np.array(_prompt(), np.int64)
+        small, report = quantize_language(model, text, mode="rows", max_drop=1.0)
+        result = split(small, name="export", stages=3, profile=False, language=language)
+    except ShardsError as error:
+        print(f"{export}: refused: {error}", flush=True)
+        return False
+    described = result.manifest.decoder
+    assert described is not None
+    print(f"{export}: {report.verdict}; {described.proof}", flush=True)
+    return described.proof is not None and not described.proof.differing
+
+
 def _equal(made: list[int], expected: list[int]) -> int:
     """How many tokens are equal from the first on."""
     pairs = zip(made, expected, strict=False)  # an end token ends an answer sooner
@@ -346,7 +370,7 @@ def _equal(made: list[int], expected: list[int]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=("table", "make", "check"))
+    parser.add_argument("what", choices=("table", "make", "check", "rows"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("families", nargs="*", default=[])
     parser.add_argument("--exporter", choices=EXPORTERS, default="optimum")
@@ -357,6 +381,8 @@ def main() -> int:
     if given.what == "make":
         make(given.folder, given.exporter, families)
         return 0
+    if given.what == "rows":
+        return 0 if rows(given.folder) else 1
     right, cell = asyncio.run(check(given.folder))
     print(cell)
     return 0 if right else 1
