@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from onnx import GraphProto, ModelProto, TensorProto
 
 from shards.errors import ModelError
+from shards.foreign import foreign
 from shards.graph.source import LEAST_EXTERNAL, external_place, normalize
 from shards.weights.protobuf import BYTES, Field, bytes_field, fields, joined, write_varint
 
@@ -45,6 +46,9 @@ def open_large(path: Path) -> Opened | None:
 
     Raises ModelError for what is no ONNX model, and for external data that is not there.
     """
+    told = foreign(path)
+    if told is not None:
+        raise ModelError(told)
     try:
         size = path.stat().st_size
         if not size:

@@ -189,12 +189,13 @@ async def test_the_sessions_of_a_language_model_and_their_beginnings_are_told() 
         info=info("m", "1", 2),
         stage=2,
         core=SimpleNamespace(served=1, marks=lambda: b"marked"),
-        decoder=SimpleNamespace(slots=8),
+        decoder=SimpleNamespace(slots=8, device="cuda"),
     )
     node = Node(SimpleNamespace(info=stage.info, servers=[], generation=[stage]))
     node.tell()
     [told] = serving(node.heard().values(), "m", "1", 2)
     assert told.holds == (1, 8, False, b"marked")
+    assert node.heard()["node"].values["device"] == "cuda"
     node.servings.clear()
     node.tell()
     assert node.keys == set()
