@@ -48,7 +48,8 @@ class LanguageHints:
 
     `context`: the most tokens of a session, `heads`: those of queries, `end_tokens`: the ids that
     end an answer. `files` are the texts by file name. `quantized`: what it cost to make it smaller.
-    `largest`: the largest id of the tokenizer, and its token.
+    `largest`: the largest id of the tokenizer, and its token. `window`: the tokens that some layers
+    look back at, where the exporter leaves it to the graph's attention.
     """
 
     context: int | None = None
@@ -57,6 +58,7 @@ class LanguageHints:
     files: Mapping[str, bytes] = field(default_factory=dict)
     quantized: Quantized | None = None
     largest: tuple[int, str] | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

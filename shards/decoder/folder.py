@@ -77,7 +77,15 @@ def read_folder(folder: Path) -> tuple[Path, LanguageHints]:
         files=files,
         quantized=quantized_from_dict(_json(folder, QUANTIZED) or None),
         largest=texts.tokenizer.largest,
+        window=_window(genai),
     )
+
+
+def _window(genai: dict[str, Any]) -> int | None:
+    """The window that the settings of onnxruntime-genai name, in tokens."""
+    decoder = genai.get("decoder")
+    found = decoder.get("sliding_window") if isinstance(decoder, dict) else None
+    return _size(found.get("window_size")) if isinstance(found, dict) else None
 
 
 def write_smaller(source: Path, target: Path, model: bytes, quantized: Quantized) -> None:

@@ -153,6 +153,12 @@ def sizes_of(decoder: DecoderGraph, hints: LanguageHints, notes: list[str]) -> d
     if not context:
         context = DEFAULT_CONTEXT
         notes.append(f"no bound of the context was found: it is {context} tokens")
+    if hints.window is not None and hints.window < context and not _has_windows(decoder):
+        context = hints.window
+        notes.append(
+            f"the exporter's settings name a window of {context} tokens, which no layer of the "
+            "graph has: sessions end there, where the answers are still the model's"
+        )
     heads = next(
         (
             a.i
@@ -193,6 +199,13 @@ def _head_dim(decoder: DecoderGraph) -> tuple[int, ...]:
             heads = attributes["num_heads"] + 2 * packed * attributes["kv_num_heads"]
             return tuple(size // heads for size in last if isinstance(size, int))
     return ()
+
+
+def _has_windows(decoder: DecoderGraph) -> bool:
+    """Whether some attention looks back at some tokens only."""
+    return any(
+        a.name == "local_window_size" and a.i > 0 for n in decoder.graph.nodes for a in n.attribute
+    )
 
 
 def _norm_width(decoder: DecoderGraph) -> tuple[int, ...]:

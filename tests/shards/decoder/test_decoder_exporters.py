@@ -8,12 +8,14 @@ import pytest
 from decoder_chains import greedy, stages_of, turn
 from exporter_forms import FORMS, SHAPE, WINDOW, with_windows
 
+from shards.decoder_fields import LanguageHints
 from shards.graph.decoder import TOKENS
 from shards.quantize import tools
 from shards.quantize.language import quantize_language
 from shards.quantize.rows import by_rows
 from shards.runtimes.ort import make_session
 from shards.split.split import split
+from shards.zoo.decoder_graph import decoder
 
 PROMPT = [int(i) for i in np.random.default_rng(0).integers(0, SHAPE.vocabulary, 3 * WINDOW)]
 
@@ -78,3 +80,15 @@ def test_what_quantize_makes_of_an_exports_form_is_split(form: str) -> None:
     assert described is not None
     assert described.proof is not None
     assert described.proof.differing == 0
+
+
+def test_a_window_that_the_graph_lacks_bounds_the_sessions() -> None:
+    """The builder of genai leaves Mistral's window out of the graph, and names it beside it."""
+    hints = LanguageHints(context=128, window=WINDOW)
+    result = split(decoder(SHAPE), name="m", stages=2, profile=False, language=hints)
+    assert result.manifest.decoder is not None
+    assert result.manifest.decoder.context == WINDOW
+    assert any("window of 8 tokens" in note for note in result.notes)
+    inside = split(with_windows(), name="m", stages=2, profile=False, language=hints)
+    assert inside.manifest.decoder is not None
+    assert inside.manifest.decoder.context == 128
