@@ -32,19 +32,20 @@ WINDOW = 32
 _PATIENCE_S = 300
 _ONE_THREAD = {"intra_op_num_threads": 1}
 _TORCH = "torch==2.15.0"
-_GENAI = ("onnxruntime-genai==0.18.0", "onnx==1.23.2", "onnx-ir==1.1.0", _TORCH)
 EXPORTERS = {
     "optimum": ("optimum-onnx==0.1.0", "transformers==4.57.6", "onnxruntime==1.32.0", _TORCH),
-    "genai": (*_GENAI, "transformers==5.23.0"),
-    "genai-older": ("onnxruntime-genai==0.12.0", "transformers==4.57.6", *_GENAI[1:]),
+    "genai": (
+        "onnxruntime-genai==0.18.0",
+        "transformers==5.23.0",
+        "onnx==1.23.2",
+        "onnx-ir==1.1.0",
+        _TORCH,
+    ),
 }
 COLUMNS = {
     "optimum": ("optimum",),
     "genai": ("genai-fp32", "genai-int4"),
-    "genai-older": ("genai-fp32", "genai-int4"),
 }
-# genai's builder reads a field of Gemma 3 that transformers 5 has renamed.
-OLDER = {"gemma3"}
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 32.0,
@@ -154,8 +155,7 @@ EXPECTED, FAILED = "expected.json", "failed.txt"
 def table(target: Path, families: list[str]) -> bool:
     """Make, export, check and print; whether all that was served was right."""
     for exporter, packages in EXPORTERS.items():
-        left_out = {"genai": OLDER, "genai-older": {*FAMILIES} - OLDER}.get(exporter, set())
-        wanted = [f for f in families if f not in left_out and not _made(target, exporter, f)]
+        wanted = [f for f in families if not _made(target, exporter, f)]
         given = [argument for package in packages for argument in ("--with", package)]
         python = ["uv", "run", "--no-project", "--isolated", "--python", "3.11", *given, "python"]
         if wanted:
