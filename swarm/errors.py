@@ -21,6 +21,7 @@
     │   ├── NotConnected            no connection to a NATS server
     │   │   ├── LinkEnded           it was closed, or has met a defect: none comes back
     │   │   └── NotAdmitted         (Unauthenticated too) one side does not trust the other
+    │   │       ├── NotYetValid     it will be trusted once a clock that is behind is set
     │   │       ├── ServerTooOld    a server that cannot keep lanes
     │   │       └── SeveralClusters the servers of one list are of more than one
     │   ├── NoResponders            nobody listens on that subject
@@ -150,6 +151,11 @@ class LinkEnded(NotConnected):
 class NotAdmitted(Unauthenticated, NotConnected):
     """The server refuses who connects, or the client refuses the server: credentials, key,
     certificate, TLS. To try again does not help; the message names the file and the remedy."""
+
+
+class NotYetValid(NotAdmitted):
+    """A certificate or credentials that begin later than a clock says: that clock is behind, as
+    that of a device without a battery is until it has asked for the time. It passes."""
 
 
 class ServerTooOld(NotAdmitted):

@@ -12,7 +12,7 @@ from nodes.connection.events import Events
 from nodes.connection.identity import identity_of, own_id, verifier_of
 from nodes.connection.mesh_key import MeshKeyFile
 from nodes.connection.router import Router
-from swarm.errors import LinkEnded, NotAdmitted, SwarmError
+from swarm.errors import LinkEnded, NotAdmitted, NotYetValid, SwarmError
 from swarm.fleet.advertised import burns_entry
 from swarm.fleet.events import keep_events
 from swarm.fleet.membership import Membership
@@ -66,16 +66,17 @@ class Connection:
         self.mesh.socket.on_gone.append(self.membership.gone)
 
     async def connect(self, stop: asyncio.Event, own: Own) -> bool:
-        """Wait for a server; returns False when `stop` came first. Raises `NotAdmitted`, and
-        `LinkEnded` where there can be no connection any more."""
+        """Wait for a server; returns False when `stop` came first. Raises `NotAdmitted`, but for
+        `NotYetValid`, and `LinkEnded` where there can be no connection any more."""
         own(self._run_link(), "link")
         while not stop.is_set():
             try:
                 await self.mesh.connected(CONNECT_TIMEOUT, own)
                 return True
-            except (NotAdmitted, LinkEnded):
-                raise  # to wait would not help
             except SwarmError as error:
+                lasts = isinstance(error, NotAdmitted | LinkEnded)
+                if lasts and not isinstance(error, NotYetValid):
+                    raise  # to wait would not help
                 log.warning("waiting: %s", error)
                 await asyncio.sleep(BEAT)  # what failed may have failed at once
         return False
@@ -101,7 +102,8 @@ class Connection:
         while True:
             await beat(WATCH_ADMISSION_EVERY)
             refusal = self.mesh.link.refusal
-            refused = refused + WATCH_ADMISSION_EVERY if refusal is not None else 0.0
+            lasting = refusal is not None and not isinstance(refusal, NotYetValid)
+            refused = refused + WATCH_ADMISSION_EVERY if lasting else 0.0
             if refusal is not None and refused >= REFUSED_FOR:
                 raise refusal
 

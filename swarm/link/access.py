@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from swarm.errors import InvalidArgument, NotAdmitted, NotConnected
+from swarm.errors import InvalidArgument, NotAdmitted, NotConnected, NotYetValid
 from swarm.subjects import TOKEN
 
 LARGEST_FILE = 64 * 1024  # bytes
 OF_ANOTHER_NAME = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-OUT_OF_TIME = (9, 10)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+NOT_YET_VALID, HAS_EXPIRED = 9, 10  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID, …_CERT_HAS_EXPIRED
 LATEST = 1 << 53  # seconds since 1970, of an expiry
 
 
@@ -49,13 +49,14 @@ class Access(Protocol):
 @dataclass(frozen=True, slots=True)
 class Signer:
     """A user that signs the server's challenge. jwt: "" for a bare nkey. public: its key, "U…".
-    name: as in the JWT. expires: of the JWT, seconds since 1970, 0.0 for never."""
+    name: as in the JWT. begins, expires: of the JWT, seconds since 1970; 0.0 for always, never."""
 
     public: str
     sign: Callable[[bytes], bytes]
     jwt: str = ""
     name: str = ""
     expires: float = 0.0
+    begins: float = 0.0
 
     def answer(self, nonce: str) -> dict[str, str]:
         """The fields of the CONNECT command."""
@@ -96,15 +97,20 @@ def read_credentials(path: str) -> Signer:
         raise NotAdmitted(
             f"--credentials {path}: its seed is not the key of its JWT: issue it anew"
         )
-    expires = claims.get("exp")
     name = str(claims.get("name", ""))
     return Signer(
         plain.public,
         plain.sign,
         jwt,
         name,
-        float(expires) if type(expires) is int and 0 < expires < LATEST else 0.0,
+        _second(claims.get("exp")),
+        _second(claims.get("nbf")),
     )
+
+
+def _second(claim: object) -> float:
+    """Of a JWT's claim, in seconds since 1970; 0.0 where it names none."""
+    return float(claim) if type(claim) is int and 0 < claim < LATEST else 0.0
 
 
 def _signer(path: str, seed: str, flag: str) -> Signer:
@@ -203,10 +209,11 @@ def _reason(error: OSError) -> str:
 def tls_refusal(error: ssl.SSLError, where: str, options: Access) -> NotAdmitted:
     """A failed handshake in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in OUT_OF_TIME:
-            now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-            return NotAdmitted(
-                f"{where}: {error.verify_message} by this device's clock, which says {now}: set "
+        if error.verify_code in (NOT_YET_VALID, HAS_EXPIRED):
+            refused = NotYetValid if error.verify_code == NOT_YET_VALID else NotAdmitted
+            return refused(
+                f"{where}: {error.verify_message} by this device's clock, which says "
+                f"{_said(datetime.now(UTC).timestamp())}: set "
                 "the clock, or issue a new certificate (`swarm auth certs --rotate`)"
             )
         if error.verify_code in OF_ANOTHER_NAME:
@@ -223,6 +230,12 @@ def tls_refusal(error: ssl.SSLError, where: str, options: Access) -> NotAdmitted
     reason = str(error.reason or error)
     if "CERTIFICATE" in reason.upper() or "UNKNOWN_CA" in reason.upper():
         if options.tls_cert:
+            if "EXPIRED" in reason.upper() and _lasts(options.tls_cert):
+                return NotYetValid(
+                    f"{where} refuses --tls-cert {options.tls_cert} ({reason}), which is valid "
+                    "by this device's clock: set the clock that is wrong, the server's or this "
+                    f"device's, which says {_said(datetime.now(UTC).timestamp())}"
+                )
             return NotAdmitted(
                 f"{where} refuses --tls-cert {options.tls_cert} ({reason}): it has ended, or is of "
                 "another authority: `swarm auth certs --client NAME` issues one, else give another "
@@ -233,6 +246,28 @@ def tls_refusal(error: ssl.SSLError, where: str, options: Access) -> NotAdmitted
             "--tls-cert FILE --tls-key FILE"
         )
     return NotAdmitted(f"{where}: the TLS handshake failed ({reason}): are the ports right?")
+
+
+def _lasts(cert: str) -> bool:
+    """Whether a certificate that can be read has not ended by this device's clock."""
+    try:
+        return certificate_end(cert) > datetime.now(UTC).timestamp()
+    except (OSError, ValueError):
+        return False
+
+
+def certificate_end(cert: str) -> float:
+    """When the first certificate of a PEM file ends, in seconds since 1970. Raises `OSError`,
+    `ValueError`."""
+    from cryptography.x509 import load_pem_x509_certificate  # a client without one needs none
+
+    with open(cert, "rb") as opened:
+        data = opened.read(LARGEST_FILE)
+    return load_pem_x509_certificate(data).not_valid_after_utc.timestamp()
+
+
+def _said(second: float) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def ended_in_tls(where: str) -> NotConnected:
@@ -260,12 +295,18 @@ def refusal(text: str, where: str, options: Access, in_url: bool = False) -> Not
         path = options.credentials
         said = f"{where} refuses --credentials {path} ({text})"
         try:
-            expires = read_credentials(path).expires
+            signer = read_credentials(path)
         except NotAdmitted as error:
             return error
-        if expires and expires < datetime.now(UTC).timestamp():
-            when = datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        now = datetime.now(UTC).timestamp()
+        if signer.expires and signer.expires < now:
+            when = _said(signer.expires)
             return NotAdmitted(f"{said}: they expired on {when}: `swarm auth add` issues new ones")
+        if signer.begins > now:
+            return NotYetValid(
+                f"{said}: they are valid from {_said(signer.begins)}, and this device's clock says "
+                f"{_said(now)}: set the clock, or wait until then"
+            )
         return NotAdmitted(
             f"{said}: they are revoked, expired by the server's clock, or of another operator: "
             "`swarm auth list` shows which; `swarm auth add` issues new ones"

@@ -10,10 +10,9 @@ import struct
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from swarm.errors import NotAdmitted
-from swarm.link.access import LARGEST_FILE, signer_of
+from swarm.link.access import certificate_end, signer_of
 from swarm.link.link import Link
 
 # Of `struct tcp_info` in linux/tcp.h: microseconds of the smoothed round trip, segments that were
@@ -68,19 +67,10 @@ def expiries(link: Link) -> dict[str, float]:
             found["credentials"] = signer.expires
     if options.tls_cert:
         with suppress(OSError, ValueError):
-            found["certificate"] = _end_of(Path(options.tls_cert))
+            found["certificate"] = certificate_end(options.tls_cert)
     transport = link.gather.transport
     told = transport.get_extra_info("peercert") if transport is not None else None
     if told and "notAfter" in told:
         with suppress(ValueError):
             found["server"] = float(ssl.cert_time_to_seconds(told["notAfter"]))
     return found
-
-
-def _end_of(file: Path) -> float:
-    """Of the first certificate of a PEM file. Raises `OSError`, `ValueError`."""
-    from cryptography.x509 import load_pem_x509_certificate  # a client without one needs none
-
-    with file.open("rb") as opened:
-        data = opened.read(LARGEST_FILE)
-    return load_pem_x509_certificate(data).not_valid_after_utc.timestamp()
