@@ -229,7 +229,8 @@ def status(
 ) -> Ran:
     """Show every node once: state, requests, latencies, memory.
 
-    Exits with 1 if none answers, with 3 if a stage of a model that serves has no ready node."""
+    Exits with 1 if none answers, with 3 if requests find no answer: a stage of a model that serves
+    has no ready node, a lane is missing, or the server has lost the models that nodes serve."""
     from nodes.cli.status import run_status
 
     return run_status(target, any_node=any_node)

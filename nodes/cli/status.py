@@ -17,7 +17,7 @@ from nodes.console import out, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.watch.fields import one_line
 from nodes.watch.status_table import node_view, status_table
-from swarm.fleet.coverage import covered, lacking
+from swarm.fleet.coverage import out_of_service
 from swarm.fleet.picture import FleetNode, FleetPicture
 from swarm.fleet.service import FleetWatch
 from swarm.flow.objective import Objective
@@ -25,7 +25,7 @@ from swarm.link.greetings import old_servers
 from swarm.models.serving_versions import ServingVersions
 
 NO_DOCUMENT = (ValueError, TypeError, ArithmeticError, RecursionError)  # of a foreign message
-LACKS = 3  # the exit code where a stage of a model that serves has no ready node
+LACKS = 3  # the exit code where requests find no answer, though a node is there
 LAST_NOTES = 4  # events of the server that are shown
 NOTE_LISTS = ("lost", "kept", "restored")  # of an event of the server
 
@@ -109,8 +109,8 @@ def _is_server(server: dict[str, Any]) -> bool:
 
 
 async def run_status(target: Target, any_node: bool = False) -> int:
-    """`swarm status`; returns its exit code: 1 where no node answers, 3 where a stage of a model
-    that serves has no ready node, unless `any_node` is enough."""
+    """`swarm status`; returns its exit code: 1 where no node answers, 3 where something is
+    `out_of_service`, unless `any_node` is enough."""
     async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             await watch.hear_all()
@@ -118,8 +118,8 @@ async def run_status(target: Target, any_node: bool = False) -> int:
             await serving.read()
             now = time.monotonic()
             nodes = [document(node, now) for node in watch.picture.nodes.values()]
-            covers = covered(serving.stages, watch.picture.nodes.values(), now)
-            lack = [cover.line for cover in lacking(covers)]
+            known = watch.picture.nodes.values()
+            lack = out_of_service(serving.stages, serving.unlisted, known, now)
         servers = [server for server in watch.servers.values() if _is_server(server)]
         # A server alone would not have admitted this client.
         found = await old_servers(client.link) if client.link.home.cluster else []
@@ -149,9 +149,12 @@ async def run_status(target: Target, any_node: bool = False) -> int:
             told_last = [*old, *(f"LACKS: {line}" for line in lack)]
             for line in told_last:
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
-        if not nodes:
-            return 1
-        return LACKS if lack and not any_node else 0
+        return exit_code(nodes, [] if any_node else lack)
+
+
+def exit_code(nodes: Sequence[Mapping[str, Any]], lack: Sequence[str]) -> int:
+    """Of `swarm status`, by the nodes that are known and the lines of `out_of_service`."""
+    return 1 if not nodes else LACKS if lack else 0
 
 
 def live_table(fleet: FleetPicture) -> Table:

@@ -7,7 +7,7 @@ serve and not from who was seen to die.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from swarm.fleet.picture import FleetNode
@@ -76,6 +76,41 @@ def covered(
         for (model, version), last in sorted(serving.items())
         for stage in range(1, last + 1)
     ]
+
+
+def served_unlisted(names: Collection[str], nodes: Iterable[FleetNode], now: float) -> list[str]:
+    """The models that ready nodes serve while the server lists none at all: it has lost its store,
+    and who asks for one of them is told that there is none. names: the models that it lists."""
+    if names:
+        return []
+    ready = (node for node in nodes if node.state(now) in TAKES_WORK)
+    return sorted({model for model, _ in stages_told(ready)})
+
+
+def unlisted_line(model: str) -> str:
+    """For people, of a model of `served_unlisted`."""
+    return (
+        f"{model} is served by nodes, and the server lists no model: its store was lost; push the "
+        "model again: swarm model push DIR"
+    )
+
+
+def out_of_service(
+    serving: Mapping[Version, int], unlisted: Iterable[str], nodes: Iterable[FleetNode], now: float
+) -> list[str]:
+    """A line for each thing for which requests find no answer: a stage without a ready node, a
+    model that is `served_unlisted`, a lane that a living node finds wrong at the server. serving,
+    now: as of `covered`. The page's one line is bad wherever there is such a line."""
+    nodes = list(nodes)
+    lanes = {
+        f"{flaw['title']} is missing at the server, or not as it has to be"
+        for node in nodes
+        if not node.is_gone(now)
+        for flaw in node.status.get("flaws", ())
+        if flaw.get("of")
+    }
+    stages = [cover.line for cover in lacking(covered(serving, nodes, now))]
+    return [*stages, *map(unlisted_line, unlisted), *sorted(lanes)]
 
 
 def lacking(covers: Iterable[StageCover]) -> list[StageCover]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 
 from swarm.errors import PermissionDenied, SwarmError
-from swarm.fleet.coverage import Version, stages_told
+from swarm.fleet.coverage import Version, served_unlisted, stages_told
 from swarm.fleet.picture import FleetPicture
 from swarm.link import Link
 from swarm.models.registry import Document, Registry
@@ -47,6 +48,7 @@ class ServingVersions:
         self._picture = picture
         self._shares: dict[str, frozenset[str]] = {}  # versions that serve, by model
         self._stages: dict[Version, int] = {}  # of manifests
+        self._names: set[str] | None = None  # that the server lists; None where it is not known
         self._told: dict[Version, int] = {}  # the highest that nodes ever told of
         self._look = asyncio.Event()
 
@@ -61,6 +63,12 @@ class ServingVersions:
             for model, versions in self._shares.items()
             for version in versions
         }
+
+    @property
+    def unlisted(self) -> list[str]:
+        """The models that nodes serve while the server lists none; none where it was not asked."""
+        nodes = self._picture.nodes.values()
+        return [] if self._names is None else served_unlisted(self._names, nodes, time.monotonic())
 
     def look(self) -> None:
         """Read soon: something may have changed."""
@@ -87,12 +95,12 @@ class ServingVersions:
         """Read desired state and manifests; what cannot be read stays as it was."""
         known = {version[0] for version in stages_told(self._picture.nodes.values())}
         try:
-            names = set(await self._registry.named())
+            names = self._names = set(await self._registry.named())
             self._shares = {name: kept for name, kept in self._shares.items() if name in names}
-            names |= known | self.desired.keys()  # that one is not there is news, too
+            names = names | known | self.desired.keys()  # that one is not there is news, too
         except PermissionDenied as error:
             log.debug("only the models that nodes speak of are known: %s", error)
-            names = known | self._shares.keys()
+            self._names, names = None, known | self._shares.keys()
         except SwarmError as error:
             log.debug("the models are not known: %s", error)
             return

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from statuses import a_stage, a_status
 from test_page_state import Simulation
 
-from swarm.fleet.coverage import covered, lacking
+from nodes.cli.status import exit_code
+from swarm.fleet.coverage import covered, lacking, out_of_service, served_unlisted
 
 SERVING = {("digits", "1"): 3}
 LATER = {"since": "2026-01-01T00:00:03.000Z", "at": "2026-01-01T00:00:04.000Z"}
@@ -240,3 +241,52 @@ def test_all_is_well_only_where_each_node_is_and_each_stage_has_one(
         assert "All well" in text
     assert ("no node serves it" in text) == bool(lacks)
     assert (level == "bad") == (bool(lacks) or any(row["health"] == "failed" for row in rows))
+
+
+NOTHING_IS_LISTED: dict[tuple[str, str], int] = {}
+OTHER = SERVING | {("other", "1"): 2}
+CODES: list[tuple[str, list[Callable[[Simulation], None]], dict[tuple[str, str], int], int]] = [
+    ("all is well", [], SERVING, 0),
+    ("no node", [lambda f: f.state.fleet.nodes.clear()], SERVING, 1),
+    ("a fallback took over", [dies("s2")], SERVING, 0),
+    ("a stage has nobody", [dies("s2", "back")], SERVING, 3),
+    ("a model has no node at all", [], OTHER, 3),
+    ("a lane is missing", [says("s2", 2, flaws=[LANE | {"of": "digits@1"}])], SERVING, 3),
+    (
+        "who told of a lane has left",
+        [says("s2x", 2, flaws=[LANE | {"of": "a@1"}], state="left")],
+        SERVING,
+        0,
+    ),
+    ("another stream is missing", [says("s2", 2, flaws=[LANE | {"of": ""}])], SERVING, 0),
+    ("the server lists no model", [], NOTHING_IS_LISTED, 3),
+    ("a node hangs", [lambda f: f.tell("suspected", subject="s2")], SERVING, 0),
+    ("credentials end soon", [expires("s1", 1, 13, "credentials")], SERVING, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("happens", "serving", "code"), [row[1:] for row in CODES], ids=[row[0] for row in CODES]
+)
+def test_status_exits_with_three_where_the_headline_is_that_requests_find_no_answer(
+    happens: list[Callable[[Simulation], None]], serving: dict[tuple[str, str], int], code: int
+) -> None:
+    fleet = a_fleet()
+    for each in happens:
+        each(fleet)
+    nodes = list(fleet.state.fleet.nodes.values())
+    unlisted = served_unlisted({model for model, _ in serving}, nodes, fleet.now)
+    fleet.state.take_serving(serving, unlisted)
+    lines = out_of_service(serving, unlisted, nodes, fleet.now)
+    assert exit_code([node.status for node in nodes], lines) == code
+    if code != 1:
+        assert (fleet.verdict["level"] == "bad") == (code == 3), fleet.verdict
+
+
+def test_a_model_that_no_ready_node_serves_is_not_missed_by_an_empty_server() -> None:
+    fleet = a_fleet()
+    nodes = fleet.state.fleet.nodes.values()
+    assert served_unlisted((), nodes, fleet.now) == ["digits"]
+    assert served_unlisted({"other"}, nodes, fleet.now) == []
+    dies("s1", "s2", "s3", "back")(fleet)
+    assert served_unlisted((), nodes, fleet.now) == []

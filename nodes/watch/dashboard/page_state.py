@@ -32,7 +32,7 @@ from nodes.watch.dashboard.verdict import (
 )
 from nodes.watch.fields import one_line
 from swarm.errors import DecodeError
-from swarm.fleet.coverage import Version
+from swarm.fleet.coverage import Version, unlisted_line
 from swarm.fleet.documents import read_event
 from swarm.fleet.picture import FleetNode, FleetPicture
 from swarm.subjects import TOKEN, speaker
@@ -90,6 +90,7 @@ class PageState:
         self._nameless: dict[str, tuple[int, float]] = {}  # senders without a proper id
         self._desired: dict[str, dict[str, Any]] = {}
         self._serving: Mapping[Version, int] = {}
+        self._unlisted: list[str] = []
         self._server: dict[str, Any] = {}
         self._models: dict[str, History] = {}
         self._curves: dict[str, History] = {}
@@ -168,8 +169,10 @@ class PageState:
         elif model in self._desired or len(self._desired) < MOST_MODELS:
             self._desired[model] = document
 
-    def take_serving(self, stages: Mapping[Version, int]) -> None:
-        """The number of stages of each version that requests may go to."""
+    def take_serving(self, stages: Mapping[Version, int], unlisted: Iterable[str] = ()) -> None:
+        """The number of stages of each version that requests may go to. unlisted: models that nodes
+        serve while the server lists none."""
+        self._unlisted = list(unlisted)[:MOST_MODELS]
         self._serving = dict(list(stages.items())[:MOST_MODELS])
 
     def take_link(self, connected: bool, url: str, error: str, now: float) -> None:
@@ -326,7 +329,11 @@ class PageState:
                 for name in self._shown
             },
             {n: now - k.unready for n, k in self._shown.items() if k.unready is not None},
-            _complaint(self._server) + warnings_of(current, self._wall() / 1e3),
+            [
+                *_complaint(self._server),
+                *warnings_of(current, self._wall() / 1e3),
+                *(problem("bad", unlisted_line(model), model=model) for model in self._unlisted),
+            ],
             objectives.values(),
         )
         counted = [node.health for node in current if node.health is not Health.LEFT]

@@ -153,5 +153,5 @@ class MeshSource:
         self._read |= set(self.state.model_names())
         for model, document in self._serving.desired.items():
             self.state.take_desired(model, document)
-        self.state.take_serving(self._serving.stages)
+        self.state.take_serving(self._serving.stages, self._serving.unlisted)
         self._news.set()
