@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nodes.cli.command import add_commands, option, seldom
-from nodes.cli.options import Target
+from nodes.cli.options import Target, checked_servers
 
 ModelOrFolder = Annotated[
     str, typer.Argument(help="NAME or NAME@VERSION in the mesh, or a folder of `model split`.")
@@ -20,7 +20,11 @@ async def k8s(
     model: ModelOrFolder,
     target: Target,
     output: str = option("", "File for the values; empty: standard output."),
-    server: str = seldom("", "URL of a NATS server that pods reach; empty: one of the chart's."),
+    server: str = seldom(
+        "",
+        "URL of a NATS server that pods reach; empty: one of the chart's.",
+        callback=checked_servers,
+    ),
 ) -> None:
     """Write values of the Helm chart deploy/kubernetes/swarm: stages, and memory for each."""
     from nodes.cli.with_mesh import client_of

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from shards.manifest import Manifest
+from swarm.addresses import checked
 
 MIB = 1 << 20
-# Measured: a node peaks at four times the weights of its stages and 50 MB; the limit is twice that.
-LIBRARIES = 64 * MIB
+# Measured: an idle node has 94 MB, and one at work four times the weights of its stages more. A pod
+# that uses more than it requests is evicted first.
+LIBRARIES = 96 * MIB
 WEIGHTS_REQUESTED, WEIGHTS_LIMIT = 4, 8
 LEAST_LIMIT = 768 * MIB
 # The chart's server takes messages of 16 MB without being told; nats-server takes 64 MB at most.
@@ -18,7 +20,7 @@ USUAL_PAYLOAD, MOST_PAYLOAD = 16 * MIB, 64 * MIB
 
 def values(manifest: Manifest, mesh: str, nats: str = "") -> dict[str, Any]:
     """One stage for each shard, with memory for its weights; the fallback has all of them. nats:
-    URL of a server outside, "" for one of the chart's own."""
+    URL of a server outside, "" for one of the chart's own. Raises `BadAddress`."""
     shards = [shard for shard in manifest.shards if shard.stage > 0]
     document: dict[str, Any] = {
         "mesh": mesh,
@@ -32,7 +34,8 @@ def values(manifest: Manifest, mesh: str, nats: str = "") -> dict[str, Any]:
     # Room for a batch axis that requests may fill, as `swarm up` gives it.
     payload = min(MOST_PAYLOAD, 2 * largest + MIB)
     if nats:
-        document["nats"] = {"enabled": False, "url": nats}
+        urls = (url if "//" in url else f"nats://{url}" for url in checked(nats))
+        document["nats"] = {"enabled": False, "url": ",".join(urls)}
     elif payload > USUAL_PAYLOAD:
         document["nats"] = {"maxPayload": f"{-(-payload // MIB)}MB"}
     return document

@@ -213,3 +213,100 @@ spec:
     rollingUpdate: {maxUnavailable: 0, maxSurge: 1}
   template: {{- include "swarm.pod" . | nindent 4 }}
 {{- end }}
+
+
+{{/* Values of a part that is off, which would be dropped without a word. Context: values (of the part), usual (as
+     values.yaml has them, JSON), name, and why with what to do. */}}
+{{- define "swarm.unused" -}}
+{{- $values := .values -}}
+{{- range $key, $usual := fromJson .usual -}}
+{{- if ne (index $values $key | toJson) ($usual | toJson) -}}
+{{- fail (printf "%s.%s has no use: %s" $.name $key $.why) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Refuses values that exclude each other; a value alone is judged by values.schema.json. */}}
+{{- define "swarm.check" -}}
+{{- $nats := .Values.nats -}}
+{{- $gateway := .Values.gateway -}}
+{{- $scaling := .Values.autoscaling -}}
+{{- if not $nats.enabled -}}
+{{- $usual := `{"replicas": 1, "image": "docker.io/library/nats:2.12-alpine", "secret": "", "maxPayload": "", "storage": "10Gi", "storageClass": "", "resources": {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}}` -}}
+{{- include "swarm.unused" (dict "values" $nats "usual" $usual "name" "nats" "why" "nats.enabled is false, and the server at nats.url has settings of its own; leave it out, or leave out nats.enabled and nats.url") -}}
+{{- else if $nats.url -}}
+{{- fail "nats.url has no use: nats.enabled is true, and all pods would go to the chart's own server; set nats.enabled=false too, or leave out nats.url" -}}
+{{- else if and $nats.secret (not .Values.credentials.secret) -}}
+{{- fail "nats.secret without credentials.secret: the server would admit no pod; set credentials.secret too, or leave out both for an open mesh" -}}
+{{- else if and .Values.credentials.secret (not $nats.secret) -}}
+{{- fail "credentials.secret without nats.secret: the chart's own server would be open and without TLS, which the pods ask for; set nats.secret too, or leave out both for an open mesh" -}}
+{{- end -}}
+{{- /* No message shows the password that a URL may hold. */ -}}
+{{- $port := "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])" -}}
+{{- $server := printf `(nats|tls)://([^\s,/?#@:][^\s,/?#@]*@)?(\[[0-9A-Fa-f:.]+\]|[^\s,/@:?#\[\]]+)(:%s)?/?` $port -}}
+{{- range splitList "," $nats.url -}}
+{{- if and $nats.url (not (regexMatch (printf "^%s$" $server) .)) -}}
+{{- fail "nats.url is no address of a server: write nats://HOST:PORT or tls://HOST:PORT, several of one cluster separated by commas" -}}
+{{- end -}}
+{{- end -}}
+{{- with $nats.maxPayload -}}
+{{- $unit := ternary 1048576 (ternary 1024 1 (hasSuffix "KB" .)) (hasSuffix "MB" .) -}}
+{{- $digits := regexFind "^[0-9]+" . -}}
+{{- if or (gt (len $digits) 8) (gt (mul $digits $unit) 67108864) -}}
+{{- fail (printf "nats.maxPayload %s: a server takes 64MB at most" .) -}}
+{{- else if lt (mul $digits $unit) 1048576 -}}
+{{- fail (printf "nats.maxPayload %s: a mesh needs 1MB at least; write the unit, as in 16MB" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if $gateway.replicas -}}
+{{- $ports := list (int $gateway.http) (int $gateway.grpc) (int .Values.metrics.port) -}}
+{{- if ne (len (uniq $ports)) 3 -}}
+{{- fail (printf "gateway.http, gateway.grpc and metrics.port are %v: a gateway listens on all three; give each a port of its own" $ports) -}}
+{{- end -}}
+{{- else -}}
+{{- $usual := `{"http": 8000, "grpc": 8001, "secret": "", "service": {"type": "ClusterIP"}}` -}}
+{{- include "swarm.unused" (dict "values" $gateway "usual" $usual "name" "gateway" "why" "gateway.replicas is 0; leave it out, or set gateway.replicas to 1 or more") -}}
+{{- end -}}
+{{- if not (has $scaling.kind (list "none" "hpa" "keda")) -}}
+{{- fail (printf "autoscaling.kind %q: it is none, hpa or keda. By objectives scales keda alone, which reads the nodes that the mesh wants for a stage from Prometheus: Kubernetes itself has no way to, and --autoscale of `swarm up` starts processes of one machine" $scaling.kind) -}}
+{{- end -}}
+{{- if eq $scaling.kind "none" -}}
+{{- include "swarm.unused" (dict "values" $scaling "usual" `{"most": 4}` "name" "autoscaling" "why" "autoscaling.kind is none; set it to hpa or keda, or leave this out") -}}
+{{- end -}}
+{{- if ne $scaling.kind "hpa" -}}
+{{- include "swarm.unused" (dict "values" $scaling "usual" `{"cpu": 70}` "name" "autoscaling" "why" (printf "autoscaling.kind is %s; set it to hpa, or leave this out" $scaling.kind)) -}}
+{{- end -}}
+{{- if ne $scaling.kind "keda" -}}
+{{- include "swarm.unused" (dict "values" $scaling "usual" `{"prometheus": "http://prometheus.monitoring:9090"}` "name" "autoscaling" "why" (printf "autoscaling.kind is %s; set it to keda, or leave this out" $scaling.kind)) -}}
+{{- end -}}
+{{- range $index, $stage := .Values.stages -}}
+{{- $replicas := int ($stage.replicas | default 1) -}}
+{{- $resources := $stage.resources | default $.Values.resources -}}
+{{- if and (ne $scaling.kind "none") (lt (int $scaling.most) $replicas) -}}
+{{- fail (printf "autoscaling.most %d is below stages[%d].replicas %d, the fewest of that stage; raise it, or lower the replicas" (int $scaling.most) $index $replicas) -}}
+{{- end -}}
+{{- if and (eq $scaling.kind "hpa") (not (dig "requests" "cpu" "" $resources)) (not (dig "limits" "cpu" "" $resources)) -}}
+{{- fail (printf "autoscaling.kind hpa scales by a share of the processor that a pod requests; set stages[%d].resources.requests.cpu" $index) -}}
+{{- end -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range .Values.cameras -}}
+{{- if has .name $names -}}
+{{- fail (printf "cameras: two have the name %s; give each a name of its own" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- $clients := list (dict "podSelector" dict) -}}
+{{- if and (not .Values.networkPolicy.enabled) (ne (toJson .Values.networkPolicy.clients) (toJson $clients)) -}}
+{{- fail "networkPolicy.clients has no use: networkPolicy.enabled is false, and everybody would reach the gateway; enable it, or leave out the clients" -}}
+{{- end -}}
+{{- $arguments := .Values.arguments -}}
+{{- range .Values.cameras -}}
+{{- $arguments = concat $arguments (.arguments | default list) -}}
+{{- end -}}
+{{- range $arguments -}}
+{{- if regexMatch "^--(nats|mesh|model|role|metrics-port|credentials|tls-ca|trust|http|grpc)(=|$)" . -}}
+{{- fail (printf "arguments: %s contradicts what the chart tells the node; set the chart's own value instead" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
