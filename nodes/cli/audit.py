@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 import swarm
+from nodes.cli.new_path import in_folder
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
@@ -151,6 +152,7 @@ def _id(record: dict[str, Any]) -> str:
 
 async def run_export(output: str, target: Target) -> int:
     """`swarm audit export`; returns its exit code, 1 where something is wrong with the records."""
+    in_folder(output)
     async with client_of(target) as client:
         extent, stored = await _all(client)
         verdict = verify(((s.place, s.data) for s in stored), extent)

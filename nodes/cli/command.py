@@ -67,7 +67,8 @@ def add_commands(app: typer.Typer, panels: Mapping[str, Mapping[str, Work | type
             try:
                 code = super().main(*given, **more | {"standalone_mode": False})
             except _UsageError as error:
-                code = _wrong_line(error)
+                words = more.get("args") or (given[0] if given else None) or sys.argv[1:]
+                code = _wrong_line(error, "--json" in words)
             sys.exit(code)
 
     app.info.cls = InOrder
@@ -150,13 +151,15 @@ def as_command(work: Work, name: str = "") -> Callable[..., None]:
     return run
 
 
-def _wrong_line(error: Any) -> int:
+def _wrong_line(error: Any, as_json: bool) -> int:
     """Print what is wrong with a command line; returns the exit code."""
-    from nodes.console import err
+    from nodes.console import err, print_json
 
     text = " ".join(error.format_message().split())
     if text:  # else the help was printed, which a group alone asks for
         where = f" ({error.ctx.command_path} --help)" if error.ctx is not None else ""
+        if as_json:
+            print_json({"error": f"{text}{where}", "status": "INVALID_ARGUMENT"})
         err.print(f"swarm: {text}{where}", markup=False, highlight=False, soft_wrap=True)
     return int(error.exit_code)
 

@@ -27,11 +27,14 @@ async def k8s(
     ),
 ) -> None:
     """Write values of the Helm chart deploy/kubernetes/swarm: stages, and memory for each."""
+    from nodes.cli.new_path import in_folder
     from nodes.cli.with_mesh import client_of
     from nodes.console import out, print_json
     from nodes.install.kubernetes import as_yaml, values
     from shards.manifest import FILE_NAME, Manifest, read_dir
 
+    if output:
+        in_folder(output)
     if (Path(model) / FILE_NAME).exists():
         manifest, _ = read_dir(Path(model))
     else:

@@ -19,13 +19,19 @@ GONE_WITHIN = 13.0  # seconds; a node ends twelve seconds after it was told to, 
 
 
 def the_node(picture: FleetPicture, named: str, now: float) -> str:
-    """The id of the living node that is meant: by its id, or by a part of it that no other has, as
-    tables show it. Raises `NotFound`, `InvalidArgument`."""
-    living = [node.node for node in picture.living(now)]
+    """The id of the living node that is meant: by its id, or by what no other has of the id's
+    beginning, its whole words between dashes, and the role. Any other part of an id is refused: its
+    end is random, so a slip of the hand would hit some node. Raises `NotFound`,
+    `InvalidArgument`."""
+    roles = {node.node: node.role for node in picture.living(now)}
+    living = list(roles)
     if named in living:
         return named
-    part = named.removeprefix("…")
-    meant = [id_ for id_ in living if part in id_]
+    meant = [
+        id_
+        for id_, role in roles.items()
+        if named and (id_.startswith(named) or f"-{named}-" in f"-{id_}-" or role == named)
+    ]
     if len(meant) == 1:
         return meant[0]
     if meant:

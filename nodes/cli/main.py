@@ -242,7 +242,7 @@ def top(
     plain: bool = seldom(False, "A table without keys, as where textual is missing."),
 ) -> Ran:
     """Show the fleet live, until q: nodes, stages, rates, latencies, events. s sorts, / filters,
-    Enter shows a node, e all events."""
+    Enter shows a node, e all events. With --json once, as --once does."""
     from nodes.cli.top import run_top
 
     return run_top(target, once, plain)
@@ -303,7 +303,11 @@ def metrics_exporter(
 
 def drain(
     node: Annotated[
-        str, NODE, typer.Argument(help="Its id, or a part of it that no other living node has.")
+        str,
+        NODE,
+        typer.Argument(
+            help="Its id, or what no other living node has: its beginning, a word of it, a role."
+        ),
     ],
     target: Target,
     wait: bool = option(True, "Until it has left."),

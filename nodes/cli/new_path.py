@@ -12,6 +12,15 @@ def new_path(path: str, kind: str) -> Path:
     output = Path(path)
     if output.exists():
         raise InvalidArgument(f"{output} exists: remove it, or name another {kind} by -o")
+    return in_folder(path)
+
+
+def in_folder(path: str) -> Path:
+    """The path of a file that may be there, in a folder that is. Raises `InvalidArgument`."""
+    output = Path(path)
     if not output.parent.is_dir():
-        raise InvalidArgument(f"{output.parent}: no such folder to write to")
+        raise InvalidArgument(
+            f"{output.parent}: no such folder to write to; make it (mkdir -p {output.parent}), or "
+            "name another file"
+        )
     return output

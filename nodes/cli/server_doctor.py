@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ import swarm
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of
 from nodes.versions.upkeep import Flaw, stores_of, upkeep_by_operator
+from swarm.fleet.coverage import stages_told
+from swarm.fleet.service import FleetWatch
 from swarm.link import jetstream
 from swarm.link.kept_stream import MISSING
 
@@ -39,13 +42,21 @@ def streams_of(client: swarm.Mesh) -> set[str]:
     return {each.stream for each in stores_of(client)}
 
 
+async def nodes_serve(client: swarm.Mesh) -> bool:
+    """Whether a node that lives speaks of a stage: then models were pushed, and what is missing was
+    lost. A new mesh has no such node."""
+    async with FleetWatch(client.link, client.subjects, events=0) as watch:
+        await watch.hear_all()
+        return bool(stages_told(watch.picture.living(time.monotonic())))
+
+
 async def look_at_mesh(target: Target) -> Kept:
     """Look, and mend nothing. Raises `SwarmError`."""
     async with client_of(target, signs=False) as client:
         models = dict.fromkeys(model for model, _ in await client.registry.models())
         left = (await upkeep_by_operator(client, models, mends=False)).left
         if {flaw.stream for flaw in left if flaw.text == MISSING} >= streams_of(client):
-            left = []  # nothing was ever pushed here
+            left = left if await nodes_serve(client) else []  # nothing was ever pushed here
         info = await jetstream.call(client.link, "$JS.API.INFO")
         aside = [int(info.get(f"reserved_{where}", 0)) for where in ("memory", "storage")]
         return Kept(left, *aside)

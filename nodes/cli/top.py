@@ -14,7 +14,7 @@ HINT = "for filters, an order of your own and a page a node: pip install 'swarm-
 
 async def run_top(target: Target, once: bool, plain: bool) -> int:
     """`swarm top`; returns its exit code."""
-    if once:
+    if once or target.json:  # a program reads one document
         return await run_status(target)
     if not (plain or not out.is_terminal or out.is_dumb_terminal):
         if find_spec("textual") is not None:

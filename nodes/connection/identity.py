@@ -24,7 +24,8 @@ def own_id(config: NodeConfig) -> str:
         return node_id(owner or nobodys_user(config.role))
     if (config.link.credentials or config.link.nkey) and parts_of(config.node)[0] != owner:
         raise InvalidArgument(
-            f"--node-id {config.node}: with these credentials it is '{owner}-', and no '-' behind"
+            f"--node {config.node}: these credentials are those of user {owner!r}, whose nodes are "
+            f"called {owner}, or {owner}- and a word without '-', as in {owner}-2"
         )
     return config.node
 

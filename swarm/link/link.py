@@ -46,7 +46,7 @@ from swarm.link.pings import Pings
 from swarm.link.revisions import Revisions
 from swarm.link.send_rate import SendRate
 from swarm.link.servers import Greeting, ServerList
-from swarm.link.session import connect_command, no_answer, open_session, parse_info
+from swarm.link.session import connect_command, no_answer, open_session, parse_info, why_not
 from swarm.link.subscriptions import OnMessage, Replies, Subscriptions
 from swarm.link.types import LinkMessage, LinkOptions
 from swarm.periodic import next_beat
@@ -173,7 +173,7 @@ class Link(asyncio.BufferedProtocol):
                 except (OSError, TimeoutError, ValueError, ProtocolError, SwarmError) as error:
                     attempt += 1
                     where = without_credentials(server)
-                    self.last_error = f"{where}: {error or type(error).__name__}"
+                    self.last_error = f"{where}: {why_not(error, self.options.connect_timeout)}"
                     self._abort()
                     self.refusal = error if isinstance(error, NotAdmitted) else None
                     whole_round = attempt % len(servers) == 0

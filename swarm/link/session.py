@@ -25,12 +25,27 @@ log = logging.getLogger("swarm.link")
 _refused: set[str] = set()  # algorithms whose refusal was told
 
 
+HANGS = "it hangs, or the port is another program's"
+REACHES = (
+    0.9  # of `connect_timeout` for TCP, so that a server that is silent behind it is told apart
+)
+
+
 def no_answer(servers: Iterable[str], why: str) -> NotConnected:
     """None of the servers could be connected to; why: what the last attempt said."""
+    remedy = "start that server again" if why.endswith(HANGS) else "start one (`nats-server -js`)"
     return NotConnected(
         f"no NATS server answers at {', '.join(map(without_credentials, servers))} "
-        f"({why or 'no reply'}); start one (`nats-server -js`) or pass --nats URL"
+        f"({why or 'no reply'}); {remedy} or pass --nats URL"
     )
+
+
+def why_not(error: Exception, connect_timeout: float) -> str:
+    """What an attempt to connect has met, for people. An error without words is a time that ran
+    out behind TCP, which has words of its own."""
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"it took the connection and did not answer within {connect_timeout:g} s: {HANGS}"
+    return str(error) or type(error).__name__
 
 
 async def open_session(
@@ -45,7 +60,14 @@ async def open_session(
     Raises `OSError`, `ProtocolError`, `NotAdmitted`.
     """
     host, port = url.hostname or "127.0.0.1", url.port or PORT
-    sock = await _tcp(loop, host, port, options.connect_timeout)
+    within = options.connect_timeout * REACHES
+    try:
+        async with asyncio.timeout(within):  # a name server may be silent too
+            sock = await _tcp(loop, host, port, within)
+    except TimeoutError:
+        raise TimeoutError(
+            f"no connection within {within:g} s: its host is off, or a firewall drops what comes"
+        ) from None
     if options.congestion:
         control_congestion(sock, options.congestion)
     info: dict[str, Any] = {}

@@ -56,7 +56,9 @@ def unpack_map(data: bytes | memoryview, max_bytes: int) -> dict[str, Any]:
     except DecodeError:
         raise
     except (ValueError, TypeError, RecursionError, struct.error, IndexError) as error:
-        raise DecodeError(f"not a MessagePack message: {error or type(error).__name__}") from None
+        raise DecodeError(
+            f"not a MessagePack message: {str(error) or type(error).__name__}"
+        ) from None
     except msgpack.exceptions.UnpackException as error:
         raise DecodeError(f"not a MessagePack message: {error or 'truncated'}") from None
     if type(doc) is not dict:

@@ -134,6 +134,6 @@ async def test_once_prints_the_table_of_swarm_status(link: Link) -> None:
             env=environment({"TERM": "xterm-256color"}),
         )
         told, _ = await asyncio.wait_for(once.communicate(), GENEROUS)
-        assert once.returncode == 0
+        assert once.returncode == 3, "the server lists no model, and a node serves one"
         assert "shard-1" in told.decode()
         assert "\x1b" not in told.decode()

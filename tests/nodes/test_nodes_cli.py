@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from nodes.cli.node import node as run
 from nodes.cli.options import InferOptions, Target, UpOptions
 from nodes.cli.rollout import asked_plan
 from nodes.config import NodeConfig
+from nodes.connection.identity import own_id
 from nodes.console import ago, delivery, duration
 from swarm.errors import InvalidArgument
 
@@ -466,3 +469,34 @@ def test_fast_mode_is_called_fast_and_answers_to_its_old_name() -> None:
     assert delivery("fast") == delivery("core") != delivery("durable")
     with pytest.raises(InvalidArgument, match="durable or fast"):
         delivery("slow")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["profile", "digits", "--for", "2s", "--json"],
+        ["teach", "digits", "--json", "--nats", "nats://x"],
+        ["no-such-command", "--json"],
+    ],
+)
+def test_a_wrong_command_line_is_a_json_error_for_programs(line: list[str]) -> None:
+    told = CliRunner().invoke(app, line)
+    assert told.exit_code == 2
+    document = json.loads(told.stdout)
+    assert document["status"] == "INVALID_ARGUMENT"
+    assert document["error"]
+
+
+def test_a_folder_that_is_not_there_is_told_before_the_mesh_is_asked(tmp_path: Path) -> None:
+    output = str(tmp_path / "nodir" / "values.yaml")
+    told = CliRunner().invoke(app, ["deploy", "k8s", "digits", "--output", output, "--json"])
+    assert told.exit_code == 1
+    assert f"make it (mkdir -p {tmp_path / 'nodir'})" in json.loads(told.stdout)["error"]
+
+
+def test_a_nodes_id_that_is_not_its_users_is_refused_with_those_that_are() -> None:
+    link = SimpleNamespace(connects_as="s2", credentials="s2.creds", nkey=None)
+    config: Any = SimpleNamespace(node="other", role="shard-2", link=link)
+    with pytest.raises(InvalidArgument) as refused:
+        own_id(config)
+    assert str(refused.value).startswith("--node other: these credentials are those of user")

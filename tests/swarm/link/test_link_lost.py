@@ -281,6 +281,21 @@ async def test_whatever_listens_there_the_link_reports_it_and_keeps_trying(
     strange.close()
 
 
+async def test_a_server_that_hangs_is_told_from_one_that_is_not_there(links: Links) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        link = links.start(f"nats://127.0.0.1:{port}", connect_timeout=0.2)
+        with pytest.raises(NotConnected) as hangs:
+            await link.ready(GENEROUS, rounds=1)
+    assert "it took the connection and did not answer within 0.2 s: it hangs" in str(hangs.value)
+    assert "start that server again" in str(hangs.value)
+    away = links.start(f"nats://127.0.0.1:{port}", connect_timeout=0.2)
+    with pytest.raises(NotConnected, match=r"start one \(`nats-server -js`\)"):
+        await away.ready(GENEROUS, rounds=1)
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [b"MSG a\r\n", b"MSG a 1 -5\r\n", b"INFO [1]\r\n", b"INFO {\r\n", b"\r\n" + b"x" * 70_000],
