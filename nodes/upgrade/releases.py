@@ -183,7 +183,8 @@ class Releases:
         more = {}
         if self._signer is not None:
             known = signature_in(before)
-            counter = max(time.time_ns() // 1_000_000, known.counter + 1 if known else 0)
+            now = await jetstream.signing_time(self._link, self._bucket)
+            counter = max(now, known.counter + 1 if known else 0)
             signature = sign_entry(self._signer, self._bucket, key, counter, value)
             more[HEADER] = signature.text()
         stored = await jetstream.kv_replace(

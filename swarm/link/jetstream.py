@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,12 +21,15 @@ from swarm.errors import (
     InvalidArgument,
     NoLeader,
     NoResponders,
+    PermissionDenied,
     ResourceExhausted,
     Unavailable,
 )
 from swarm.link import Link, LinkMessage
 from swarm.link.server_version import check_consumer, refused_priorities
 from swarm.subjects import api, kv_get_subject
+
+log = logging.getLogger("swarm.link")
 
 # Server error numbers (nats-server, server/errors.json).
 STREAM_NOT_FOUND = 10059
@@ -45,6 +49,8 @@ NO_PEERS = (10005, 10074)  # for so many replicas: too few servers in the cluste
 # In a cluster: no leader, not the leader, a stream or a consumer whose server is away, a store that
 # is being moved. All of them pass.
 ELECTING = (10004, 10006, 10008, 10009, 10118, 10119)
+
+CLOCKS_APART = 300.0  # seconds between two clocks that are worth a warning
 
 HISTORY = 64  # revisions of a key that a bucket keeps
 
@@ -474,6 +480,25 @@ async def server_time(link: Link, stream: str) -> float:
     """The present second by the clock of a stream's server; 0.0 where it tells none. Raises
     `Unavailable`, `ApiError`."""
     return told_time(await call(link, api("STREAM.INFO", stream)))
+
+
+async def signing_time(link: Link, bucket: str) -> int:
+    """The millisecond from which a value is signed: by the clock of this device or of the bucket's
+    server, whichever is behind. Who reads it refuses lower ones for good: a clock that is ahead
+    would be believed until that time has come. Raises `Unavailable`."""
+    own = time.time()
+    try:
+        server = await server_time(link, f"KV_{bucket}")
+    except (PermissionDenied, ApiError) as error:
+        log.info("signed by this device's clock alone: the server's cannot be read: %s", error)
+        return int(own * 1e3)
+    if server and abs(own - server) > CLOCKS_APART:
+        log.warning(
+            "this device's clock is %.0f s %s that of the server: set the wrong one of them",
+            abs(own - server),
+            "ahead of" if own > server else "behind",
+        )
+    return int(min(own, server or own) * 1e3)
 
 
 def told_time(info: Mapping[str, Any]) -> float:

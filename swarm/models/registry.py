@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -204,7 +203,7 @@ class Registry:
         more = {}
         if self._signer is not None:
             # The clock keeps it growing where a server has lost the value that was there before.
-            now = time.time_ns() // 1_000_000
+            now = await jetstream.signing_time(self._link, self._bucket)
             self._counter = max(now, counter + 1, self._counter + 1)
             signature = sign_entry(self._signer, self._bucket, key, self._counter, value)
             more[HEADER] = signature.text()

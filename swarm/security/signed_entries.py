@@ -135,8 +135,10 @@ class Verifier:
                 f"{key} in {store} is older ({signature.counter}) than the value that was there "
                 f"before ({self._highest.of(name)}): to go back, sign the return by "
                 "`swarm model promote NAME@VERSION` or `rollback`. A counter is the millisecond of "
-                "its signing: if that clock is behind and the server has lost the value before, "
-                "set the clock first"
+                "its signing. If that clock is behind and the server has lost the value before, "
+                "set the clock first. If the value before was signed by a clock that was ahead, "
+                "stop this node, remove its MESH-ROLE-seen.checkpoint in --state-dir, where there "
+                "is one, and start it again"
             )
         self._highest.saw(name, signature.counter)
         return signature

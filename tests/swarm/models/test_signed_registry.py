@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -66,6 +67,30 @@ async def test_a_node_takes_what_the_operator_has_signed(
     await operator.promote("m", "2")
     assert await node.serving("m") == "2"
     assert await operator.rollback("m") == "1"
+    assert await node.serving("m") == "1"
+
+
+async def test_a_clock_that_was_ahead_once_stops_no_later_promote_when_the_store_is_lost(
+    link: Link,
+    operator: Registry,
+    signer: Identity,
+    keys: TrustedKeys,
+    node: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, now_ns, year = time.time, time.time_ns, 365 * 86400
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: now() + year)
+        ahead.setattr(time, "time_ns", lambda: now_ns() + year * 10**9)
+        for version in "12":
+            await operator.push(manifest(version), {})
+        await operator.promote("m", "2")
+    assert await node.serving("m") == "2"
+    await jetstream.call(link, f"$JS.API.STREAM.DELETE.KV_{BUCKET}")
+    later = Registry(link, SUBJECTS, signer, Verifier(keys))
+    for version in "12":
+        await later.push(manifest(version), {})
+    await later.promote("m", "1")
     assert await node.serving("m") == "1"
 
 
