@@ -28,18 +28,20 @@ LARGE = 16 * 1024  # bytes of a message: 7 ms at 20 Mbit/s
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A tensor's name, datatype and shape; -1 stands for any size. any_rank: it may have any number
-    of axes; the shape is empty then."""
+    of axes; the shape is empty then. usual: its shape where the model was proved, with one sample
+    in a batch; empty where the manifest does not tell."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     any_rank: bool = False
+    usual: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def nbytes(self) -> int:
-        """Bytes with every free dimension at 1."""
+        """Bytes at its usual shape; without one, with every free dimension at 1."""
         size = DTYPES[self.datatype].itemsize
-        for dimension in self.shape:
+        for dimension in self.usual or self.shape:
             size *= max(1, dimension)
         return size
 
@@ -217,7 +219,11 @@ def _stage(doc: dict[str, Any]) -> Stage:
 def _specs(docs: list[dict[str, Any]]) -> tuple[Spec, ...]:
     specs = tuple(
         Spec(
-            str(d["name"]), str(d["datatype"]), tuple(d["shape"]), d.get("any_rank", False) is True
+            str(d["name"]),
+            str(d["datatype"]),
+            tuple(d["shape"]),
+            d.get("any_rank", False) is True,
+            _usual(d),
         )
         for d in docs
     )
@@ -227,6 +233,18 @@ def _specs(docs: list[dict[str, Any]]) -> tuple[Spec, ...]:
         if not all(type(d) is int and d >= -1 for d in spec.shape):
             raise ValueError(f"tensor {spec.name!r} has shape {spec.shape}")
     return specs
+
+
+def _usual(doc: dict[str, Any]) -> tuple[int, ...]:
+    seen, told = tuple((doc.get("example") or {}).get("shape", ())), tuple(doc["shape"])
+    if not all(type(d) is int and d >= 0 for d in seen):
+        raise ValueError(f"tensor {doc['name']!r} has an example of shape {seen}")
+    if doc.get("any_rank") is True:
+        return seen
+    if len(seen) != len(told):
+        return ()
+    one_sample = (1, *seen[1:]) if seen and told[0] == -1 and doc.get("batch") is True else seen
+    return tuple(s if t == -1 else t for s, t in zip(one_sample, told, strict=True))
 
 
 def _names(names: Any) -> str:

@@ -29,8 +29,8 @@ async def split_into(folder: Path, file: str, arguments: Sequence[str]) -> None:
 
     Raises the `SwarmError` that the command ends with. Cancelling ends the process.
     """
-    with tempfile.TemporaryFile() as errors:
-        code, said = await _run([file, "-o", str(folder), *arguments], errors)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        code, said = await _run([file, "-o", str(folder), *arguments], output, errors)
         error = _error(said) if code else None
         if error is not None:  # who catches it tells it, so that it is told once
             raise error
@@ -40,13 +40,14 @@ async def split_into(folder: Path, file: str, arguments: Sequence[str]) -> None:
             raise Internal(f"the process that splits the model ended with code {code}")
 
 
-async def _run(arguments: Sequence[str], errors: IO[bytes]) -> tuple[int, bytes]:
-    """The exit code of `swarm model split --json`, and what it printed."""
+async def _run(arguments: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> tuple[int, bytes]:
+    """The exit code of `swarm model split --json`, and what it printed. output, errors: files for
+    that: a process that fills a pipe waits for its reader."""
     command = [sys.executable, "-m", "nodes.cli.main", "model", "split", *arguments, "--json"]
     process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=errors,
         env=os.environ | {SUPERVISOR: str(os.getpid())},
         start_new_session=True,  # Ctrl-C is for this process, which ends the other one
@@ -56,10 +57,8 @@ async def _run(arguments: Sequence[str], errors: IO[bytes]) -> tuple[int, bytes]
             await one_ends([process.pid], CHECK_EVERY)
     finally:
         await _end(process)
-    assert process.stdout is not None
-    # The document is far smaller than a pipe holds, so the process never waits for a reader.
-    with process.stdout as output:
-        return process.returncode, output.read()
+    output.seek(0)
+    return process.returncode, output.read()
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:

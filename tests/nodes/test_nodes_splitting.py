@@ -44,6 +44,32 @@ async def test_the_shards_lie_in_the_folder_and_no_process_is_left(
     assert children() <= before
 
 
+async def test_a_split_that_says_more_than_a_pipe_holds_ends(tmp_path: Path) -> None:
+    count = 5000
+    weight = np.random.default_rng(0).standard_normal((3, count)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMean", ["x"], ["mean"], axes=[2, 3], keepdims=0),
+            helper.make_node("MatMul", ["mean", "weight"], ["logits"]),
+            helper.make_node("Softmax", ["logits"], ["scores"], axis=1),
+        ],
+        "classes",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 32, 32])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", count])],
+        [numpy_helper.from_array(weight, "weight")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    file, labels = tmp_path / "classes.onnx", tmp_path / "labels.txt"
+    file.write_bytes(model.SerializeToString())
+    labels.write_text("".join(f"a class with the number {n}\n" for n in range(count)))
+    folder = tmp_path / "split"
+    task = ["--task", "classify", "--labels", str(labels)]
+    async with asyncio.timeout(60):
+        await split_into(folder, str(file), ["--stages", "1", "--name", "c", *task])
+    manifest, _ = read_dir(folder)
+    assert len(manifest.to_json()) > 1 << 16
+
+
 def wide_features() -> bytes:
     """Four convolutions of about 0.7 ms, whose features take 5 ms at 1 Gbit/s, and a mean."""
     rng = np.random.default_rng(0)

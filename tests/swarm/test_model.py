@@ -47,6 +47,31 @@ def test_a_manifest_gives_the_stages_and_what_they_carry() -> None:
     assert got.inputs == (Spec("x", "FP32", (-1, 8)),)
 
 
+@pytest.mark.parametrize(
+    ("shape", "more", "nbytes"),
+    [
+        ((-1, 3, -1, -1), {"example": {"shape": [1, 3, 32, 40]}}, 3 * 32 * 40 * 4),
+        ((-1, 3, -1, -1), {"example": {"shape": [64, 3, 32, 40]}, "batch": True}, 3 * 32 * 40 * 4),
+        ((-1, 3, -1, -1), {"example": {"shape": [5, 3, 32, 40]}}, 5 * 3 * 32 * 40 * 4),
+        ((1, 3, 8, 8), {"example": {"shape": [1, 3, 32, 40]}}, 3 * 8 * 8 * 4),
+        ((), {"example": {"shape": [7, 9]}, "any_rank": True}, 7 * 9 * 4),
+        ((-1, 3, -1, -1), {}, 3 * 4),
+        ((-1, 3), {"example": {"shape": [1, 3, 5]}}, 3 * 4),
+    ],
+)
+def test_a_tensor_of_open_sizes_weighs_as_much_as_where_the_model_was_proved(
+    shape: tuple[int, ...], more: dict[str, Any], nbytes: int
+) -> None:
+    (spec,) = info(inputs=[tensor(shape=shape) | more]).inputs
+    assert spec.nbytes == nbytes
+
+
+@pytest.mark.parametrize("shape", [[-1, 3], ["3", 3], [2.5, 3], "ab", 7, [None, 3]])
+def test_an_example_that_is_no_shape_is_no_manifest(shape: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        info(inputs=[tensor(shape=(-1, 3)) | {"example": {"shape": shape}}])
+
+
 def test_features_and_results_have_codecs_of_their_own_and_none_are_allowed_by_default() -> None:
     of_before = info(codecs={"i4": {}})
     assert (of_before.codecs, of_before.result_codecs) == ({"i4"}, frozenset())

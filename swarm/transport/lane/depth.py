@@ -15,7 +15,7 @@ BUDGET_SHARE = 0.6  # of a budget that the wait in one lane may take, as a reque
 LEAST_SECONDS = 0.25  # of work that a lane holds, however short the budgets
 LEAST_DEPTH, MOST_DEPTH = 16, 4096  # messages
 FEWEST_LARGE = 4  # messages of a lane, however large they are
-LANE_BYTES = 256 << 20  # of one lane's messages, with free dimensions at 1
+LANE_BYTES = 256 << 20  # of one lane's messages, at their usual shapes
 # A stage gets as many bytes as all stages together, up to so many: batches and free dimensions make
 # messages larger than the manifest knows, and a server has so few to set aside.
 SHARED_BYTES = 4 << 20
