@@ -42,6 +42,7 @@ from swarm.gossip.wire import Frame, Message, Refused, Window, read_value
 
 Validator = Callable[[str, object], bool]
 _UNKNOWN = -1  # the base of a node that a peer has never heard of
+HIGHEST_GENERATION = 2**62 - 1  # at which a process may begin
 _MOST_NESTED = 3  # lists and maps, one in the other
 
 
@@ -85,6 +86,7 @@ class Exchange:
         self._window_after = ""
         self._pass_repaired = False
         self._last_rebirth = float("-inf")
+        self._outgrew = False  # has taken a generation above one that others knew of us
         self.leaving = False
         self.answered_bytes = 0  # in this round
 
@@ -259,9 +261,15 @@ class Exchange:
         node, generation, heartbeat, version, status = entry
         own = self._table.own
         if generation > own.generation:
-            self._counters["duplicate_self"] += 1
-            heard.events.append(Event("duplicate", node, "a newer generation of our id exists"))
-            return
+            if self._outgrew or self.leaving or generation >= HIGHEST_GENERATION:
+                self._counters["duplicate_self"] += 1
+                heard.events.append(Event("duplicate", node, "a newer generation of our id exists"))
+                return
+            # An earlier process of ours began by a clock that was ahead. Once only: who then takes
+            # a higher one than ours is another process, with which we do not race.
+            self._outgrew = True
+            self.reborn(now, generation + 1)
+            heard.events.append(Event("refuted", node, "an earlier process of ours"))
         if generation == own.generation:
             unknown = heartbeat > own.heartbeat or version > own.version
             if unknown:
@@ -286,10 +294,10 @@ class Exchange:
         ):
             heard.give[node] = version if generation == own.generation else 0
 
-    def reborn(self, now: float) -> None:
-        """Take the next generation."""
+    def reborn(self, now: float, generation: int = 0) -> None:
+        """Take this generation, or the next one."""
         own = self._table.own
-        self._table.put(own.with_generation(own.generation + 1))
+        self._table.put(own.with_generation(generation or own.generation + 1))
         self._last_rebirth = now
         self._counters["rebirths"] += 1
 

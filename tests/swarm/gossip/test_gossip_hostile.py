@@ -317,6 +317,48 @@ def test_two_processes_with_one_id_are_noticed_by_a_peer(
     assert len([e for e in events if e.kind == "duplicate"]) < 6, "reported, not at every message"
 
 
+@pytest.mark.parametrize("left", [True, False], ids=["left", "died"])
+def test_a_node_whose_clock_was_set_back_lives_on_and_is_no_duplicate(
+    mesh: Any, make: Any, deliver: Any, left: bool
+) -> None:
+    ahead = 1_000_000
+    nodes = mesh("a", "b")
+    nodes["c"] = make("c", generation=ahead)
+    nodes["c"].add_peer("a")
+
+    def turns(seconds: range) -> list[tuple[str, Event]]:
+        events = []
+        for tenth in seconds:
+            for name in tuple(nodes):
+                events += deliver(nodes, name, nodes[name].tick(tenth / 10), tenth / 10)
+        return events
+
+    turns(range(10, 60))
+    if left:
+        deliver(nodes, "c", nodes["c"].leave(6.0), 6.0)
+    del nodes["c"]
+    turns(range(60, 120))
+    assert nodes["a"].peer("c", 12.0).state in ("left", "dead")
+    nodes["c"] = make("c", generation=10, instance=2)
+    nodes["c"].add_peer("a")
+    turns(range(120, 150))
+    later = turns(range(150, 250))
+    assert nodes["a"].peer("c", 25.0).generation == ahead + 1
+    assert {nodes[name].peer("c", 25.0).state for name in "abc"} == {"alive"}
+    assert [event for _, event in later if event.kind == "duplicate"] == []
+
+
+def test_two_processes_that_hear_of_each_other_do_not_race_for_the_highest_generation(
+    make: Any,
+) -> None:
+    twins = [make("twin", generation=5, instance=1), make("twin", generation=9, instance=2)]
+    for turn in range(40):
+        known = twins[(turn + 1) % 2].peer("twin", float(turn)).generation
+        twins[turn % 2].on_request(syn("a", d=[["twin", known, 0, 0, 0]]), float(turn))
+    assert max(twin.peer("twin", 40.0).generation for twin in twins) <= 12
+    assert twins[0].counters["duplicate_self"] + twins[1].counters["duplicate_self"] > 10
+
+
 def test_a_process_notices_another_with_its_own_id(make: Any) -> None:
     first, second = make("twin", instance=1), make("twin", instance=2)
     second.add_peer("twin2")
