@@ -26,9 +26,7 @@ _refused: set[str] = set()  # algorithms whose refusal was told
 
 
 HANGS = "it hangs, or the port is another program's"
-REACHES = (
-    0.9  # of `connect_timeout` for TCP, so that a server that is silent behind it is told apart
-)
+REACHES = 0.9  # of `connect_timeout` for TCP: who is silent behind it is told apart
 
 
 def no_answer(servers: Iterable[str], why: str) -> NotConnected:

@@ -56,11 +56,10 @@ def unpack_map(data: bytes | memoryview, max_bytes: int) -> dict[str, Any]:
     except DecodeError:
         raise
     except (ValueError, TypeError, RecursionError, struct.error, IndexError) as error:
-        raise DecodeError(
-            f"not a MessagePack message: {str(error) or type(error).__name__}"
-        ) from None
+        said = str(error) or type(error).__name__
+        raise DecodeError(f"not a MessagePack message: {said}") from None
     except msgpack.exceptions.UnpackException as error:
-        raise DecodeError(f"not a MessagePack message: {error or 'truncated'}") from None
+        raise DecodeError(f"not a MessagePack message: {str(error) or 'truncated'}") from None
     if type(doc) is not dict:
         raise DecodeError(f"a message is a MessagePack map, not {type(doc).__name__}")
     if not _TEXT.issuperset(map(type, doc)):
