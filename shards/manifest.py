@@ -142,7 +142,8 @@ def read_dir(directory: str | os.PathLike[str]) -> tuple[Manifest, Callable[[str
     try:
         manifest = Manifest.from_json((source / FILE_NAME).read_bytes())
     except OSError as error:
-        why = foreign(source) or f"no manifest in {source}: split a model into it first"
+        lacks = f"{source} has no {FILE_NAME}: give a folder that `swarm model split` has written"
+        why = (foreign(source) or lacks) if source.exists() else f"{source}: no such folder"
         raise ArtifactError(why) from error
 
     def fetch(name: str) -> bytes:

@@ -57,7 +57,13 @@ def model_name(path: str) -> str:
 
 def read_model(path: str) -> Path:
     """The file, checked. Raises `InvalidArgument`."""
+    from shards.foreign import foreign
+
     file = Path(path)
+    if file.is_dir():
+        raise InvalidArgument(
+            foreign(file) or f"{path} is a folder: give the .onnx file in it that is meant"
+        )
     if not file.is_file():
         raise InvalidArgument(
             f"{path}: no such file; give an .onnx file, or a language model's folder"

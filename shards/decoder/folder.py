@@ -13,6 +13,7 @@ from shards.decoder.texts import CHAT, TOKENIZER, ChatFile, Texts
 from shards.decoder_fields import LanguageHints, Quantized, quantized_from_dict
 from shards.errors import ModelError
 from shards.foreign import foreign
+from shards.json_fields import FILE_NAME
 
 MODEL, QUANTIZED = "model.onnx", "quantized.json"
 TEXTS = (
@@ -114,7 +115,14 @@ def _model(folder: Path, name: str) -> Path:
     if (folder / name).is_file():
         return folder / name
     found = sorted(folder.glob("*.onnx")) or sorted(folder.glob("onnx/model.onnx"))
-    if len(found) != 1:
+    if (folder / FILE_NAME).is_file():
+        raise ModelError(
+            f"{folder} is a model that is split already: `swarm model push {folder}` puts it into "
+            "a mesh"
+        )
+    if not found:
+        raise ModelError(f"{folder} holds no file of ONNX")
+    if len(found) > 1:
         raise ModelError(
             f"{folder} has {len(found)} files of ONNX and no {name}: give the one to split as "
             f"{name}"

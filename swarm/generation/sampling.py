@@ -22,6 +22,10 @@ class Chosen:
     alternatives: tuple[tuple[int, float], ...] = ()
 
 
+# Below it a draw is the likeliest token, and scores divided by it may leave the range of a double.
+COLDEST = 1e-100
+
+
 def choose(
     logits: np.ndarray,
     sampling: Sampling,
@@ -34,7 +38,7 @@ def choose(
     if sampling.repetition_penalty != 1.0 and len(ids):
         scores = _penalized(scores, ids, sampling.repetition_penalty)
     among = scores if allowed is None else scores[allowed]
-    if sampling.temperature == 0.0:
+    if sampling.temperature < COLDEST:
         token = int(np.argmax(among))
     else:
         token = _drawn(among / sampling.temperature, sampling, len(ids))

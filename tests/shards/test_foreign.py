@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.commands import said
 
 from shards.decoder.folder import read_folder
 from shards.errors import ArtifactError, ModelError
@@ -118,6 +119,32 @@ def test_a_folder_of_another_kind_is_named_in_one_line(tmp_path: Path) -> None:
         (folder / inside).write_bytes(b"x")
         with pytest.raises(ModelError, match=says):
             read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["split", "SPLIT", "-o", "OUT"], "split already: `swarm model push"),
+        (["split", "EMPTY", "-o", "OUT"], "holds no file of ONNX"),
+        (["quantize", "FACE", "--weights-only", "-o", "OUT"], "optimum-cli export onnx"),
+        (["quantize", "EMPTY", "--weights-only", "-o", "OUT"], "is a folder: give the .onnx file"),
+        (["inspect", "EMPTY"], "give a folder that `swarm model split` has written"),
+        (["inspect", "MISSING"], "no such folder"),
+    ],
+)
+def test_a_folder_that_a_command_cannot_take_is_named_for_what_it_is(
+    tmp_path: Path, command: list[str], says: str
+) -> None:
+    for name in ("SPLIT", "EMPTY", "FACE"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "SPLIT" / "manifest.json").write_text("{}")
+    (tmp_path / "FACE" / "config.json").write_text("{}")
+    (tmp_path / "FACE" / "model.safetensors").write_bytes(WEIGHTS)
+    words = [str(tmp_path / word) if word.isupper() else word for word in command]
+    done = said("model", *words)
+    assert done.code
+    assert says in done.stderr
+    assert not (tmp_path / "OUT").exists()
 
 
 def test_a_model_of_onnx_is_nothing_else_whatever_its_name(tmp_path: Path) -> None:

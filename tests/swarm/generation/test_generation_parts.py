@@ -44,6 +44,9 @@ LOGITS = np.random.default_rng(0).normal(size=500).astype(np.float32)
 
 def test_without_temperature_the_likeliest_token_is_chosen() -> None:
     assert choose(LOGITS, Sampling(), [1, 2]).token == int(LOGITS.argmax())
+    for temperature in (5e-324, 1e-320, 1e-308, 1e-300, 1e-101, 1e-50):
+        coldest = Sampling(temperature=temperature, seed=3)
+        assert choose(LOGITS * 1e4, coldest, [1, 2]).token == int(LOGITS.argmax())
 
 
 def test_a_draw_depends_on_seed_and_position_alone() -> None:
