@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,9 @@ class Connection:
                 if lasts and not isinstance(error, NotYetValid):
                     raise  # to wait would not help
                 log.warning("waiting: %s", error)
-                await asyncio.sleep(BEAT)  # what failed may have failed at once
+                with contextlib.suppress(TimeoutError):  # what failed may have failed at once
+                    async with asyncio.timeout(CONNECT_TIMEOUT if lasts else BEAT):
+                        await stop.wait()
         return False
 
     async def _run_link(self) -> None:
