@@ -242,6 +242,7 @@ def test_a_live_camera_cannot_be_made_to_wait(opened: Opened, udp: str) -> None:
 # --- streams ------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 async def test_a_stream_is_seen_within_milliseconds(opened: Opened, udp: str) -> None:
     """Half of a frame's time: by its defaults FFmpeg holds each frame back until the next one."""
     (camera,) = opened(udp)
