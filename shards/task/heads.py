@@ -170,6 +170,10 @@ def _depth(asked: Asked, spec: TensorSpec) -> Head:
         raise asked.unsure(
             "its values are made by a Sigmoid, as those of masks and maps of text are"
         )
+    values = asked.seen.of(spec.name)
+    sums = values is not None and sum_to_one(values.reshape(-1, values.shape[-1]))
+    if (spec.name in asked.seen.softmax or sums) and not asked.decode:
+        raise asked.unsure("its values sum to one along an axis, as scores of classes do")
     why = "as --decode says" if asked.decode else "a number at each place"
     return Head("depth", (spec.name,), f"{spec.name} {spec}: depth, {why}")
 

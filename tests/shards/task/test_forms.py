@@ -339,6 +339,13 @@ ASKED: dict[str, tuple[str, dict[str, np.ndarray], dict[str, str], dict[str, Any
     ),
     "a depth map": ("segment", {"depth": RNG.normal(size=(1, 1, 32, 32))}, {}, {}, "depth map"),
     "a flat depth map": ("segment", {"depth": RNG.normal(size=(1, 32, 32))}, {}, {}, "depth map"),
+    "a text recogniser for a depth map": (
+        "depth",
+        {"rows": RNG.dirichlet(np.ones(97), (1, 25))},
+        {},
+        {},
+        "sum to one",
+    ),
     "a segmentation with labels that fit no axis": (
         "segment",
         {"map": RNG.normal(size=(1, 21, 32, 32))},
