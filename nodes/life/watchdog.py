@@ -143,7 +143,8 @@ class NodeWatchdog:
         if not verdict and since:
             p99 = server.stats.compute.percentile(0.99, now)
             run = f"{since:.6f}"
-            if failures.may_hang(run, now - since, p99) and self._hangs(server, since, p99, now):
+            may_hang = failures.may_hang(run, now - since, p99)
+            if may_hang and self._found_to_hang(server, since, p99, now):
                 verdict = failures.running(run, now - since, p99, now)
         if server in self._tests:
             right = self._tested(server, now)
@@ -154,9 +155,11 @@ class NodeWatchdog:
         if verdict:
             await self._act(server, verdict)
 
-    def _hangs(self, server: StageServer, since: float, p99: float, now: float) -> bool:
-        """Whether a run that takes too long is the stage's fault: known input hangs too, comes out
-        wrong, or is not there, or the run does not end when it is told to."""
+    def _found_to_hang(self, server: StageServer, since: float, p99: float, now: float) -> bool:
+        """Go on with finding out whether a run that takes too long is the stage's fault, and return
+        True once it is found to be: known input hangs too, comes out wrong, or is not there, or the
+        run does not end when it is told to. The first call has known input computed; one that
+        follows a right result ends the run."""
         question, within = self._questions.get(server), ASK_FACTOR * run_bound(p99)
         if question is None or question.since != since:
             if not server.has_known_input:
