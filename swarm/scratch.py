@@ -2,12 +2,15 @@
 
 A folder is its owner's as long as the owner holds the lock on the file `lock` in it. The kernel
 drops the lock with the process, whatever ends it; so a folder whose lock can be taken has no owner.
+A process can also be killed between making its folder and the file in it, so an empty folder has no
+owner either: a maker whose folder is removed at that moment makes another.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -22,6 +25,8 @@ log = logging.getLogger("swarm")
 
 PREFIX = "swarm-"
 LOCK = "lock"
+# The names that `Scratch` gives, with the eight characters of `tempfile.mkdtemp`.
+NAME = re.compile(rf"{PREFIX}[a-z-]+-[a-z0-9_]{{8}}")
 
 
 class Scratch:
@@ -43,9 +48,12 @@ class Scratch:
             self._lock = self._locked()
 
     def _locked(self) -> int | None:
-        """Lock the new folder; None where a sweep found its file before it was locked, and has
-        removed the folder."""
-        file = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        """Lock the new folder; None where a sweep found it before it was locked, and has removed
+        it."""
+        try:
+            file = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        except FileNotFoundError:
+            return None
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)
             if not (self.path / LOCK).exists():
@@ -76,7 +84,7 @@ def sweep() -> list[Path]:
     """Remove this user's folders that have no owner any more; returns them."""
     if fcntl is None:
         return []
-    found = []
+    found = _swept_empty()
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         try:
             file = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
@@ -94,6 +102,21 @@ def sweep() -> list[Path]:
                 found.append(lock.parent)
         finally:
             os.close(file)
+    return found
+
+
+def _swept_empty() -> list[Path]:
+    """Remove this user's folders that were made and not locked; returns them."""
+    found = []
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if not NAME.fullmatch(folder.name) or folder.is_symlink():
+            continue
+        try:
+            if folder.stat().st_uid == os.geteuid():
+                folder.rmdir()  # refuses a folder that holds anything
+                found.append(folder)
+        except OSError:
+            continue  # it has an owner, is no folder, or is gone by now
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +43,31 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def environment_of(pid: int) -> bytes:
+    """The environment of a process, as its kernel tells it; empty where it has ended or is another
+    user's.
+
+    A process that is just becoming another program has none for a moment, though it runs and holds
+    its parent's locks: it is asked again.
+    """
+    try:
+        for _ in range(50):
+            told = Path(f"/proc/{pid}/environ").read_bytes()
+            if told or not _becomes_a_program(pid):
+                return told
+            time.sleep(0.001)
+    except (OSError, psutil.Error):
+        pass  # it has ended, or is another user's
+    return b""
+
+
+def _becomes_a_program(pid: int) -> bool:
+    """Whether a process without an environment may get one: it is no zombie and no thread of the
+    kernel, which are the other two that have none."""
+    process = psutil.Process(pid)
+    return process.status() != psutil.STATUS_ZOMBIE and 2 not in (pid, process.ppid())
+
+
 @dataclass
 class Command:
     """A command as its own process. Its output goes to files: a full pipe would block it."""
@@ -64,12 +91,9 @@ class Command:
         found = {}
         mark = f"{FAMILY}={self.mark}".encode()
         for pid in psutil.pids():
-            try:
-                told = Path(f"/proc/{pid}/environ").read_bytes()
-                if pid != self.process.pid and mark in told.split(b"\0"):
+            if pid != self.process.pid and mark in environment_of(pid).split(b"\0"):
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
                     found[pid] = psutil.Process(pid)
-            except (OSError, psutil.NoSuchProcess):
-                continue  # another user's, or it has ended
         return found
 
     def remaining(self) -> list[str]:

@@ -24,6 +24,8 @@ from swarm.samehost.memory.claim import mesh_of
 from swarm.scratch import LOCK, Scratch
 from swarm.scratch import sweep as sweep_folders
 
+from .commands import environment_of
+
 SHARED_MEMORY = Path("/dev/shm")
 ENDS_WITHIN = 10.0  # seconds, for processes that were told to end
 LOOK_EVERY = 0.05  # seconds
@@ -92,8 +94,8 @@ def processes_of(folder: Path, but: frozenset[int] = frozenset()) -> list[psutil
     mark = os.fsencode(f"TMPDIR={folder}")
     for place in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
-            if mark in place.read_bytes().split(b"\0"):
-                pid = int(place.parent.name)
+            pid = int(place.parent.name)
+            if mark in environment_of(pid).split(b"\0"):
                 found.setdefault(pid, psutil.Process(pid))
     return [process for pid, process in found.items() if pid not in but and _runs(process)]
 

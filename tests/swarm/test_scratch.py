@@ -84,3 +84,26 @@ def test_folders_of_others_are_left_alone(temporary: Path) -> None:
     assert sweep() == []
     assert theirs.exists()
     assert (temporary / "other" / "lock").exists()
+
+
+def test_a_folder_whose_maker_was_killed_before_it_locked_it_goes(temporary: Path) -> None:
+    made = Path(tempfile.mkdtemp(prefix="swarm-test-"))
+    assert sweep() == [made]
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_maker_whose_folder_is_swept_at_that_moment_makes_another(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, taken = tempfile.mkdtemp, []
+
+    def made_and_taken(**how: str) -> str:
+        folder = make(**how)
+        if len(taken) < 3:
+            taken.extend(sweep())
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made_and_taken)
+    with Scratch("test") as folder:
+        assert len(taken) == 3
+        assert list(temporary.iterdir()) == [folder]
