@@ -7,19 +7,17 @@ setting. `--help` imports no library: the objects that settings stand for are ma
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from nodes.access import REPLICAS, REPLICAS_HELP, Access, read_replicas, who
-from nodes.camera_settings import CameraOptions
-from nodes.gateway_settings import GatewayOptions
-from nodes.generation_settings import GenerationOptions
-from nodes.join_settings import JoinOptions
-from nodes.learning.options import LearnOptions, learning
+from nodes.feature import Role
+from nodes.features import features
 from nodes.place import Place
 from nodes.placing.ways import CORE, CORE_JPEG, OFF, RAW, checked_mode, jpeg_quality
-from nodes.settings import WrongSetting, check, setting, tuning, writable
+from nodes.roles import ROLES, SHARD
+from nodes.settings import Setting, WrongSetting, check, setting, settings_of, tuning, writable
 from swarm.addresses import checked
 from swarm.errors import InvalidArgument
 from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
@@ -40,6 +38,8 @@ COVERS = ("fallback", "standby")  # roles that serve every stage of their model
 STDOUT = "stdout"
 LONGEST_ID = 64  # characters of a node's id
 AUTO = "auto"  # the role whose stages follow from the plan in force
+
+T = TypeVar("T")
 
 work = partial(setting, "which stage of which model")
 resource = partial(setting, "memory and devices")
@@ -129,18 +129,15 @@ class EdgeOptions:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """The settings of one node. missed: nobody else does the work of this node, so its first load
-    gives way to nobody. level: how far ONNX Runtime optimises a stage; at `basic` a shard computes
-    the very bits of the whole model. Raises `InvalidArgument`.
+    """The settings of one node. parts: the settings of features, which `of` gives. missed: nobody
+    else does the work of this node, so its first load gives way to nobody. level: how far ONNX
+    Runtime optimises a stage; at `basic` a shard computes the very bits of the whole model. Raises
+    `InvalidArgument`.
     """
 
     role: str = work(
         None,
-        "shard-1 … shard-N: serves one stage. fallback: serves every stage that has "
-        "lost its nodes. standby: holds every stage warm, and takes the one that lacks nodes most, "
-        "as its primary. auto: serves the stages that the mesh's own plan gives it. "
-        "gateway: answers requests for any model. edge: captures and asks. "
-        "join: pairs edges' results. learner: only learns.",
+        "shard-1 … shard-N: serves one stage.",
     )
     model: str = work(
         "",
@@ -152,9 +149,6 @@ class NodeConfig:
         "Of --role shard-K: take requests of its one stage only when the primary nodes leave some. "
         "(--role standby is another thing: a node for any stage that lacks nodes.)",
         negatable=True,
-    )
-    site: str = work(
-        "", "gateway: JetStream domains whose stored requests it forwards, separated by commas."
     )
 
     nats: str = who(
@@ -312,17 +306,8 @@ class NodeConfig:
     identity: str = trusting(
         "", "File of the key pair with which it signs; made at the first start. Empty: none."
     )
-    teachers: str = trusting(
-        "", "File with the public keys whose learned weights are taken, one a line; empty: all."
-    )
     audit: bool = trusting(
         False, "Record who asked what, when, with which outcome, by hashes: `swarm audit`."
-    )
-
-    learn: bool = learning(
-        False,
-        "Train the model's head beside the node's other work, with the samples that `swarm teach` "
-        "brings, and exchange deltas with other learners.",
     )
 
     metrics: str = figure(
@@ -355,11 +340,7 @@ class NodeConfig:
 
     access: Access = field(default_factory=Access)
     edge: EdgeOptions = field(default_factory=EdgeOptions)
-    learner: LearnOptions = field(default_factory=LearnOptions)
-    gateway: GatewayOptions = field(default_factory=GatewayOptions)
-    camera: CameraOptions = field(default_factory=CameraOptions)
-    join: JoinOptions = field(default_factory=JoinOptions)
-    generation: GenerationOptions = field(default_factory=GenerationOptions)
+    parts: tuple[object, ...] = ()
     missed: bool = False
     level: Literal["all", "basic"] = "all"
 
@@ -376,42 +357,20 @@ class NodeConfig:
                 Place.of(self.metrics)
             except InvalidArgument as error:
                 raise InvalidArgument(f"--metrics-port {error}") from None
-        others = (*COVERS, AUTO, "gateway", "edge", "join", "learner")
-        if self.role not in others and self.stage < 1:
+        if self.role not in (roles := roles_of_nodes()) and self.stage < 1:
+            *others, last = roles
             raise InvalidArgument(
-                f"role {self.role!r}: it is shard-1, shard-2 …, fallback, standby, auto, gateway, "
-                "edge, join or learner"
+                f"role {self.role!r}: it is shard-1, shard-2 …, {', '.join(others)} or {last}"
             )
         if self.role == "standby" and self.standby:
             raise InvalidArgument("--standby is for --role shard-K; --role standby needs none")
-        if bool(self.join.of) != (self.role == "join"):
-            raise InvalidArgument("--role join and --of NAME,NAME need each other")
-        if self.join.of and self.edge.sink in self.join.edges:
-            raise InvalidArgument(f"--sink {self.edge.sink}: a join does not hear its own results")
-        if self.role == "gateway" and self.learn:
-            raise InvalidArgument("a gateway has no model of its own to learn: leave out --learn")
-        if self.camera.masks and self.role != "edge":
-            raise InvalidArgument("--mask is for cameras: --role edge --source CAMERA")
         if self.edge.places and self.role != "edge":
             raise InvalidArgument("--placement is for --role edge")
-        if self.edge.places and self.camera.guard != "off":
-            raise InvalidArgument(
-                "--guard looks at one cut, and with --placement another one leaves each time: "
-                "leave out one of them"
-            )
-        for site in self.sites:
-            token(site, "site (--site DOMAIN)")
-        if self.sites and self.role != "gateway":
-            raise InvalidArgument(
-                "a gateway forwards what sites have stored: --role gateway --site …"
-            )
-        if self.gateway.is_on and self.role != "gateway":
-            raise InvalidArgument("--http and --grpc are for --role gateway")
         mode_of(self.codec)
         checked_setting(self.two_connections)
         check(self)
-        if self.learns:
-            self.learner.privacy.check_usable()
+        for feature in features():
+            feature.check(self)
         if self.model:
             token(self.model_name, "model name (--model NAME[@VERSION])")
             if self.version:
@@ -480,14 +439,10 @@ class NodeConfig:
         """Whether messages may go between processes of one host without the server."""
         return self.shm and not self.stored
 
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """Those whose stored requests a gateway forwards."""
-        return tuple(each for each in self.site.split(",") if each)
-
-    @property
-    def learns(self) -> bool:
-        return self.learn or self.role == "learner"
+    def of(self, kind: type[T]) -> T:
+        """The settings of a feature, by their dataclass; its defaults where none were given."""
+        found = [part for part in self.parts if isinstance(part, kind)]
+        return found[0] if found else kind()
 
     @property
     def stage(self) -> int:
@@ -496,19 +451,23 @@ class NodeConfig:
         return int(number) if head == "shard" and number.isdigit() else 0
 
     @property
+    def _role(self) -> Role:
+        return roles_of_nodes().get(self.role, SHARD)
+
+    @property
     def answers_requests(self) -> bool:
         """Whether any NATS client may ask this node for an inference."""
-        return self.stage == 1 or self.role in (*COVERS, AUTO, "gateway", "edge", "join")
+        return self.stage == 1 or self._role.answers
 
     @property
     def lacks_model(self) -> bool:
         """Whether it serves one model, and was not told which."""
-        return not self.model and self.role != "gateway"
+        return not self.model and self._role.of_model
 
     @property
     def may_witness(self) -> bool:
         """Whether this node may look after the requests that others answer."""
-        return self.answers_requests and self.role not in ("edge", "join")
+        return self.stage == 1 or self._role.witnesses
 
     @property
     def model_name(self) -> str:
@@ -537,6 +496,27 @@ class NodeConfig:
                 f"use shard-1 to shard-{info.last}"
             )
         return [self.stage]
+
+
+def roles_of_nodes() -> dict[str, Role]:
+    """The roles that a node may have beside `shard-K`, by name: the core's, and the features'."""
+    found = dict(ROLES)
+    for feature in features():
+        found |= feature.roles
+    return found
+
+
+def settings_of_nodes() -> list[Setting]:
+    """All settings of `swarm-node`: those of the core, and of the features that are there."""
+    about = " ".join(f"{name}: {role.about}" for name, role in roles_of_nodes().items())
+    found = [
+        replace(each, help=f"{each.help} {about}") if each.name == "role" else each
+        for each in settings_of(NodeConfig)
+    ]
+    for feature in features():
+        for kind in feature.settings:
+            found += settings_of(kind)
+    return sorted(found, key=lambda each: each.is_tuning)
 
 
 def _check_congestion(name: str) -> None:

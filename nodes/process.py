@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodes.event_loop import STOP_LIMIT, run_event_loop, stop_on_signals
 from nodes.extras import MissingExtra, missing_extra
+from nodes.feature import Start
+from nodes.features import features
 from nodes.health.service_manager import ServiceManager
 from nodes.logs import LogForm, set_up_logging
 from nodes.settings import WrongSetting
@@ -25,7 +27,6 @@ from swarm.tasks import owned
 
 if TYPE_CHECKING:
     from nodes.config import NodeConfig
-    from nodes.gateway.front import Front
     from nodes.life.node import Node
     from nodes.life.undecided import Undecided
 
@@ -105,87 +106,42 @@ async def _live(
     on_change: Callable[[dict[str, Any]], None],
     stop: asyncio.Event,
 ) -> None:
-    """A node's whole life, as its role is. Raises `SwarmError`, `ShardsError`."""
+    """A node's whole life: as a feature has it for such settings, else as its role is. Raises
+    `SwarmError`, `ShardsError`."""
     from nodes.edge.edge import Edge, EdgeCounters
-    from nodes.join.join import Join, JoinCounters
     from nodes.life.node import Node
-    from nodes.perception.sources.address import is_camera
     from shards.runtimes import run_limit
 
     run_limit.use(config.run_limit)
-    if config.role == "edge" and is_camera(config.edge.source):
-        await _with_cameras(config, started, on_change, stop)
-    elif config.role == "edge" and config.camera.masks:
-        raise WrongSetting(
-            f"--source {config.edge.source} goes to the model as it is: --mask masks cameras alone"
-        )
-    elif config.role == "edge":
+    for feature in features():
+        if (life := feature.life(config)) is not None:
+            await life(Start(config, started, on_change, stop))
+            return
+    if config.role == "edge":
         counters = EdgeCounters()
         node = Node(config, started, on_change, counters.status, stop.set)
         with endpoints_of(node):
             await Edge(node, config.edge, counters).run(stop)
-    elif config.role == "join":
-        joined = JoinCounters()
-        node = Node(config, started, on_change, joined.status)
-        with endpoints_of(node):
-            await Join(node, config, joined).run(stop)
-    elif config.gateway.is_on:
-        front = _front(config)
-        node = Node(config, started, on_change, front.status, stop.set)
-        _collect_seldom()
-        with endpoints_of(node):
-            await front.run(node, stop)
     else:
         node = Node(config, started, on_change)
-        _collect_seldom()
+        collect_seldom()
         with endpoints_of(node):
             await node.run(stop)
 
 
 def _stop_limit(config: NodeConfig) -> float:
-    """Seconds from the first signal to stop: as for all nodes, unless settings of a gateway ask for
-    more."""
-    return max(STOP_LIMIT, config.gateway.leaves_within if config.gateway.is_on else 0.0)
+    """Seconds from the first signal to stop: as for all nodes, unless a feature asks for more."""
+    return max([STOP_LIMIT, *(each.leaves_within(config) for each in features())])
 
 
-def _front(config: NodeConfig) -> Front:
-    """Raises `InvalidArgument`."""
-    try:
-        from nodes.gateway.front import Front
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"--http, --grpc: {error}: pip install 'swarm-mesh[gateway]'") from None
-    return Front(config.gateway)
-
-
-def _collect_seldom() -> None:
+def collect_seldom() -> None:
+    """Spare a node that serves the collector of garbage, from now on."""
     # Everything loaded so far lives as long as the node. Frozen, it is not walked by the garbage
     # collector (measured: 20-40 ms for a full collection).
     gc.collect()
     gc.freeze()
     # Requests make no reference cycles: look for them seldom.
     gc.set_threshold(20_000, 20, 50)
-
-
-async def _with_cameras(
-    config: NodeConfig,
-    started: float,
-    on_change: Callable[[dict[str, Any]], None],
-    stop: asyncio.Event,
-) -> None:
-    """An edge whose sources are cameras, which need libraries of their own."""
-    from nodes.edge.edge import EdgeCounters
-    from nodes.life.node import Node
-
-    try:
-        from nodes.perception.camera_edge import CameraEdge, Cameras
-    except ModuleNotFoundError as error:
-        text = f"--source {config.edge.source}: {error}: pip install 'swarm-mesh[perception]'"
-        raise MissingExtra(text) from None
-    counters = EdgeCounters()
-    cameras = Cameras(counters)
-    node = Node(config, started, on_change, cameras.status, stop.set)
-    with endpoints_of(node):
-        await CameraEdge(node, config.edge, counters, cameras).run(stop)
 
 
 @contextlib.contextmanager
@@ -212,21 +168,10 @@ def _serve_endpoints(node: Node | Undecided, stack: contextlib.ExitStack) -> Non
         stack.enter_context(endpoint(Path(node.config.health), pages))
     if not node.config.metrics:
         return
-    try:
-        from nodes.watch.metrics.endpoint import figures
-        from nodes.watch.metrics.families import Families, NodeStatus
-    except ModuleNotFoundError as error:
-        text = f"--metrics-port: {error}: pip install 'swarm-mesh[metrics]'"
-        raise MissingExtra(text) from None
-
-    def collect() -> Families:
-        status, families = node.status(), Families()
-        families.add(NodeStatus(status["node"], status, status["state"]))
-        return families
-
+    served = {path: page for each in features() for path, page in each.pages(node).items()}
     where = Place.of(node.config.metrics)
-    port = stack.enter_context(endpoint(where, {**figures(collect), **pages}))
-    log.info("metrics at http://%s/metrics", where.at(port))
+    port = stack.enter_context(endpoint(where, {**served, **pages}))
+    log.info("figures at http://%s", where.at(port))
 
 
 @contextlib.asynccontextmanager

@@ -104,12 +104,12 @@ class Manifest:
     is one. `fusion` is the optimisation level at which the model was fused before it was cut.
     `sealed` names the artifacts that are stored encrypted; all other hashes are those of the
     plaintext. `codecs` are the lossy codecs in which its owner lets features travel, each with its
-    error while results are exact;
-    `result_codecs` those for results, each with its error while features are exact. `task` says
-    what the model is for, None where its owner did not: `shards.task.Task.of` reads it, so that a
-    node serves a model with a task that only newer versions know. `decoder` is there for a language
-    model, whose stages keep states: the model of a stage then has more inputs and outputs than the
-    tensors that cross. `extra` has no fixed fields: the splitter leaves hints there for the loader
+    error while results are exact; `result_codecs` those for results, each with its error while
+    features are exact. `task` says what the model is for, None where its owner did not:
+    `shards.cameras.Task.of` reads it, so that a node serves a model with a task that only newer
+    versions know. `decoder` is there for a language model, whose stages keep states: the model of a
+    stage then has more inputs and outputs than the tensors that cross. `extra` has no fixed fields:
+    the splitter leaves hints there for the loader
     (`examples`, `tolerance`).
     """
 

@@ -26,7 +26,7 @@ from swarm.errors import (
 if TYPE_CHECKING:
     from swarm.learning.teaching import Taught
     from swarm.mesh import Mesh, connect
-    from swarm.site.client import Answer, Ticket
+    from swarm.sites.client import Answer, Ticket
     from swarm.wire.hops import Hop
     from swarm.wire.messages import Result
     from swarm.wire.picture import Picture
@@ -34,13 +34,13 @@ else:
     # Imported at the first use: the modules of a client take a quarter of a second of a small
     # device, and whoever imports a part of this package needs a few of them.
     _HOMES = {
-        "Answer": "swarm.site.client",
+        "Answer": "swarm.sites.client",
         "Hop": "swarm.wire.hops",
         "Mesh": "swarm.mesh",
         "Picture": "swarm.wire.picture",
         "Result": "swarm.wire.messages",
         "Taught": "swarm.learning.teaching",
-        "Ticket": "swarm.site.client",
+        "Ticket": "swarm.sites.client",
         "connect": "swarm.mesh",
     }
 

@@ -48,9 +48,9 @@ from swarm.wire.messages import Request, Result
 from swarm.wire.picture import Inputs, tensors_of
 
 if TYPE_CHECKING:
-    from swarm.generation.client import GenerateOptions, Generation
+    from swarm.language.client import GenerateOptions, Generation
     from swarm.learning.teaching import Taught
-    from swarm.site.client import Results, Ticket
+    from swarm.sites.client import Results, Ticket
 
 DEFAULT_BUDGET = 5.0  # seconds
 MAX_BUDGET = 600.0  # seconds
@@ -481,7 +481,7 @@ class Mesh:
         Raises `InvalidArgument` without an agent or a site, `NotFound` where the site has no store
         (`swarm site add`), `ResourceExhausted` where that is full, `Unavailable`.
         """
-        from swarm.site.client import submit  # few clients have a site of their own
+        from swarm.sites.client import submit  # few clients have a site of their own
 
         request = Request(
             dict(inputs),
@@ -502,7 +502,7 @@ class Mesh:
         site that is away; without, it ends with the last answer that is there. agent, site: as for
         `submit`.
         """
-        from swarm.site.client import Results
+        from swarm.sites.client import Results
 
         site, agent = self.site(site), agent or self.agent
         return Results(self.link, self.subjects, site, agent, follow=follow)
@@ -561,7 +561,7 @@ class Mesh:
         costs a pause, and no token. Iterating raises the error of a failure: `InvalidArgument`,
         `ResourceExhausted` (the context does not fit, all slots are taken), `Unavailable`,
         `DeadlineExceeded`, `Internal`."""
-        from swarm.generation.client import generate  # few clients generate
+        from swarm.language.client import generate  # few clients generate
 
         note, agent = self._observed.note, self.agent
         return generate(self.link, self.subjects, model, prompt, options, agent, note)
@@ -574,7 +574,7 @@ class Mesh:
     ) -> Generation:
         """As `generate`, for the answer to a chat: messages with `role` and `content`, which the
         model's own template makes a prompt of."""
-        from swarm.generation.client import generate
+        from swarm.language.client import generate
 
         note, agent = self._observed.note, self.agent
         return generate(self.link, self.subjects, model, messages, options, agent, note)

@@ -313,8 +313,8 @@ async def check(export: Path) -> tuple[bool, str]:
     """Cut, prove, serve and compare one export. Returns whether it holds, and a table's cell."""
     from support.meshes import mesh_of
 
-    from shards.decoder.folder import read_folder
     from shards.errors import ShardsError
+    from shards.language.folder import read_folder
     from shards.split.split import split
 
     if (export / FAILED).exists():
@@ -348,8 +348,8 @@ def rows(export: Path) -> bool:
     """Quantize one export by rows, and cut what comes of it. Prints the loss and the proof."""
     import numpy as np
 
-    from shards.decoder.folder import read_folder
     from shards.errors import ShardsError
+    from shards.language.folder import read_folder
     from shards.quantize.language import quantize_language
     from shards.split.split import split
 

@@ -76,10 +76,10 @@ def rights() -> str:
 
 def node_options() -> str:
     """The settings of `swarm-node`, with their defaults."""
-    from nodes.cli.node import SETTINGS
+    from nodes.config import settings_of_nodes
     from nodes.settings import table
 
-    return table(SETTINGS)
+    return table(settings_of_nodes())
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -16,7 +16,7 @@ async def on_record(
 ) -> None:
     """Record an act that was done. An audit that cannot be written undoes nothing: a line on
     standard error says so. more: texts and integers."""
-    from swarm.audit.acts import record_act
+    from swarm.records.acts import record_act
 
     if model:
         more |= {"model": model, "version": version}

@@ -25,12 +25,14 @@ import typer
 from typer.core import TyperGroup
 
 from nodes.extras import MissingExtra, lacking
+from nodes.features import features
 from nodes.settings import read_settings
 from swarm.errors import InvalidArgument
 from swarm.subjects import token
 
 Ran = Coroutine[Any, Any, int | None]  # its result is the exit code; None is 0
 Work = Callable[..., int | Ran]
+Panels = Mapping[str, Mapping[str, Work | typer.Typer]]  # commands by heading and name
 _UsageError: Any = typer.BadParameter.__base__
 
 
@@ -54,7 +56,7 @@ class Named:
                 token(version, f"version of {self.what}")
 
 
-def add_commands(app: typer.Typer, panels: Mapping[str, Mapping[str, Work | typer.Typer]]) -> None:
+def add_commands(app: typer.Typer, panels: Panels) -> None:
     """Add commands and groups by name, under headings. The help shows them in this order."""
     order = [name for commands in panels.values() for name in commands]
 
@@ -78,6 +80,19 @@ def add_commands(app: typer.Typer, panels: Mapping[str, Mapping[str, Work | type
                 app.add_typer(command, name=name, rich_help_panel=panel)
             else:
                 app.command(name, rich_help_panel=panel)(as_command(command, name))
+
+
+def with_features(core: Panels, group: str = "") -> Panels:
+    """The commands of a group, "" for `swarm` itself: the core's and then those that features add,
+    by their headings."""
+    panels = {panel: dict(commands) for panel, commands in core.items()}
+    for feature in features():
+        for panel, commands in feature.commands().items():
+            for path, command in commands.items():
+                parent, _, name = path.rpartition(" ")
+                if parent == group:
+                    panels.setdefault(panel, {})[name] = command
+    return panels
 
 
 def as_command(work: Work, name: str = "") -> Callable[..., None]:

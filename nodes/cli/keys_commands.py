@@ -81,7 +81,7 @@ def gateway(
     json: Json = False,
 ) -> Ran:
     """Make a key with which a client of HTTP or gRPC asks a gateway; it is shown once."""
-    from nodes.cli.gateway_key import run_gateway_key
+    from nodes.gateway.commands.gateway_key import run_gateway_key
 
     return run_gateway_key(agent, callers, quota, json)
 

@@ -11,39 +11,46 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.audit_commands import app as audit_app
 from nodes.cli.auth_commands import app as auth_app
 from nodes.cli.bench import register as register_bench
-from nodes.cli.command import Named, Ran, add_commands, argument, option, seldom
-from nodes.cli.deploy_commands import app as deploy_app
-from nodes.cli.fleet_commands import app as fleet_app
-from nodes.cli.fleet_commands import release_app
-from nodes.cli.install_commands import app as install_app
+from nodes.cli.command import (
+    Named,
+    Panels,
+    Ran,
+    add_commands,
+    argument,
+    option,
+    seldom,
+    with_features,
+)
 from nodes.cli.keys_commands import app as keys_app
 from nodes.cli.model_commands import app as model_app
 from nodes.cli.options import (
     MODEL,
     NODE,
+    SOLE_MODEL,
     ChatOptions,
-    DashboardOptions,
     DemoOptions,
     GenerationOptions,
     InferOptions,
     Json,
     Model,
     OwnServers,
-    ProfileOptions,
     RecordOptions,
     ReplayOptions,
     ServedModel,
-    SignedTarget,
     Target,
     TeachOptions,
     UpOptions,
 )
-from nodes.cli.site_commands import app as site_app
-from nodes.cli.site_commands import results, submit
+from nodes.records.commands.audit_commands import app as audit_app
+from nodes.sites.commands.site_commands import app as site_app
+from nodes.sites.commands.site_commands import results, submit
 from nodes.terminal import any_encoding, plain_where_asked
+from nodes.upgrade.commands.deploy_commands import app as deploy_app
+from nodes.upgrade.commands.fleet_commands import app as fleet_app
+from nodes.upgrade.commands.fleet_commands import release_app
+from nodes.upgrade.commands.install_commands import app as install_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,10 +60,6 @@ app = typer.Typer(
     "variable, SWARM_COMMAND_OPTION, and a key of the TOML file of --config; those that are seldom "
     "set are shown by --help-all.",
     context_settings={"auto_envvar_prefix": "SWARM"},
-)
-SOLE_MODEL = (
-    "NAME for the version that the mesh serves, or NAME@VERSION; not needed where it serves one "
-    "model."
 )
 bench_app = typer.Typer(
     no_args_is_help=True,
@@ -204,21 +207,21 @@ def generate(
     text: str = argument("", "The prompt; or --ids.", metavar="[PROMPT]"),
 ) -> int:
     """Have a language model go on with a prompt, and print its tokens as they come."""
-    from nodes.cli.generate import run_generate
+    from nodes.language.commands.generate import run_generate
 
     return run_generate(model, text, options, target)
 
 
 def chat(model: ServedModel, options: ChatOptions, target: Target) -> int:
     """Talk with a language model; its answers are printed as they come."""
-    from nodes.cli.chat import run_chat
+    from nodes.language.commands.chat import run_chat
 
     return run_chat(model, options, target)
 
 
 def teach(model: Model, options: TeachOptions) -> Ran:
     """Give labelled samples to the learner on this host. They never leave it."""
-    from nodes.cli.teach import run_teach
+    from nodes.learning.commands.teach import run_teach
 
     return run_teach(model, options)
 
@@ -236,41 +239,9 @@ def status(
     return run_status(target, any_node=any_node)
 
 
-def top(
-    target: Target,
-    once: bool = seldom(False, "Show it once, as `swarm status` does."),
-    plain: bool = seldom(False, "A table without keys, as where textual is missing."),
-) -> Ran:
-    """Show the fleet live, until q: nodes, stages, rates, latencies, events. s sorts, / filters,
-    Enter shows a node, e all events. With --json once, as --once does."""
-    from nodes.cli.top import run_top
-
-    return run_top(target, once, plain)
-
-
-def dashboard(options: DashboardOptions, target: SignedTarget) -> Ran:
-    """Show the fleet on one page, live, in any number of browsers, until Ctrl-C."""
-    from nodes.cli.dashboard import run_dashboard
-
-    return run_dashboard(options, target)
-
-
-def profile(
-    options: ProfileOptions,
-    target: Target,
-    model: Annotated[str, MODEL] = argument("", SOLE_MODEL, metavar="[MODEL]"),
-) -> Ran:
-    """Where a model's milliseconds go under live traffic, stage by stage, and what to do next.
-
-    It sends requests of its own too, of random values or of --input."""
-    from nodes.cli.profile import run_profile
-
-    return run_profile(model, options, target)
-
-
 def record(model: ServedModel, options: RecordOptions, target: Target) -> Ran:
     """Keep requests and the features at each cut, payloads included, for `swarm replay`."""
-    from nodes.cli.recording import run_record
+    from nodes.records.commands.recording import run_record
 
     return run_record(model, options, target)
 
@@ -285,20 +256,9 @@ def replay(
     """Run recorded requests again, off the serving path, and compare hop by hop.
 
     Exits with 0 where all is equal, with 1 where something differs."""
-    from nodes.cli.recording import run_replay
+    from nodes.records.commands.recording import run_replay
 
     return run_replay(id, options, target)
-
-
-def metrics_exporter(
-    target: Target,
-    port: str = option("9464", "PORT, for this machine alone, or ADDRESS:PORT, for Prometheus."),
-    most_nodes: int = seldom(1000, "Nodes that are told of at a time.", min=1, max=100000),
-) -> Ran:
-    """Serve the figures of the whole fleet to Prometheus, from status subjects, until Ctrl-C."""
-    from nodes.cli.exporter import run_exporter
-
-    return run_exporter(port, most_nodes, target)
 
 
 def drain(
@@ -331,41 +291,35 @@ def version(
     return run_version(all, json)
 
 
-add_commands(
-    app,
-    {
-        "Try": {
-            "demo": demo,
-            "doctor": doctor,
-            "up": up,
-            "infer": infer,
-            "generate": generate,
-            "chat": chat,
-            "version": version,
-        },
-        "Models": {"model": model_app, "teach": teach},
-        "See": {
-            "status": status,
-            "top": top,
-            "dashboard": dashboard,
-            "profile": profile,
-            "metrics-exporter": metrics_exporter,
-        },
-        "Look back": {"record": record, "replay": replay},
-        "Trust": {"auth": auth_app, "keys": keys_app, "audit": audit_app},
-        "Fleet": {
-            "drain": drain,
-            "install": install_app,
-            "fleet": fleet_app,
-            "release": release_app,
-            "deploy": deploy_app,
-            "site": site_app,
-            "submit": submit,
-            "results": results,
-        },
-        "Measure": {"bench": bench_app},
+CORE: Panels = {
+    "Try": {
+        "demo": demo,
+        "doctor": doctor,
+        "up": up,
+        "infer": infer,
+        "generate": generate,
+        "chat": chat,
+        "version": version,
     },
-)
+    "Models": {"model": model_app, "teach": teach},
+    "See": {
+        "status": status,
+    },
+    "Look back": {"record": record, "replay": replay},
+    "Trust": {"auth": auth_app, "keys": keys_app, "audit": audit_app},
+    "Fleet": {
+        "drain": drain,
+        "install": install_app,
+        "fleet": fleet_app,
+        "release": release_app,
+        "deploy": deploy_app,
+        "site": site_app,
+        "submit": submit,
+        "results": results,
+    },
+    "Measure": {"bench": bench_app},
+}
+add_commands(app, with_features(CORE))
 
 
 def main() -> None:

@@ -12,14 +12,14 @@ from rich.table import Table
 
 import swarm
 from nodes.access import read_replicas
+from nodes.auto.commands.planning import read_plan_file
+from nodes.cameras.commands.tasks import task_lines, wish_of
 from nodes.cli.acts import on_record
 from nodes.cli.arrays import read_inputs
 from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
 from nodes.cli.model_options import PushOptions, SplitOptions
 from nodes.cli.objective import objective_of, set_objective
 from nodes.cli.options import SignedTarget, Target
-from nodes.cli.planning import read_plan_file
-from nodes.cli.tasks import task_lines, wish_of
 from nodes.cli.upkept import upkept_document, upkept_lines
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
@@ -33,19 +33,19 @@ from shards.decoder_fields import LanguageHints
 from shards.manifest import Manifest, read_dir, write_dir
 from shards.runtimes.memory import need_of
 from shards.weights.chunks import piece_lengths
+from swarm.auto.document import outline
 from swarm.errors import InvalidArgument
 from swarm.fleet.events import ensure_events
 from swarm.learning.weights import Weights
 from swarm.link import jetstream
 from swarm.model import ModelInfo
 from swarm.models.replicas import raise_all_replicas
-from swarm.plans.document import outline
 from swarm.scratch import Scratch
 from swarm.security.sealed import ModelKey
 from swarm.transport.lane import check_one_domain, find_streams
 
 if TYPE_CHECKING:
-    from nodes.cli.push_plan import PushedPlan
+    from nodes.auto.commands.push_plan import PushedPlan
 
 TOY, TOYS = "toy", ("toy", "toy-draft")
 
@@ -79,7 +79,7 @@ def read_source(path: str) -> tuple[Path | bytes, LanguageHints | None]:
     """
     if not (_is_toy(path) or Path(path).is_dir()):
         return read_model(path), None
-    from shards.decoder.folder import read_folder
+    from shards.language.folder import read_folder
 
     if not _is_toy(path):
         return read_folder(Path(path))
@@ -298,7 +298,7 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
         if options.freeze and not options.plan:
             raise InvalidArgument("--freeze goes with --plan; else `swarm model plan --freeze`")
         if options.plan:
-            from nodes.cli.push_plan import PushedPlan  # other pushes plan nothing
+            from nodes.auto.commands.push_plan import PushedPlan  # other pushes plan nothing
 
             plan = await PushedPlan.of(client, options.plan, manifest, options.freeze)
         if names := dict.fromkeys(codecs.for_features() + codecs.for_results()):

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import Named, Ran, add_commands, argument, option, seldom
+from nodes.cli.command import (
+    Named,
+    Panels,
+    Ran,
+    add_commands,
+    argument,
+    option,
+    seldom,
+    with_features,
+)
 from nodes.cli.model_options import (
     P99,
     Errors,
@@ -57,10 +66,10 @@ def quantize(file: Source, options: QuantizeOptions, target: Target) -> Ran:
 
     Weights and features get 8 bits, unless another way is asked for."""
     if options.rows or options.text:
-        from nodes.cli.quantize_language import run_quantize_language
+        from nodes.language.commands.quantize_language import run_quantize_language
 
         return run_quantize_language(file, options, target)
-    from nodes.cli.quantize import run_quantize
+    from nodes.quantize.commands.quantize import run_quantize
 
     return run_quantize(file, options, target)
 
@@ -96,14 +105,14 @@ def promote(
     target: SignedTarget,
 ) -> Ran:
     """Let a version serve all traffic, at once or by steps; nodes drain the old one afterwards."""
-    from nodes.cli.rollout import run_rollout
+    from nodes.rollout.commands.rollout import run_rollout
 
     return run_rollout(model, options, target)
 
 
 def status(model: Name, target: Target) -> Ran:
     """Show what serves, and how a rollout and its guards stand; exit 1 if it was rolled back."""
-    from nodes.cli.rollout import run_model_status
+    from nodes.rollout.commands.rollout import run_model_status
 
     return run_model_status(model, target)
 
@@ -117,7 +126,7 @@ def pin(
     ),
 ) -> Ran:
     """Let an agent keep to one version, whatever the shares and rollouts are."""
-    from nodes.cli.rollout import run_pin
+    from nodes.rollout.commands.rollout import run_pin
 
     return run_pin(model, agent, version, target)
 
@@ -149,14 +158,14 @@ def plan(
 ) -> Ran:
     """Which layers run where: as nodes of role auto have it in force, or ahead, with --devices."""
     if options.devices == "mesh":
-        from nodes.cli.planning_mesh import run_plan_for_mesh
+        from nodes.auto.commands.planning_mesh import run_plan_for_mesh
 
         return run_plan_for_mesh(model, options, target)
     if options.devices:
-        from nodes.cli.planning import run_plan_ahead
+        from nodes.auto.commands.planning import run_plan_ahead
 
         return run_plan_ahead(model, options, target.json)
-    from nodes.cli.plan_in_force import run_plan_in_force
+    from nodes.auto.commands.plan_in_force import run_plan_in_force
 
     return run_plan_in_force(model, freeze, target)
 
@@ -201,7 +210,7 @@ def rollback(
 ) -> Ran:
     """Let the version before the present one serve all traffic again; or older weights."""
     if weights != -1:
-        from nodes.cli.weights import run_weights_rollback
+        from nodes.learning.commands.weights import run_weights_rollback
 
         return run_weights_rollback(model, weights, identity, target)
     from nodes.cli.model import run_rollback
@@ -211,7 +220,7 @@ def rollback(
 
 def weights(model: ServedModel, target: Target) -> Ran:
     """Show a model's weight versions: accuracy, who minted them, who taught."""
-    from nodes.cli.weights import run_weights
+    from nodes.learning.commands.weights import run_weights
 
     return run_weights(model, target)
 
@@ -219,19 +228,17 @@ def weights(model: ServedModel, target: Target) -> Ran:
 app = typer.Typer(
     no_args_is_help=True, help="Split models, put them into the mesh, choose the version that runs."
 )
-add_commands(
-    app,
-    {
-        "Make": {"split": split, "inspect": inspect, "quantize": quantize},
-        "Put into the mesh": {"push": push, "list": list_, "gc": gc},
-        "Choose the version that runs": {
-            "promote": promote,
-            "status": status,
-            "rollback": rollback,
-            "pin": pin,
-            "serve": serve,
-            "plan": plan,
-        },
-        "Watch and learn": {"slo": slo, "weights": weights, "samples": samples},
+CORE: Panels = {
+    "Make": {"split": split, "inspect": inspect, "quantize": quantize},
+    "Put into the mesh": {"push": push, "list": list_, "gc": gc},
+    "Choose the version that runs": {
+        "promote": promote,
+        "status": status,
+        "rollback": rollback,
+        "pin": pin,
+        "serve": serve,
+        "plan": plan,
     },
-)
+    "Watch and learn": {"slo": slo, "weights": weights, "samples": samples},
+}
+add_commands(app, with_features(CORE, "model"))

@@ -48,7 +48,7 @@ class PlanOptions(Exemplified):
 
     devices: str = option(
         "",
-        "A TOML file of devices and links: plan for them, ahead of any mesh (`shards/planning`); "
+        "A TOML file of devices and links: plan for them, ahead of any mesh (`shards/auto`); "
         "or mesh: for its nodes of role auto, as they tell of themselves.",
     )
     objective: str = seldom(

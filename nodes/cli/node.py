@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from nodes.config import NodeConfig  # noqa: E402
+from nodes.config import NodeConfig, settings_of_nodes  # noqa: E402
+from nodes.features import features  # noqa: E402
 from nodes.low_priority import MISSED, wait_for_low_priority_thread  # noqa: E402
-from nodes.settings import built, parse, settings_of  # noqa: E402
+from nodes.settings import built, parse  # noqa: E402
 from nodes.terminal import any_encoding  # noqa: E402
 
 USAGE = "swarm-node --role ROLE [--model NAME[@VERSION]] [--nats URL] [--mesh NAME] [OPTION …]"
@@ -33,14 +34,12 @@ A node waits, with a message, for a server or a model that is not there yet. SIG
 drains it: it finishes what it has begun and gives the rest back. Exit codes: 0 drained, 1 cannot
 serve as configured, 2 wrong setting, 70 ended by its own watchdog."""
 
-SETTINGS = sorted(settings_of(NodeConfig), key=lambda each: each.is_tuning)
-
 
 def node(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one node; returns its exit code. Ends the program for a wrong setting."""
     if "--check" in arguments:
         return check(arguments, environment)
-    values = parse("swarm-node", USAGE, ABOUT, SETTINGS, arguments, environment)
+    values = parse("swarm-node", USAGE, ABOUT, settings_of_nodes(), arguments, environment)
     missed = MISSED in environment
     if missed:
         import_work()
@@ -83,7 +82,10 @@ def serve(values: Mapping[str, Any], missed: bool) -> int:
 
     end_with_supervisor()
     try:
-        config = built(NodeConfig, values, missed=missed)
+        parts: tuple[object, ...] = tuple(
+            built(kind, values) for each in features() for kind in each.settings
+        )
+        config = built(NodeConfig, values, missed=missed, parts=parts)
         stay_on(config.cores)
         config.check_files()
     except (SwarmError, DeviceError) as error:

@@ -68,6 +68,11 @@ ServedModel = Annotated[
     str, MODEL, typer.Argument(help="NAME for the version that the mesh serves, or NAME@VERSION.")
 ]
 
+SOLE_MODEL = (
+    "NAME for the version that the mesh serves, or NAME@VERSION; not needed where it serves one "
+    "model."
+)
+
 
 def _access(name: str, hidden: bool = False) -> Any:
     return option(
@@ -427,21 +432,6 @@ class TeachOptions:
 
 
 @dataclass(frozen=True)
-class ProfileOptions:
-    """Of `swarm profile`."""
-
-    seconds: float = option(30.0, "How long to look, in seconds.", min=1)
-    probes: float = seldom(
-        2.0,
-        "Traced requests a second of this command's own, beside live traffic; 0: none.",
-        min=0,
-        max=100,
-    )
-    input: Input = ""
-    plot: str = option("", "Write a figure to this .png or .svg.")
-
-
-@dataclass(frozen=True)
 class RecordOptions:
     """Of `swarm record`."""
 
@@ -471,22 +461,6 @@ class ReplayOptions:
     )
     tolerance: float = seldom(0.0, "Largest deviation that counts as equal; 0: equal bits.", min=0)
     model_key: str = option("", MODEL_KEY, envvar="SWARM_MODEL_KEY")
-
-
-@dataclass(frozen=True)
-class DashboardOptions:
-    """Of `swarm dashboard`."""
-
-    host: str = option("127.0.0.1", "Address to serve the page at; others than loopback need TLS.")
-    port: int = option(8321, "Port of the page; 0 takes a free one.", min=0, max=65535)
-    https_cert: str = seldom("", "PEM file of the certificate with which the page is served.")
-    https_key: str = seldom("", "PEM file of the key of --https-cert.")
-    open_http: bool = seldom(False, "Serve others than this machine without TLS: all may read.")
-    allow_actions: bool = option(
-        False,
-        "Let who has the printed address drain nodes, promote and roll back, with this "
-        "command's credentials; without it the page is only read.",
-    )
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ async def _serve(
             await local.keep(folder.with_name("draft"))
             drafts += ["--draft-model", f"{small.model}@{small.version}"]
         if options.audit:
-            from swarm.audit.stream import ensure_audit  # only who asks for an audit needs it
+            from swarm.records.stream import ensure_audit  # only who asks for an audit needs it
 
             await ensure_audit(local.mesh.link, local.mesh.subjects)
         name = manifest.model

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nodes.config import NodeConfig
 from nodes.connection.checkpoint import Checkpoint
+from nodes.learning.options import learns
 from swarm.errors import InvalidArgument
 from swarm.ids import nobodys_user, node_id
 from swarm.security.identity import Identity
@@ -35,7 +36,7 @@ def identity_of(config: NodeConfig) -> Identity | None:
     checkpoint, or for the life of its process. Raises `InvalidArgument`."""
     if config.identity:
         return Identity.load_or_make(config.identity)
-    if not config.learns:
+    if not learns(config):
         return None
     if config.state_dir:
         return Identity.load_or_make(Path(config.state_dir) / "identity")

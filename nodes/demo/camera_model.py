@@ -12,8 +12,8 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, compose, helper, load_from_string, numpy_helper
 
 from nodes.demo.camera_scene import CELL, HEIGHT, PAPER, ROOM, WIDTH
+from shards.cameras.task import Postprocess, Preprocess, Task
 from shards.split.split import SplitResult, split
-from shards.task.task import Postprocess, Preprocess, Task
 from shards.zoo import digits_model
 
 NAME = "cards"
@@ -30,7 +30,7 @@ TASK = Task(
 
 def camera_model() -> bytes:
     """UINT8 `pixels` [1, 48, 64, 3] → `boxes` FP32 [1, 4], `scores` FP32 [1], `classes` INT64 [1],
-    as `shards.task` reads a detector with its postprocessing inside."""
+    as `shards.cameras` reads a detector with its postprocessing inside."""
     digits = load_from_string(digits_model())
     version = digits.opset_import[0].version
     graph = compose.merge_graphs(

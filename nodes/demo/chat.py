@@ -24,7 +24,7 @@ from nodes.up.supervisor import NodeProcess
 from shards.split.balance import ONE_HOST_BYTES_PER_MS
 from shards.split.split import SplitResult, split
 from swarm.errors import InvalidArgument, Unavailable
-from swarm.generation.client import GenerateOptions
+from swarm.language.client import GenerateOptions
 from swarm.scratch import Scratch
 
 VICTIM, FALLBACK, STAGE = "shard-2", "fallback", 2
@@ -90,7 +90,7 @@ def _split(folder: Path) -> SplitResult:
     except ModuleNotFoundError as error:
         text = f"demo --chat: {error}: pip install 'swarm-mesh[language]'"
         raise InvalidArgument(text) from None
-    from shards.decoder.folder import read_folder
+    from shards.language.folder import read_folder
     from shards.zoo.toy import NAME, write_toy
 
     write_toy(folder)

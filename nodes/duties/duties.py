@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from nodes.auto.places import AutoPlaces
 from nodes.connection.connection import Connection
 from nodes.duties.going_on import go_on
-from nodes.duties.judging import Judging
 from nodes.duties.lane_moves import LaneMoves
 from nodes.duties.standby import Standby
 from nodes.duties.takeover import Takeover
 from nodes.duties.upkeep import Upkeep
 from nodes.duties.wanting import Wanting
-from nodes.planning.places import AutoPlaces
+from nodes.learning.options import LearnOptions, learns
+from nodes.rollout.judging import Judging
 from nodes.versions.versions import Versions
 from swarm.fleet.advertised import Where
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.transport.process_links import Own
 
 if TYPE_CHECKING:
-    from nodes.duties.learning import Learning
-    from nodes.planning.planning import Planning
-    from nodes.requests.auditing import NodeAudit
+    from nodes.auto.planning import Planning
+    from nodes.learning.duty import Learning
+    from nodes.records.auditing import NodeAudit
 
 
 class Duties:
@@ -61,19 +62,21 @@ class Duties:
             self._parts["standby"] = standby.run
         self._planning: Planning | None = None
         if auto is not None:
-            from nodes.planning.planning import Planning  # other roles fill no slot
+            from nodes.auto.planning import Planning  # other roles fill no slot
 
             record = None if audit is None else audit.acted
             self._planning = Planning(connection, versions, auto, record=record)
             events.append(self._planning.on_event)
             self._parts["planning"] = self._planning.run
         self._learning: Learning | None = None
-        if config.learns and connection.identity is not None:
-            from nodes.duties.learning import (
+        if learns(config) and connection.identity is not None:
+            from nodes.learning.duty import (
                 Learning,  # a node that does not learn needs none of it
             )
 
-            self._learning = Learning(connection, config.learner, connection.identity, versions)
+            self._learning = Learning(
+                connection, config.of(LearnOptions), connection.identity, versions
+            )
 
     def start(self, own: Own) -> None:
         """Do all of it from now on."""

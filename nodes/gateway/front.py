@@ -18,8 +18,8 @@ from nodes.gateway.inference import Inference
 from nodes.gateway.models import MeshModels
 from nodes.gateway.openai.app import OpenAiApp
 from nodes.gateway.page.app import PageApp
+from nodes.gateway.settings import DRAIN_TIMEOUT, GatewayOptions
 from nodes.gateway.shared_memory import ClientRegions
-from nodes.gateway_settings import DRAIN_TIMEOUT, GatewayOptions
 from nodes.life.node import Node
 from swarm.errors import SwarmError
 

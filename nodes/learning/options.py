@@ -11,9 +11,16 @@ from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from nodes.config import NodeConfig
     from swarm.learning.consensus.options import LearningOptions
 
 learning = partial(setting, "learning")
+LEARNER = "learner"  # the role that only learns
+
+
+def learns(config: NodeConfig) -> bool:
+    """Whether a node with these settings learns."""
+    return config.role == LEARNER or config.of(LearnOptions).learn
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,17 @@ class Privacy:
 @dataclass(frozen=True)
 class LearnOptions:
     """Rounds, training, minting and privacy of one learner. Raises `InvalidArgument`."""
+
+    learn: bool = learning(
+        False,
+        "Train the model's head beside the node's other work, with the samples that `swarm teach` "
+        "brings, and exchange deltas with other learners.",
+    )
+    teachers: str = setting(
+        "trust",
+        "",
+        "File with the public keys whose learned weights are taken, one a line; empty: all.",
+    )
 
     every: float = tuning(
         1.0, "learning: seconds from one round to the next.", least=0.05, name="learn_every"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nodes.auto.places import AutoPlaces
 from nodes.config import AUTO, NodeConfig
 from nodes.connection.checkpoint import Checkpoint
 from nodes.connection.connection import Connection
@@ -22,7 +23,6 @@ from nodes.life.own_entry import OwnEntry
 from nodes.life.reconciler import Reconciler
 from nodes.life.status import StatusPublisher
 from nodes.life.watchdog import NodeWatchdog
-from nodes.planning.places import AutoPlaces
 from nodes.requests.objectives import DesiredObjectives, Objectives
 from nodes.requests.service import RequestService
 from nodes.tasks import end_all
@@ -31,7 +31,7 @@ from nodes.versions.versions import Versions
 from swarm.transport.process_links import Own
 
 if TYPE_CHECKING:
-    from nodes.requests.auditing import NodeAudit
+    from nodes.records.auditing import NodeAudit
 
 log = logging.getLogger("swarm.node")
 
@@ -181,6 +181,6 @@ class Node:
 def _audit_of(connection: Connection) -> NodeAudit | None:
     if not connection.config.audit:
         return None
-    from nodes.requests.auditing import NodeAudit  # a node that records nothing needs no audit
+    from nodes.records.auditing import NodeAudit  # a node that records nothing needs no audit
 
     return NodeAudit(connection)

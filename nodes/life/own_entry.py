@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Set
 
 from nodes.connection.connection import Connection
+from nodes.language.settings import GenerationOptions
 from nodes.stage.pictures import codecs_read
 from nodes.stage.server import StageServer
 from nodes.versions.serving import Serving, by_stage, link_rate, places
@@ -165,7 +166,7 @@ class OwnEntry:
             (each.info.model, each.info.version, each.stage): (
                 each.core.served,
                 each.decoder.slots,
-                self._config.generation.follow,
+                self._config.of(GenerationOptions).follow,
                 each.core.marks(),
             )
             for each in servers

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 import swarm
 from nodes.config import COVERS
 from nodes.connection.connection import Connection
+from nodes.language.answering import GenerateService
 from nodes.requests.answering import InferAnswerer
-from nodes.requests.generating import GenerateService
 from nodes.requests.objectives import Objectives
 from nodes.requests.placer import Placer
+from nodes.sites.settings import SiteOptions
 from nodes.versions.versions import Versions
 from swarm.fleet.advertised import candidates
 from swarm.fleet.service import FleetAnswers
 from swarm.requests.infer_service import InferService
 from swarm.requests.witnessing import Notices, Witnessing
-from swarm.site.forwarder import Forwarder
+from swarm.sites.forwarder import Forwarder
 from swarm.transport.process_links import Own
 from swarm.wire.messages import Request, Result
 
 if TYPE_CHECKING:
-    from nodes.requests.auditing import NodeAudit  # a node that records nothing needs no audit
+    from nodes.records.auditing import NodeAudit  # a node that records nothing needs no audit
 
 
 class RequestService:
@@ -56,7 +57,8 @@ class RequestService:
         if audit is not None:
             self.answerer.on_answered.append(audit.asked)
         self._forwarders = [
-            Forwarder(mesh.link, mesh.subjects, site, self.answerer.answer) for site in config.sites
+            Forwarder(mesh.link, mesh.subjects, site, self.answerer.answer)
+            for site in config.of(SiteOptions).sites
         ]
         self._notices = Notices(mesh.link, mesh.subjects, connection.id)
         self._generate = None

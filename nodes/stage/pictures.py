@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from shards.cameras.picture import decode_picture
+from shards.cameras.task import Task
 from shards.errors import ShardsError
-from shards.task.picture import decode_picture
-from shards.task.task import Task
 from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo
 from swarm.wire.picture import MOST_PIXELS, PICTURES, Picture, is_encoded

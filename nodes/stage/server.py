@@ -39,7 +39,7 @@ from swarm.errors import (
 )
 from swarm.fleet.priorities import PRIMARY
 from swarm.flow.bucket import Quotas
-from swarm.generation.effects import Ended
+from swarm.language.effects import Ended
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.tracing.anatomy import moments

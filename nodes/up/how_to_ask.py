@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodes.access import NOTHING, Access
-from shards.decoder.texts import TOKENIZER
+from shards.language.texts import TOKENIZER
 from shards.manifest import Manifest
 from shards.specs import TensorSpec
 from swarm.subjects import Subjects

@@ -13,18 +13,19 @@ from typing import TypeVar
 
 from nodes.config import NodeConfig
 from nodes.connection.events import Tell
+from nodes.language.draft import DraftStages, draft_source
+from nodes.language.settings import GenerationOptions
 from nodes.low_priority import in_low_priority_thread
 from nodes.placing.ways import EDGE as EVERYTHING
 from nodes.placing.ways import stages_held
 from nodes.stage.selftest import Known, learned
 from nodes.versions.artifacts import NodeArtifacts
-from nodes.versions.draft import DraftStages, draft_source
-from shards.decoder import grammar
-from shards.decoder.grammar import Grammars
-from shards.decoder.load import load_decoder_stage
-from shards.decoder.texts import TOKENIZER, Texts
 from shards.decoder_fields import Decoder
 from shards.errors import DoesNotFit, ModelError
+from shards.language import grammar
+from shards.language.grammar import Grammars
+from shards.language.load import load_decoder_stage
+from shards.language.texts import TOKENIZER, Texts
 from shards.manifest import Manifest, verify
 from shards.runtimes.kv_stage import KvStage
 from shards.runtimes.load import DeviceChange, Fetch, StageRuntime, load_lighter, load_stage
@@ -157,7 +158,9 @@ async def load(
     folders, fetch = await artifacts.folders(manifest), artifacts.fetcher(manifest)
     vault = await artifacts.vault(manifest)
 
-    guesses = manifest.decoder is not None and 1 in wanted and config.generation.draft_model
+    guesses = (
+        manifest.decoder is not None and 1 in wanted and config.of(GenerationOptions).draft_model
+    )
     drafts = await draft_source(mesh.registry, artifacts, config, manifest) if guesses else None
     loop = asyncio.get_running_loop()
 
@@ -215,7 +218,7 @@ async def load(
         return held
 
     def decoder(number: int) -> KvStage:
-        options = config.generation
+        options = config.of(GenerationOptions)
         return load_decoder_stage(
             manifest,
             number,

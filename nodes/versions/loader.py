@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nodes.connection.connection import Connection
+from nodes.learning.options import LearnOptions
 from nodes.stage.server import StageServer
 from nodes.versions.artifacts import NodeArtifacts
 from nodes.versions.following import WeightFollower
@@ -28,7 +29,10 @@ class Loader:
             mesh.registry, config.cache_folder, config.cache_limit, config.artifact_key, self._tell
         )
         self.weights = NodeWeights(mesh, self.artifacts, config)
-        teachers, signed = AllowList.read(config.teachers), config.trusted is not None
+        teachers, signed = (
+            AllowList.read(config.of(LearnOptions).teachers),
+            config.trusted is not None,
+        )
         ledgers = Weights(mesh.link, mesh.subjects, allowed=teachers, signed=signed)
         self.follower = WeightFollower(ledgers, self.weights.take, self._tell)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from nodes.connection.connection import Connection
-from nodes.generation.server import GenerationServer
+from nodes.language.server import GenerationServer
 from nodes.limits import check_payload, credit_of, lane_options
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.selftest import Known

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from nodes.connection.connection import Connection
+from nodes.language.serving import serving_of
 from nodes.stage.server import StageAudit, StageServer
 from nodes.versions.asked_models import AskedModels
 from nodes.versions.clock_news import ClockNews
-from nodes.versions.generating import serving_of
 from nodes.versions.kept_times import KeptTimes
 from nodes.versions.loaded import Loaded
 from nodes.versions.loader import Loader

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from onnx import ModelProto
 
+from shards.cameras.graph.evidence import said_by
 from shards.errors import ModelError
 from shards.graph.graph import Graph
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
@@ -26,7 +27,6 @@ from shards.quantize.samples import (
 from shards.quantize.search import layers_to_keep
 from shards.specs import Example
 from shards.split.example import Wanted, find_example, hints_of
-from shards.task_graph.evidence import said_by
 
 log = logging.getLogger(__name__)
 

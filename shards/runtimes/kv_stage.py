@@ -69,7 +69,7 @@ def check_kv_fits(title: str, slots: int, context: int, token_bytes: int, have: 
 
 
 class KvStage(ABC):
-    """A `shards.decoder.stage.DecoderStage`; a subclass knows where the KV are. `device`: where it
+    """A `shards.language.stage.DecoderStage`; a subclass knows where the KV are. `device`: where it
     computes.
 
     The level "basic" computes the very bits that the split was proved with. Raises ModelError when

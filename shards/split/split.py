@@ -15,6 +15,10 @@ from onnx import ModelProto
 
 from shards.batch.follow import follow
 from shards.batch.rebuild import rebuilding
+from shards.cameras.graph.evidence import SIGMOID, SOFTMAX, made_by, said_by
+from shards.cameras.graph.give import give_task
+from shards.cameras.task import Task
+from shards.cameras.wish import Wish
 from shards.decoder_fields import LanguageHints
 from shards.errors import ModelError, SplitError
 from shards.graph.decoder import is_decoder
@@ -37,10 +41,6 @@ from shards.split.known import known_ends
 from shards.split.on_disk import Files, open_large
 from shards.split.plan import Plan, SplitOptions, plan_cuts
 from shards.split.profile import run_chain
-from shards.task.task import Task
-from shards.task.wish import Wish
-from shards.task_graph.evidence import SIGMOID, SOFTMAX, made_by, said_by
-from shards.task_graph.give import give_task
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def split(
     model answers with, instead of all its outputs; what only others need is left out. `bandwidth`
     is the link's, in bytes per millisecond: the bytes of a cut count as time of the stage that
     sends them. `created` is an RFC 3339 time, now by default. `task` says what the model is for:
-    the manifest tells it, and the graph gets its arithmetic (see `shards.task_graph`). `time_whole`
+    the manifest tells it, and the graph gets its arithmetic (`shards.cameras.graph`). `time_whole`
     times the whole model beside its parts. `batch` says whether requests may share a run: "auto"
     where the graph's structure shows that rows stay apart, "on" by your word, "off" never; runs
     confirm both. `known` are versions that were split before: where one is of the same file, and

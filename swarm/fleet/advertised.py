@@ -10,7 +10,7 @@ link        [round trip in us, bytes a second down, up] of a node of role auto; 
 weight      its share of the requests beside its peers', absent if 1
 codecs      codecs that it reads (swarm.wire.tensors.known_codecs), `pictures` if it decodes them
 inbox       where processes of its host reach it without the server, or ""
-audits      the inbox of a node that records the requests that it answers (nodes.requests.auditing)
+audits      the inbox of a node that records the requests that it answers (nodes.records.auditing)
 identity    [public key, signature]          the key is this node's (swarm.security.attestation)
 learns/T    [model, version, base (8 bytes), epoch, run, sequence]   what it learns, and how far
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
@@ -23,7 +23,7 @@ load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, 
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
 holds/T/S   [sessions, slots, follows, marks]  of stage S of a language model: its sessions, whether
             it follows those of others, and which beginnings of prompts it holds
-            (swarm.generation.marks), 96 bytes at most
+            (swarm.language.marks), 96 bytes at most
 answers     [model, witness]                 it answers requests for this model, "*" for each one,
             and sends notices; whether it may be a witness (swarm.requests.witness)
 burns/T     [model, "latency"]               the objective that burns where this node answers

@@ -12,7 +12,7 @@ from bench.report.charts import new_chart, save_chart
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from nodes.console import out
-from swarm.plans.proposing import MOVE_EVERY
+from swarm.auto.proposing import MOVE_EVERY
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from support.waiting import eventually
 
 from nodes.up.mesh import LocalMesh, push
 from nodes.watch.dashboard.serve import Place
-from swarm.audit.stream import ensure_audit
 from swarm.errors import InvalidArgument
+from swarm.records.stream import ensure_audit
 from swarm.subjects import api
 
 pytestmark = pytest.mark.integration

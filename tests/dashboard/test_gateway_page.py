@@ -25,9 +25,9 @@ from support.meshes import add_model, mesh_of, split_digits
 
 from nodes.gateway.access.rules import block, new_key
 from nodes.up.mesh import LocalMesh
+from shards.cameras import Task, decode_picture, document
+from shards.cameras.wish import Wish
 from shards.split.split import split
-from shards.task import Task, decode_picture, document
-from shards.task.wish import Wish
 from swarm.security.files import create
 
 MODELS = Path(os.environ.get("SWARM_TEST_MODELS", Path(__file__).parents[3] / "shared/models"))

@@ -25,9 +25,9 @@ from support.camera_mesh import red_detector
 from support.meshes import split_digits
 
 from nodes.cli.model import read_source
+from shards.cameras.wish import Wish
 from shards.manifest import write_dir
 from shards.split.split import SplitResult, split
-from shards.task.wish import Wish
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(500)]
 # The first that a server says, before TLS.

@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 from support.commands import ROOT
 
-from nodes.config import NodeConfig
-from nodes.settings import settings_of
+from nodes.config import settings_of_nodes
 
 CONTAINER = ROOT / "deploy" / "container"
 COMPOSE = CONTAINER / "compose.yaml"
@@ -50,12 +49,12 @@ def services() -> dict[str, Any]:
 
 
 def test_each_variable_of_a_node_in_compose_is_a_setting() -> None:
-    known = {each.variable for each in settings_of(NodeConfig)}
+    known = {each.variable for each in settings_of_nodes()}
     for name, service in services().items():
         given = {key for key in service.get("environment", {}) if key.startswith("SWARM_")}
         assert given <= known, name
         arguments = service.get("command", [])
-        flags = {flag for each in settings_of(NodeConfig) for flag in each.flags}
+        flags = {flag for each in settings_of_nodes() for flag in each.flags}
         if "swarm" in str(service.get("image", "")):
             assert {a for a in arguments if a.startswith("--")} <= flags, name
 

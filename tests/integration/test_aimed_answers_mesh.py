@@ -13,10 +13,10 @@ from support.waiting import eventually
 import swarm
 from nodes.up.mesh import LocalMesh, local_mesh
 from nodes.versions.lanes import lanes_maker
-from swarm.audit.stream import ensure_audit, extent_of
 from swarm.fleet.service import FleetWatch
 from swarm.ids import ulid
 from swarm.link import jetstream
+from swarm.records.stream import ensure_audit, extent_of
 from swarm.rollout import plan_of
 from swarm.routing import RequestInfo
 from swarm.subjects import api, kv_get_subject

@@ -17,9 +17,9 @@ from support.waiting import eventually
 
 import swarm
 from nodes.up.mesh import LocalMesh, local_mesh, push
-from swarm.audit.record import digest_of, parse
-from swarm.audit.stream import Stored, extent_of, read_stream
 from swarm.link import LinkMessage
+from swarm.records.record import digest_of, parse
+from swarm.records.stream import Stored, extent_of, read_stream
 from swarm.security.identity import Identity
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]

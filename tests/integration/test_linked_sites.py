@@ -35,7 +35,7 @@ from shards.manifest import write_dir
 from shards.split.split import split
 from shards.zoo import digits_model
 from swarm.link import jetstream
-from swarm.site.store import Limits, SiteStore
+from swarm.sites.store import Limits, SiteStore
 from swarm.subjects import api
 from swarm.transport.lane import find_streams
 

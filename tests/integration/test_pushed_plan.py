@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 from nodes.cli.main import app
 from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir
-from swarm.audit.record import parse
-from swarm.audit.stream import extent_of, read_stream
 from swarm.models.plan_store import PlanStore, StoredPlan
+from swarm.records.record import parse
+from swarm.records.stream import extent_of, read_stream
 
 STAGES = 4
 MEMORY = 30  # megabytes: three stages of the digits model

@@ -18,13 +18,13 @@ from support.waiting import eventually
 from test_learned_weights import MODEL, Minter, split_fresh
 
 import swarm
-from nodes.replay.recorded import recorded
-from nodes.replay.recording import Recording, RecordLimits
-from nodes.replay.session import Session, replay_other, replay_same
+from nodes.records.recorded import recorded
+from nodes.records.recording import Recording, RecordLimits
+from nodes.records.session import Session, replay_other, replay_same
 from nodes.up.mesh import LocalMesh, local_mesh, push
+from shards.cameras import Task, document
+from shards.cameras.wish import Wish
 from shards.split.split import split
-from shards.task import Task, document
-from shards.task.wish import Wish
 from swarm.link import jetstream
 from swarm.subjects import api
 

@@ -9,8 +9,8 @@ from support.commands import said
 from support.meshes import mesh_of
 from support.waiting import eventually
 
-from swarm.audit.stream import ensure_audit
 from swarm.link import jetstream
+from swarm.records.stream import ensure_audit
 from swarm.subjects import api
 
 pytestmark = [pytest.mark.integration]

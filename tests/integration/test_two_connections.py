@@ -14,9 +14,9 @@ from nodes.up.mesh import push
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
 from shards.zoo.builders import chain, chain_cuts, chain_expected
-from swarm.audit.record import parse
-from swarm.audit.stream import extent_of, read_stream
 from swarm.model import ModelInfo
+from swarm.records.record import parse
+from swarm.records.stream import extent_of, read_stream
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

@@ -16,17 +16,17 @@ from support.commands import said
 from support.waiting import GENEROUS
 
 import swarm
-from nodes.replay.recording import Recording, RecordLimits
+from nodes.records.recording import Recording, RecordLimits
 from nodes.up.embedded_cluster import EmbeddedCluster, elected
 from nodes.up.embedded_server import EmbeddedServer
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
-from swarm.audit.stream import ensure_audit
 from swarm.clock import ServerClock
 from swarm.fleet.events import ensure_events
 from swarm.link import Link, LinkOptions, jetstream
 from swarm.models.replicas import raise_all_replicas
-from swarm.site.store import Limits, SiteStore
+from swarm.records.stream import ensure_audit
+from swarm.sites.store import Limits, SiteStore
 from swarm.subjects import api
 from swarm.transport.lane import make_lanes
 from swarm.transport.lane.depth import Depth

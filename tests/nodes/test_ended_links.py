@@ -15,10 +15,10 @@ import pytest
 from support.waiting import GENEROUS
 
 import swarm
+from nodes.auto.own_link import OwnLink
 from nodes.config import NodeConfig
 from nodes.connection.connection import Connection
 from nodes.life.node import Node
-from nodes.planning.own_link import OwnLink
 from nodes.up.kept_model import KeptModel
 from nodes.up.server_report import ServerReport
 from nodes.watch.dashboard.page_state import PageState
@@ -26,15 +26,15 @@ from nodes.watch.dashboard.source import MeshSource
 from nodes.watch.top.rollouts import RolloutWatch
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
-from swarm.audit.record import Entry
-from swarm.audit.recorder import Recorder
 from swarm.errors import LinkEnded, Status, SwarmError
 from swarm.fleet.events import keep_events
 from swarm.fleet.membership import Membership
 from swarm.fleet.peers import Peers
 from swarm.fleet.service import FleetWatch
 from swarm.gossip import LAN
-from swarm.site.forwarder import Forwarder
+from swarm.records.record import Entry
+from swarm.records.recorder import Recorder
+from swarm.sites.forwarder import Forwarder
 from swarm.transport.lane.consumer import Lane
 
 NOWHERE = "nats://127.0.0.1:9"

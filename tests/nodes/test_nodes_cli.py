@@ -23,15 +23,15 @@ import swarm
 from nodes.access import HELP as ACCESS
 from nodes.cli.main import app
 from nodes.cli.model_options import RolloutOptions
-from nodes.cli.node import SETTINGS
 from nodes.cli.node import node as run
 from nodes.cli.options import InferOptions, Target, UpOptions
-from nodes.cli.rollout import asked_plan
-from nodes.config import NodeConfig
+from nodes.config import NodeConfig, settings_of_nodes
 from nodes.connection.identity import own_id
 from nodes.console import ago, delivery, duration
+from nodes.rollout.commands.rollout import asked_plan
 from swarm.errors import InvalidArgument
 
+SETTINGS = settings_of_nodes()
 HEAVY = ("onnxruntime", "onnx", "numpy", "nats", "msgpack", "uvloop")
 
 

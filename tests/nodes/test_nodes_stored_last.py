@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodes.cli.audit import stored_last
+from nodes.records.commands.audit import stored_last
 from swarm.fleet.picture import FleetPicture
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.commands import said
 
-from shards.decoder.folder import read_folder
 from shards.errors import ArtifactError, ModelError
 from shards.foreign import foreign
+from shards.language.folder import read_folder
 from shards.manifest import read_dir
 from shards.split.split import split
 from shards.zoo import digits_model

@@ -11,9 +11,9 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from shard_graphs import floats, make, node, value, weights, whole
 
+from nodes.auto.commands.planning import of_manifest
 from nodes.cli.model import example_lines
 from nodes.cli.options import Exemplified
-from nodes.cli.planning import of_manifest
 from shards.errors import ModelError
 from shards.manifest import Manifest
 from shards.runtimes.load import load_stage

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
-from shards.decoder.folder import read_folder
-from shards.decoder.texts import Texts
+from shards.language.folder import read_folder
+from shards.language.texts import Texts
 from shards.zoo import data_file
 from shards.zoo.decoder_graph import DecoderShape, Form, decoder_weights
 from shards.zoo.language_corpus import documents, parted, tokenizer_of

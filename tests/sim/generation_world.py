@@ -18,20 +18,20 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import SwarmError
-from swarm.generation.admission import Shares
-from swarm.generation.choice import Candidate
-from swarm.generation.effects import Guessing, Outbox, Tell
-from swarm.generation.follow import Follower, GeneratedToken
-from swarm.generation.head import HeadCore
-from swarm.generation.keys import admitted, session_id
-from swarm.generation.limits import USUAL, Limits, Shape
-from swarm.generation.prefixes import Copy
-from swarm.generation.request import GenerateRequest
-from swarm.generation.sampling import choose
-from swarm.generation.speculation import Benefit, Drafter
-from swarm.generation.stage import StageCore
-from swarm.generation.steps import Forward, decode_words, encode_words
-from swarm.generation.turns import Run
+from swarm.language.admission import Shares
+from swarm.language.choice import Candidate
+from swarm.language.effects import Guessing, Outbox, Tell
+from swarm.language.follow import Follower, GeneratedToken
+from swarm.language.head import HeadCore
+from swarm.language.keys import admitted, session_id
+from swarm.language.limits import USUAL, Limits, Shape
+from swarm.language.prefixes import Copy
+from swarm.language.request import GenerateRequest
+from swarm.language.sampling import choose
+from swarm.language.speculation import Benefit, Drafter
+from swarm.language.stage import StageCore
+from swarm.language.steps import Forward, decode_words, encode_words
+from swarm.language.turns import Run
 from swarm.wire.maps import pack, unpack_map
 
 WIDTH, VOCABULARY, CONTEXT = 8, 41, 400

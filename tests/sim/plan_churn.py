@@ -14,6 +14,12 @@ from random import Random
 from typing import Any
 
 from sim.plan_world import BEAT, MODEL, VERSION, Device, World
+from swarm.auto.drafts import Partition, StageFacts, predicted
+from swarm.auto.links import NEAR, NodeLink
+from swarm.auto.picture import auto_nodes, named_by_hand
+from swarm.auto.proposing import place_of
+from swarm.auto.replicating import change, slot_loads
+from swarm.auto.slots import fill, to_hold
 from swarm.fleet.advertised import (
     busy_entries,
     fills_entry,
@@ -24,12 +30,6 @@ from swarm.fleet.advertised import (
 from swarm.fleet.scaling import Scaling
 from swarm.fleet.warm_pool import states_of
 from swarm.gossip import PeerView
-from swarm.plans.drafts import Partition, StageFacts, predicted
-from swarm.plans.links import NEAR, NodeLink
-from swarm.plans.picture import auto_nodes, named_by_hand
-from swarm.plans.proposing import place_of
-from swarm.plans.replicating import change, slot_loads
-from swarm.plans.slots import fill, to_hold
 
 MBIT = 125_000  # bytes a second
 FAST, FADED = NodeLink(4000, 100 * MBIT, 100 * MBIT), NodeLink(10_000, 5 * MBIT, 5 * MBIT)

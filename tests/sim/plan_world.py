@@ -1,6 +1,6 @@
 """Nodes of role `auto` in virtual time: gossip that is late, a key that compares and sets, cuts.
 
-Each node decides as a real one does (`swarm.plans`): it fills the slot that is its own by its own
+Each node decides as a real one does (`swarm.auto`): it fills the slot that is its own by its own
 picture, loads, serves, and only then lets go of what others serve; it makes drafts beside its
 looks, and proposes. Nothing here knows a network, and nothing reads a clock: two runs with one seed
 are the same run.
@@ -17,15 +17,15 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 
+from swarm.auto.document import PlanInForce, next_number
+from swarm.auto.drafting import Drafting
+from swarm.auto.drafts import Draft, Partition, StageFacts, predicted, with_replicas
+from swarm.auto.links import NEAR, NodeLink
+from swarm.auto.proposing import PROPOSERS, Proposing, Situation, place_of
+from swarm.auto.replicating import change, slot_loads
+from swarm.auto.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
 from swarm.fleet.scaling import Scaling
 from swarm.fleet.warm_pool import StageState
-from swarm.plans.document import PlanInForce, next_number
-from swarm.plans.drafting import Drafting
-from swarm.plans.drafts import Draft, Partition, StageFacts, predicted, with_replicas
-from swarm.plans.links import NEAR, NodeLink
-from swarm.plans.proposing import PROPOSERS, Proposing, Situation, place_of
-from swarm.plans.replicating import change, slot_loads
-from swarm.plans.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
 
 TICK = 0.5  # seconds
 BEAT = 0.6  # seconds between two looks without news

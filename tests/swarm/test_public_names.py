@@ -59,7 +59,7 @@ def test_a_client_imports_nothing_that_it_may_never_need() -> None:
     assert not {"nats", "importlib.metadata", "rich"} & found
     rooms = (
         "swarm.learning",
-        "swarm.site",
+        "swarm.sites",
         "swarm.gossip",
         "swarm.security.authority",
         "swarm.samehost.teach",

@@ -6,10 +6,10 @@ import ipaddress
 import time
 from collections.abc import Callable
 
-from swarm.audit.record import Entry, agent_token
 from swarm.errors import SwarmError
 from swarm.flow.bucket import TokenBucket
 from swarm.ids import ulid
+from swarm.records.record import Entry, agent_token
 
 # Records a second, and at once: a flood of wrong keys must not push out what others asked.
 RATE, BURST = 20.0, 100.0

@@ -20,7 +20,7 @@ from nodes.gateway.grpc.reflection import reflect
 from nodes.gateway.grpc.shared_memory import SharedMemoryMethods
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
-from nodes.gateway_settings import GatewayOptions
+from nodes.gateway.settings import GatewayOptions
 from nodes.place import LOOPBACK, Place
 from swarm.errors import InvalidArgument
 

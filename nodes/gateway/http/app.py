@@ -23,8 +23,8 @@ from nodes.gateway.http.connection import CONNECTION, Bounds, Connection
 from nodes.gateway.http.infer import HEADER_LENGTH, decoded
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
+from nodes.gateway.settings import GatewayOptions
 from nodes.gateway.statuses import NoSuchMethod, NoSuchPath, NotOffered, TooSlow
-from nodes.gateway_settings import GatewayOptions
 from swarm.errors import Internal, InvalidArgument, SwarmError, Unauthenticated
 from swarm.wire.tensors import LIMITS, Limits, Part
 

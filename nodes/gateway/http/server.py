@@ -18,7 +18,7 @@ from nodes.gateway.http.app import App, Page
 from nodes.gateway.http.connection import Bounds, connection_class
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
-from nodes.gateway_settings import GatewayOptions
+from nodes.gateway.settings import GatewayOptions
 from nodes.place import LOOPBACK, Place
 from swarm.errors import Unavailable
 

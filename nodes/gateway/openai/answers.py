@@ -13,10 +13,10 @@ from math import inf
 from nodes.gateway.call import Caller
 from nodes.gateway.openai.wanted import Wanted
 from swarm.errors import Internal, InvalidArgument, ResourceExhausted, Status, SwarmError
-from swarm.generation.cascaded import CascadedGeneration
-from swarm.generation.client import Generation
-from swarm.generation.follow import GeneratedToken
-from swarm.generation.keys import opened
+from swarm.language.cascaded import CascadedGeneration
+from swarm.language.client import Generation
+from swarm.language.follow import GeneratedToken
+from swarm.language.keys import opened
 from swarm.mesh import Mesh
 
 AHEAD = 64  # tokens that wait for a client that reads slowly

@@ -29,8 +29,8 @@ from nodes.gateway.openai.answers import Token, asked, begun, together
 from nodes.gateway.openai.documents import Answer, Choice
 from nodes.gateway.openai.tool_calls import ToolStream
 from nodes.gateway.openai.wanted import Wanted, wanted
+from nodes.gateway.settings import GatewayOptions
 from nodes.gateway.statuses import NoSuchMethod, NoSuchPath
-from nodes.gateway_settings import GatewayOptions
 from swarm.errors import (
     Internal,
     InvalidArgument,
@@ -41,10 +41,10 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.flow.bucket import Spending
-from swarm.generation.client import Generation
-from swarm.generation.follow import GeneratedToken
-from swarm.generation.request import MOST_BYTES
 from swarm.ids import ulid
+from swarm.language.client import Generation
+from swarm.language.follow import GeneratedToken
+from swarm.language.request import MOST_BYTES
 from swarm.mesh import Mesh
 
 log = logging.getLogger("swarm.gateway")

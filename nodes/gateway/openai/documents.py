@@ -10,7 +10,7 @@ from typing import Any
 from nodes.gateway import statuses
 from nodes.gateway.openai.tool_calls import ToolCall, ToolStream
 from swarm.errors import ResourceExhausted, Status, SwarmError
-from swarm.generation.follow import GeneratedToken
+from swarm.language.follow import GeneratedToken
 
 _HALF = "\ufffd"  # a token by itself may be half a character: its bytes are not known then
 _TYPES = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarm.errors import InvalidArgument
-from swarm.generation.request import schema_of
+from swarm.language.request import schema_of
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MOST_CALL = 1 << 16  # characters; what is longer is text

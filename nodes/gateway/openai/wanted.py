@@ -9,8 +9,8 @@ from typing import Any
 
 from nodes.gateway.openai.tool_calls import call_schema, names_of
 from swarm.errors import InvalidArgument
-from swarm.generation.cascade import MOST_HELD, Cascade
-from swarm.generation.request import (
+from swarm.language.cascade import MOST_HELD, Cascade
+from swarm.language.request import (
     MOST_BUDGET,
     MOST_PIECES,
     MOST_TOKENS,

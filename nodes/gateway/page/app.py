@@ -28,10 +28,10 @@ from nodes.gateway.models import Listed, Models
 from nodes.gateway.page.lines import completion_lines, lines_for
 from nodes.gateway.page.openapi import document as openapi_document
 from nodes.gateway.statuses import NoSuchMethod, NoSuchPath, TooSlow
+from shards.cameras import Task
+from shards.cameras import document as found_document
 from shards.errors import ShardsError
 from shards.manifest import Manifest
-from shards.task import Task
-from shards.task import document as found_document
 from swarm.errors import (
     Internal,
     InvalidArgument,

@@ -10,12 +10,12 @@ import logging
 import time
 from typing import Any
 
-from swarm.audit.acts import record_act
-from swarm.audit.record import as_token
 from swarm.errors import InvalidArgument, SwarmError
 from swarm.fleet.drain import drain
 from swarm.link import Link
 from swarm.models.registry import Registry
+from swarm.records.acts import record_act
+from swarm.records.record import as_token
 from swarm.subjects import Subjects, token
 
 log = logging.getLogger("swarm.dashboard")

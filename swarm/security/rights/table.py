@@ -56,7 +56,7 @@ ABOUT = {
 }
 
 # Seconds for which the server keeps the way back to a client that reads tokens: as long as an
-# answer may take (`swarm.generation.request.MOST_BUDGET`).
+# answer may take (`swarm.language.request.MOST_BUDGET`).
 TOKENS_WITHIN = 600
 
 EVERYBODY = frozenset(Role)

@@ -19,7 +19,7 @@ from bench.report.figure import percentile
 from bench.report.frame import Benchmark
 from bench.report.tables import facts
 from nodes.console import out
-from swarm.site.store import Limits, SiteStore
+from swarm.sites.store import Limits, SiteStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ from bench.fleets.auto import Load, show, workload_of
 from bench.report.frame import Benchmark
 from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir
+from swarm.auto.proposing import MOVE_EVERY
 from swarm.errors import InvalidArgument
 from swarm.link import LinkMessage
-from swarm.plans.proposing import MOVE_EVERY
 
 EARLY = 1.0  # seconds that news of a plan may take here, and its successor's not
 FAR = 2  # of the nodes; a fallback is on each side

@@ -26,11 +26,11 @@ from bench.report.figure import significant
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from bench.rivals.ultraface import ultraface_file
-from nodes.cli.planning import Measured, measured_of
+from nodes.auto.commands.planning import Measured, measured_of
 from nodes.console import out
 from nodes.up.mesh import local_mesh, push
-from shards.planning.predict import Range, computed_ms, predict
-from shards.planning.problem import Device, Problem
+from shards.auto.predict import Range, computed_ms, predict
+from shards.auto.problem import Device, Problem
 from shards.split.split import split
 from shards.zoo import digits_model
 from shards.zoo.builders import resnet50

@@ -26,7 +26,7 @@ from bench.report.tables import new_table
 from nodes.console import out
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import LocalMesh, local_mesh, push
-from shards.decoder.folder import read_folder
+from shards.language.folder import read_folder
 from shards.split.split import SplitResult, split
 from shards.zoo.toy import NAME, TOYS, write_toy
 from swarm.errors import Unavailable

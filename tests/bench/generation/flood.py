@@ -27,7 +27,7 @@ from bench.report.frame import Benchmark, Progress, by_turns
 from bench.report.tables import new_table
 from nodes.console import out
 from swarm.errors import SwarmError
-from swarm.generation.request import GenerateRequest
+from swarm.language.request import GenerateRequest
 from swarm.link import LinkMessage
 
 SHARDS = ("shard-1", "shard-2", "shard-3")

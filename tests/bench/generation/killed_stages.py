@@ -21,7 +21,7 @@ from bench.report.tables import facts
 from nodes.console import out
 from nodes.up.mesh import LocalMesh
 from nodes.up.supervisor import NodeProcess
-from shards.decoder.load import load_decoder_stage
+from shards.language.load import load_decoder_stage
 
 FALLBACK = "fallback"
 REPLAY, FOLLOWED = "replayed", "followed"

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from bench.generation.run import Run
-from shards.decoder.load import load_decoder_stage
+from shards.language.load import load_decoder_stage
 from shards.manifest import read_dir
 from shards.split.split import SplitResult, split
 from shards.zoo.decoder_graph import DecoderShape, decoder
-from swarm.generation.request import Sampling
-from swarm.generation.sampling import choose
+from swarm.language.request import Sampling
+from swarm.language.sampling import choose
 
 MODEL = "language"
 SHAPE = DecoderShape(

@@ -26,7 +26,7 @@ from nodes.console import out
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import local_mesh, push
 from swarm.errors import Unavailable
-from swarm.generation.steps import Forward, Step
+from swarm.language.steps import Forward, Step
 
 NEAR, FAR = "no link", "behind the link"
 WITHIN = 0.15  # of the prediction

@@ -19,7 +19,7 @@ from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from bench.rivals.workload import WrongAnswer
 from nodes.console import out
-from shards.decoder.load import load_decoder_stage
+from shards.language.load import load_decoder_stage
 
 NEW, SHARED = "new", "begins as another one"
 MOST_SHARE = 0.5  # of the time to the first token of a new prompt

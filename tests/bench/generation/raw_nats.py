@@ -24,11 +24,11 @@ from bench.generation.language import MOST_SESSIONS, PROMPT, prompt, sampling
 from bench.generation.run import Run
 from bench.rivals.processes import Processes
 from bench.rivals.systems.raw_nats import connect, serve_stage, start_server, subject
-from shards.decoder.load import load_decoder_stage
-from shards.decoder.stage import DecoderStage
+from shards.language.load import load_decoder_stage
+from shards.language.stage import DecoderStage
 from shards.manifest import read_dir
-from swarm.generation.sampling import choose
-from swarm.generation.turns import ranges
+from swarm.language.sampling import choose
+from swarm.language.turns import ranges
 
 CLIENT = "peers.client"
 LONGEST = 120.0  # seconds of a slice

@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 
 from bench.hostile.target import FLOOR, Case, Target, json_objects
-from shards.task.picture import decode_picture
+from shards.cameras.picture import decode_picture
 from swarm.errors import Status, SwarmError
 from swarm.samehost.compact import answer_parts, decode_features, decode_result, features_parts
 from swarm.samehost.host_socket import frame_head, frames

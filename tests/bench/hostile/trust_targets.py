@@ -13,10 +13,10 @@ from pathlib import Path
 
 from bench.hostile.target import FLOOR, Case, Target, json_objects
 from nodes.connection.checkpoint import MAGIC, Checkpoint
-from swarm.audit.chain import Extent, verify
-from swarm.audit.record import BEGINNING, Entry, canonical, hash_of, parse, seal
 from swarm.errors import BadSignature, InvalidArgument, SwarmError, Untrusted
 from swarm.link.access import read_credentials
+from swarm.records.chain import Extent, verify
+from swarm.records.record import BEGINNING, Entry, canonical, hash_of, parse, seal
 from swarm.security.attestation import attest, attested_key
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.claims import credentials_text

@@ -27,8 +27,8 @@ from bench.rivals.ultraface import ultraface_file
 from nodes.console import out
 from nodes.up.embedded_cluster import free_ports
 from nodes.up.mesh import LocalMesh, local_mesh, push
+from shards.cameras.wish import Wish
 from shards.split.split import split
-from shards.task.wish import Wish
 from swarm.link import LinkMessage
 
 FLOOR, TUNED = "OpenCV loop", "OpenCV loop, no buffer"

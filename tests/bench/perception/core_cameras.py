@@ -27,14 +27,14 @@ from bench.perception.scenes import overlap
 from bench.report.frame import Benchmark, Progress, by_turns
 from bench.report.tables import new_table
 from bench.rivals.ultraface import ultraface_file
+from nodes.cameras.picture_task import jpeg_of
 from nodes.console import out
-from nodes.perception.picture_task import jpeg_of
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
+from shards.cameras import Detections, Task
+from shards.cameras.wish import Wish
 from shards.runtimes.load import load_stage
 from shards.split.split import SplitResult, split
-from shards.task import Detections, Task
-from shards.task.wish import Wish
 from swarm.errors import Status
 from swarm.requests.request import Ask
 

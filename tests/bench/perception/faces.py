@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bench.rivals.ultraface import ultraface_file
-from nodes.perception.mask.detector import TaskDetector
+from nodes.cameras.mask.detector import TaskDetector
+from shards.cameras.task import Postprocess, Preprocess, Task
 from shards.runtimes.ort import OrtRuntime
-from shards.task.task import Postprocess, Preprocess, Task
 
 USUAL = 0.7  # the score from which a detector's users believe it
 TASK = Task(

@@ -23,10 +23,10 @@ from bench.perception.faces import face_detector, in_pixels
 from bench.perception.scenes import Box, overlap
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
+from nodes.cameras.frame import Frame
+from nodes.cameras.gate.gate import Gate
+from nodes.cameras.gate.rule import Rule, Standing
 from nodes.console import out
-from nodes.perception.frame import Frame
-from nodes.perception.gate.gate import Gate
-from nodes.perception.gate.rule import Rule, Standing
 
 RATE = 30.0
 SAME_FACE = 0.5

@@ -22,10 +22,10 @@ from bench.perception.scenes import astronaut, paste
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from bench.rivals.ultraface import ultraface_file
+from nodes.cameras.guard.guard import Guard
+from nodes.cameras.guard.rule import GuardRule
+from nodes.cameras.guard.statistics import pooled
 from nodes.console import out
-from nodes.perception.guard.guard import Guard
-from nodes.perception.guard.rule import GuardRule
-from nodes.perception.guard.statistics import pooled
 from shards.runtimes.load import load_stage
 from shards.split.split import split
 

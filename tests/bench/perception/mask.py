@@ -32,11 +32,11 @@ from bench.perception.scenes import (
 )
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
+from nodes.cameras.frame import Frame
+from nodes.cameras.mask.door import Cleared, Masked, MaskingDoor, image_of
+from nodes.cameras.mask.proof import Proof
+from nodes.cameras.mask.regions import MaskRule
 from nodes.console import out
-from nodes.perception.frame import Frame
-from nodes.perception.mask.door import Cleared, Masked, MaskingDoor, image_of
-from nodes.perception.mask.proof import Proof
-from nodes.perception.mask.regions import MaskRule
 
 FACE_OF_BOX = 0.8  # the part of a pasted box, around its middle, that is face
 SEEN_AGAIN = 0.2  # overlap from which a box found in a masked frame is the clip's face

@@ -16,7 +16,7 @@ from bench.perception.faces import face_detector, in_pixels
 
 
 def main(url: str, ultraface: str, tuned: bool) -> None:
-    """tuned: with the options of `nodes.perception.sources.streams`."""
+    """tuned: with the options of `nodes.cameras.sources.streams`."""
     if tuned:
         os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = "fflags;nobuffer+noparse+nofillin"
     detector = face_detector(file=ultraface)

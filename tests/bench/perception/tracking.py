@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from shards.task.boxes import overlaps
-from shards.task.results import Detections
-from shards.task.tracking import Tracks, follow
+from shards.cameras.boxes import overlaps
+from shards.cameras.results import Detections
+from shards.cameras.tracking import Tracks, follow
 
 FRAMES = 300
 TREMBLE, MISSED, BURST, FALSE, HIDDEN = 0.03, 0.05, 0.01, 0.1, 0.45

@@ -14,7 +14,7 @@ from nodes.gateway.grpc.server import Bounds, GrpcServer
 from nodes.gateway.hand import Hand
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Listed
-from nodes.gateway_settings import GatewayOptions
+from nodes.gateway.settings import GatewayOptions
 from swarm.errors import Status, SwarmError
 from swarm.model import ModelInfo, Spec, Stage, unknown_model
 from swarm.wire.hops import Hop

@@ -21,7 +21,7 @@ from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Listed
 from nodes.gateway.page.app import PageApp
-from nodes.gateway_settings import GatewayOptions
+from nodes.gateway.settings import GatewayOptions
 from swarm.errors import NotFound, Status, SwarmError
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.wire.hops import Hop

@@ -24,7 +24,6 @@ from nodes.gateway.access.refusals import BURST, Refusals
 from nodes.gateway.access.rules import block, read_rules
 from nodes.gateway.access.tokens import LEEWAY
 from nodes.gateway.call import Caller
-from swarm.audit.record import Entry
 from swarm.errors import (
     BadKey,
     InvalidArgument,
@@ -33,6 +32,7 @@ from swarm.errors import (
     SwarmError,
     Unauthenticated,
 )
+from swarm.records.record import Entry
 
 SECRET = "k" * 32
 KEY = "swk_" + "k" * 43

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodes.event_loop import STOP_LIMIT
-from nodes.gateway_settings import GatewayOptions
+from nodes.gateway.settings import GatewayOptions
 from nodes.up.supervisor import STOP_TIMEOUT
 from swarm.errors import InvalidArgument
 

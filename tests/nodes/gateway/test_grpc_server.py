@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from nodes.gateway.grpc.server import GrpcServer
 from nodes.gateway.hand import Hand
 from nodes.gateway.inference import Inference
-from nodes.gateway_settings import GatewayOptions
+from nodes.gateway.settings import GatewayOptions
 from swarm.errors import (
     DeadlineExceeded,
     InvalidArgument,

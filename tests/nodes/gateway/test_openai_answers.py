@@ -9,9 +9,9 @@ import pytest
 
 from nodes.gateway.openai.answers import begun, together
 from swarm.errors import Internal, InvalidArgument, ResourceExhausted, SwarmError, Unavailable
-from swarm.generation.client import Generation
-from swarm.generation.follow import GeneratedToken
-from swarm.generation.request import GenerateRequest
+from swarm.language.client import Generation
+from swarm.language.follow import GeneratedToken
+from swarm.language.request import GenerateRequest
 
 
 class Failing(Generation):

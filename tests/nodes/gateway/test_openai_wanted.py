@@ -11,7 +11,7 @@ import pytest
 from nodes.gateway.openai.documents import refusal
 from nodes.gateway.openai.wanted import MOST_CHOICES, Wanted, wanted
 from swarm.errors import InvalidArgument, ResourceExhausted, Unavailable
-from swarm.generation.cascade import Cascade
+from swarm.language.cascade import Cascade
 
 CHAT: dict[str, Any] = {
     "model": "llm@2",

@@ -21,7 +21,7 @@ from nodes.gateway.openai.tool_calls import (
     names_of,
 )
 from swarm.errors import InvalidArgument
-from swarm.generation.follow import GeneratedToken, Usage
+from swarm.language.follow import GeneratedToken, Usage
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import nodes.duties.learning
+import nodes.learning.duty
 from nodes.config import NodeConfig
-from nodes.duties.learning import Learning
+from nodes.learning.duty import Learning
 from nodes.learning.options import LearnOptions
 from shards.split.split import split
 from shards.zoo.fresh_head import digits_with_fresh_head
@@ -87,7 +87,7 @@ async def test_what_cannot_be_learned_is_told_and_stands_in_the_status(
 async def test_learning_that_fails_again_and_again_fetches_the_model_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nodes.duties.learning, "RETRY_AFTER", 0.0)
+    monkeypatch.setattr(nodes.learning.duty, "RETRY_AFTER", 0.0)
     scene = Scene()  # without a link each attempt fails
     events = await scene.events(3)
     assert [event["what"] for event in events] == ["failed"] * 3

@@ -104,6 +104,6 @@ def test_settings_that_give_no_privacy_are_refused(wrong: dict[str, float]) -> N
 def test_settings_of_privacy_concern_the_nodes_that_learn() -> None:
     """One file serves all nodes of a host."""
     unusable = LearnOptions(privacy=Privacy(noise=1.0, clip=0.0))
-    assert NodeConfig(role="shard-1", model="digits", learner=unusable).stage == 1
+    assert NodeConfig(role="shard-1", model="digits", parts=(unusable,)).stage == 1
     with pytest.raises(InvalidArgument, match="0 < clip"):
-        NodeConfig(role="learner", model="digits", learner=unusable)
+        NodeConfig(role="learner", model="digits", parts=(unusable,))

@@ -7,7 +7,7 @@ import pytest
 
 from nodes.config import NodeConfig
 from nodes.learning.head import HeadLayout
-from nodes.learning.options import LearnOptions, Privacy
+from nodes.learning.options import LearnOptions, Privacy, learns
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training, change, tempered
 from shards.zoo import digits_training
@@ -117,8 +117,8 @@ def test_the_settings_of_a_learner_are_those_of_its_exchange() -> None:
 
 
 def test_a_learner_learns_by_its_role_and_a_gateway_does_not_learn() -> None:
-    assert NodeConfig("learner", "digits").learns
-    assert not NodeConfig("shard-1", "digits").learns
+    assert learns(NodeConfig("learner", "digits"))
+    assert not learns(NodeConfig("shard-1", "digits"))
     assert NodeConfig("learner", "digits").stages_of(None) == []  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="leave out --learn"):
-        NodeConfig("gateway", learn=True)
+        NodeConfig("gateway", parts=(LearnOptions(learn=True),))

@@ -10,8 +10,8 @@ import pytest
 
 from nodes.cli.arrays import read_inputs, read_labels
 from nodes.cli.options import TeachOptions
-from nodes.cli.teach import run_teach
 from nodes.console import guarded
+from nodes.learning.commands.teach import run_teach
 from swarm.errors import InvalidArgument
 
 

@@ -7,13 +7,13 @@ import json
 
 import pytest
 
+from swarm.auto.document import MOST_NUMBER, PlanInForce, Slot
+from swarm.auto.drafts import Draft
+from swarm.auto.errors import BadPlan
 from swarm.errors import NotFound, SubjectError, Unavailable
 from swarm.link import Link, jetstream
 from swarm.models.plan_store import PlanStore
 from swarm.models.registry import Registry
-from swarm.plans.document import MOST_NUMBER, PlanInForce, Slot
-from swarm.plans.drafts import Draft
-from swarm.plans.errors import BadPlan
 from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import swarm
-from shards.task import decode_picture
+from shards.cameras import decode_picture
 from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.wire.picture import MOST_BYTES, MOST_SCANS, Picture

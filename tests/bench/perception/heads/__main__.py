@@ -26,11 +26,11 @@ from bench.perception.heads import (
     yolox_models,
 )
 from bench.perception.heads.case import Case, Row
+from shards.cameras import Classes, Depth, Detections, Result, Segments, Task, Text
+from shards.cameras.wish import Wish
 from shards.errors import TaskError
 from shards.runtimes.ort import make_session
 from shards.split.split import split
-from shards.task import Classes, Depth, Detections, Result, Segments, Task, Text
-from shards.task.wish import Wish
 
 PIXELS, SCORE, PLACES = 1.0, 1e-3, 0.01
 FAR = 5.0  # pixels: another object

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.perception.heads.case import Answer, Case, Row
-from shards.task.pixels import on_grid
+from shards.cameras.pixels import on_grid
 
 THRESHOLD = 0.25
 HIGHEST = 4.0  # above the logit of the threshold

@@ -21,13 +21,13 @@ from test_rights_matrix import CREATE, OTHER_LANES, consumer, named
 
 from nodes.up.embedded_cluster import EmbeddedCluster, elected
 from nodes.up.embedded_server import EmbeddedServer
-from swarm.audit.stream import ensure_audit
 from swarm.errors import InvalidArgument, PermissionDenied
 from swarm.fleet.events import ensure_events
 from swarm.gossip import wire as gossip
 from swarm.learning.weights import Weights
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.models.registry import Registry
+from swarm.records.stream import ensure_audit
 from swarm.rollout.statement import Report
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.server_conf import operator_conf

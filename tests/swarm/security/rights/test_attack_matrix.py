@@ -21,11 +21,11 @@ from rights_users import files, issued
 from support.waiting import eventually
 
 from nodes.up.embedded_cluster import EmbeddedCluster, elected
-from swarm.audit.stream import ensure_audit
 from swarm.fleet.events import ensure_events
 from swarm.learning.weights import Weights
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.models.registry import Registry
+from swarm.records.stream import ensure_audit
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.server_conf import operator_conf, plain_conf
 from swarm.security.rights.store import WAY

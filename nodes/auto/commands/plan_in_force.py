@@ -1,0 +1,58 @@
+"""`swarm model plan`: show which stages lie together on nodes of role auto; freeze that."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from nodes.cli.acts import on_record
+from nodes.cli.options import Target
+from nodes.cli.with_mesh import client_of, named_version
+from nodes.console import out, print_json
+from swarm.auto.document import PlanInForce
+from swarm.errors import NotFound
+from swarm.models.plan_store import PlanStore
+from swarm.records.acts import person
+
+
+async def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> None:
+    """`swarm model plan`. freeze: None only shows."""
+    async with client_of(target) as client:
+        name, version = await named_version(client, model)
+        store = PlanStore(client.link, client.subjects)
+        if freeze is not None:
+            plan = await store.freeze(name, version, freeze, person() or "operator")
+            act = "plan-freeze" if freeze else "plan-unfreeze"
+            await on_record(client, act, name, version, number=plan.number)
+        else:
+            stored = await store.read(name, version)
+            if stored.plan is None:
+                why = (
+                    stored.refused or "nodes of role auto make one, some seconds after their start"
+                )
+                raise NotFound(f"{name}@{version} has no plan in force: {why}")
+            plan = stored.plan
+        if target.json:
+            print_json(plan.document())
+        else:
+            _show(plan)
+
+
+def _show(plan: PlanInForce) -> None:
+    state = "frozen" if plan.frozen else "nodes propose another one where that pays"
+    title = f"{plan.model}@{plan.version}: plan {plan.number}, {plan.at}, {state}"
+    out.print(title, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"by {plan.proposer}: {plan.reason}", markup=False, highlight=False, soft_wrap=True)
+    table = Table()
+    for name in ("slot", "stages", "computed for", "expected ms", "MB", "nodes"):
+        table.add_column(name, justify="left" if name == "computed for" else "right")
+    for number, slot in enumerate(plan.slots, 1):
+        table.add_row(
+            str(number),
+            f"{slot.first}-{slot.last}",
+            slot.node,
+            f"{slot.compute_us / 1e3:.2f}",
+            f"{slot.need / 1e6:.0f}",
+            str(slot.replicas),
+        )
+    out.print(table)
+    out.print("who serves which stages now: swarm status", markup=False)

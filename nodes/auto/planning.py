@@ -1,0 +1,521 @@
+"""The duty of a node of role `auto`: it fills its slot of the plan in force, and proposes plans.
+
+The decisions are `swarm.auto`; here they meet gossip, the key of the plan, and this node's stages.
+Desired state says which versions are served; each has a plan of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from math import inf
+from typing import Any
+
+from nodes.auto.measuring import Measuring
+from nodes.auto.own_link import OwnLink
+from nodes.auto.places import AutoPlaces
+from nodes.auto.quota import cores_left
+from nodes.auto.replicas import Replicas
+from nodes.auto.searching import Searching
+from nodes.connection.connection import Connection
+from nodes.connection.events import REASON_LIMIT
+from nodes.low_priority import in_low_priority_thread
+from nodes.versions.serving import Serving, by_stage, link_rate
+from nodes.versions.versions import Versions
+from shards.manifest import Manifest
+from shards.runtimes.memory import free_bytes, need_of
+from swarm.auto.document import PlanInForce, outline
+from swarm.auto.drafting import Drafting
+from swarm.auto.drafts import Draft, Planner, StageFacts, predicted, with_replicas
+from swarm.auto.hanging import Hanging
+from swarm.auto.links import KEY as LINK_KEY
+from swarm.auto.links import NEAR
+from swarm.auto.picture import auto_nodes, named_by_hand
+from swarm.auto.proposing import PROPOSERS, Proposing, Situation, place_of
+from swarm.auto.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
+from swarm.auto.slowing import Slowing, each_run
+from swarm.errors import SwarmError
+from swarm.fleet.advertised import fills_entry, of_load, pace_entry
+from swarm.gossip import Event
+from swarm.link import Link
+from swarm.model import ModelInfo
+from swarm.models.plan_store import PlanStore, StoredPlan
+from swarm.periodic import BEAT, next_beat
+from swarm.tasks import told
+from swarm.wire.codec_choice import candidates, results_rule
+from swarm.wire.tensors import known_codecs
+
+log = logging.getLogger("swarm.planning")
+
+DECIDE_EVERY = 3 * BEAT  # seconds
+READ_EVERY = 10.0  # seconds: an announcement may be lost …
+READ_AGAIN = 1.0  # … and where others fill slots of a later plan, one was
+LOOK_PAUSE = 0.05  # seconds: news that come together are one look
+LISTEN_FIRST = 1.0  # seconds for which a new node takes no slot: it has not heard of all claims
+PACE_EVERY = 3.0  # seconds between two looks at how long requests take here
+FEW = 10  # requests between two looks that tell something
+NO_ROOM_FOR = 60.0  # seconds for which a slot whose stages could not be loaded is not tried again
+ROOM_STEP = 1 << 20  # bytes; room is gossiped in these steps …
+ROOM_MOVED = 0.1  # … and again when it has changed by this share
+
+
+@dataclass
+class _Tended:
+    """A version that this node may serve stages of."""
+
+    manifest: Manifest
+    stages: tuple[StageFacts, ...]
+    measured: asyncio.Task[list[int]]
+    pace: list[int] = field(default_factory=list)
+    stored: StoredPlan = field(default_factory=lambda: StoredPlan(None, 0))
+    read_at: float = -inf
+    slot: int | None = None
+    claim: Claim | None = None  # as gossiped
+    hanging: Hanging = field(default_factory=Hanging)
+    left_out: frozenset[str] = frozenset()  # nodes that hang
+    proposing: Proposing = field(default_factory=Proposing)
+    drafts: Drafting = field(default_factory=Drafting)
+    slowing: Slowing = field(default_factory=Slowing)
+    replicas: Replicas = field(default_factory=Replicas)
+    told: list[int] = field(default_factory=list)  # the pace that is gossiped
+    batches: dict[int, list[int]] = field(default_factory=dict)  # as last seen, by stage
+    looked_at: float = -inf
+    lacking: str = ""  # why its plan cannot run
+    no_room_until: float = -inf
+    no_room_for: int = 0  # bytes
+    drafting: asyncio.Task[Draft | None] | None = None
+
+    def cancel(self) -> None:
+        """End what goes on beside the looks."""
+        self.measured.cancel()
+        if self.drafting is not None:
+            self.drafting.cancel()
+
+
+class Planning:
+    """`run()` decides until cancelled; `on_event` takes the gossip's news.
+
+    record(act, fields): keeps in the audit what this node proposed; None without an audit.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        versions: Versions,
+        places: AutoPlaces,
+        planner: Planner | None = None,
+        record: Callable[[str, dict[str, Any]], None] | None = None,
+    ) -> None:
+        self._mesh = connection.mesh
+        self._config = connection.config
+        self._peers = connection.peers
+        self._members = connection.membership
+        self._tell = connection.events.tell
+        self._record = record
+        self._versions = versions
+        self._places = places
+        self._planner = planner or Searching()
+        self._plans = PlanStore(connection.mesh.link, connection.mesh.subjects)
+        self._measuring = Measuring(versions.loader.artifacts, connection.config)
+        self._tended: dict[str, _Tended] = {}
+        self._room = -1
+        self._own_link = OwnLink(self._link)
+        self._link_told = NEAR
+        self._began = 0.0
+        self._news = asyncio.Event()
+        self._changed = asyncio.Event()  # desired state, and plans
+        places.on_failed = self._failed
+
+    def on_event(self, event: Event) -> None:
+        """A change in the mesh."""
+        if event.kind != "updated" or not all(map(of_load, event.detail.split(","))):
+            self._news.set()
+
+    async def run(self) -> None:
+        """Look at the mesh regularly, and at once where a node, a plan or a claim changed. After a
+        defect it may be called again, and goes on with what it knew."""
+        if not self._began:
+            self._mesh.follow_config(self._config_changed)
+            self._began = time.monotonic()
+        probing = asyncio.create_task(self._own_link.run(), name="probing the link")
+        probing.add_done_callback(told)
+        try:
+            while True:
+                await asyncio.sleep(LOOK_PAUSE)
+                self._news.clear()
+                await self._look()
+                try:
+                    async with asyncio.timeout_at(next_beat(DECIDE_EVERY)):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue
+        except asyncio.CancelledError:
+            for tended in self._tended.values():
+                tended.cancel()
+            raise
+        finally:
+            probing.cancel()
+
+    def _config_changed(self) -> None:
+        self._changed.set()
+        self._news.set()
+
+    async def _look(self) -> None:
+        changed = self._changed.is_set()
+        self._changed.clear()
+        present = {serving.info.version: serving for serving in self._versions.all()}
+        self._write_link()
+        for version in self._tended.keys() - present.keys():
+            self._end(version)
+        for version, serving in present.items():
+            try:
+                await self._tend(serving, changed)
+            except SwarmError as error:  # of this version: the others are tended all the same
+                log.info("the plan of %s is left as it is: %s", version, error)
+                if version in self._tended:
+                    self._tended[version].read_at = -inf
+
+    def _end(self, version: str) -> None:
+        tended = self._tended.pop(version)
+        tended.cancel()
+        self._places.forget(version)
+        for key, _ in (self._fills(version, 0, 0), self._pace(version, [])):
+            self._members.delete(key)
+
+    def _fills(self, version: str, number: int, slot: int) -> tuple[str, Any]:
+        return fills_entry(self._config.model_name, version, number, slot)
+
+    def _pace(self, version: str, pace: Sequence[int]) -> tuple[str, Any]:
+        return pace_entry(self._config.model_name, version, pace)
+
+    async def _tend(self, serving: Serving, changed: bool) -> None:
+        info, now = serving.info, time.monotonic()
+        tended = self._tended.get(info.version) or await self._begin(serving)
+        if not tended.measured.done():
+            return
+        if not tended.pace:
+            self._has_measured(info.version, tended)
+        self._write_room(now)
+        self._write_pace(serving, tended, now)
+        if changed or now - tended.read_at >= READ_EVERY:
+            tended.stored = await self._plans.read(info.model, info.version)
+            tended.read_at = now
+        alive = self._peers.alive()
+        nodes = auto_nodes(alive, info.model, info.version)
+        if now - tended.read_at >= READ_AGAIN and is_behind(tended.stored.plan, nodes):
+            tended.stored = await self._plans.read(info.model, info.version)
+            tended.read_at = now
+        named = named_by_hand(alive, info.model, info.version, info.last)
+        me = next((node for node in nodes if node.node == self._peers.node), None)
+        if me is None or now - self._began < LISTEN_FIRST:
+            return  # it leaves, and has said so; or it has just come
+        me = replace(me, serves=serving.stages)
+        plan = tended.stored.plan
+        others = [node for node in nodes if node.node != me.node]
+        hanging = self._hanging(info.version, tended, others, now)
+        filled = {} if plan is None else fill(plan, nodes, hanging)
+        self._take(info.version, tended, me, others, filled.get(me.node))
+        place = place_of(f"{info.model}/{info.version}", me.node, [node.node for node in nodes])
+        nodes = [node for node in nodes if node.node not in hanging]
+        filled = {node: slot for node, slot in filled.items() if node not in hanging}
+        if plan is not None and (place == 0 or tended.slot is not None):
+            tended.replicas.look(plan, info.last, filled, alive, now)
+        if place >= PROPOSERS:
+            tended.lacking = ""  # others look
+        else:
+            await self._propose(info.version, tended, place, nodes, named, filled)
+            if place == 0 and plan is not None and not tended.lacking:
+                await self._replicate(info.version, tended, plan, filled, nodes)
+
+    def _hanging(
+        self, version: str, tended: _Tended, others: Sequence[AutoNode], now: float
+    ) -> frozenset[str]:
+        """The other nodes that do not come to serve what they claim."""
+        before = tended.left_out
+        tended.left_out = tended.hanging.observe(tended.stored.plan, others, now)
+        for node in tended.left_out - before:
+            log.warning("%s: %s hangs while it loads: others take its place", version, node)
+        return tended.left_out
+
+    async def _begin(self, serving: Serving) -> _Tended:
+        info = serving.info
+        manifest = Manifest.from_json(await self._mesh.registry.manifest(info.model, info.version))
+        stages = facts_of(manifest, info, self._config.codec)
+        task = asyncio.create_task(self._measuring.pace(manifest), name="measuring")
+        task.add_done_callback(lambda _: self._news.set())
+        tended = self._tended[info.version] = _Tended(manifest, stages, task)
+        return tended
+
+    def _has_measured(self, version: str, tended: _Tended) -> None:
+        """Raises what measuring raised: a defect."""
+        tended.pace = tended.measured.result()
+        log.info("%s: stages take %s us here", version, tended.pace)
+
+    # --- the own slot -------------------------------------------------------------------------
+
+    def _take(
+        self,
+        version: str,
+        tended: _Tended,
+        me: AutoNode,
+        others: Sequence[AutoNode],
+        slot: int | None,
+    ) -> None:
+        """Fill a slot, or none; hold what has to be held meanwhile."""
+        plan = tended.stored.plan
+        if slot != tended.slot:
+            log.info("%s: fills slot %s", version, slot)
+        tended.slot = slot
+        claim = None if plan is None or slot is None else Claim(plan.number, slot)
+        if claim != tended.claim:  # each change hurries the gossip
+            tended.claim = claim
+            if claim is None:
+                self._members.delete(self._fills(version, 0, 0)[0])
+            else:
+                self._members.set(*self._fills(version, claim.number, claim.slot))
+        hold = to_hold(plan, me, slot, others, lambda n: tended.stages[n - 1].need)
+        self._places.want(version, hold & frozenset(range(1, len(tended.stages) + 1)))
+
+    def _failed(self, version: str, stage: int, error: Exception) -> None:
+        log.warning("stage %d is not served here: %s", stage, error)
+        self._tell("rejected", {"version": version, "detail": str(error)[:REASON_LIMIT]})
+        tended = self._tended.get(version)
+        plan = None if tended is None else tended.stored.plan
+        if tended is None or plan is None or tended.slot is None:
+            return
+        if tended.slot >= len(plan.slots):
+            return  # another plan has just come: the next look takes a slot of it
+        # Others see that it has no room, and give the slot to another node.
+        tended.no_room_for = max(0, plan.slots[tended.slot].need - ROOM_STEP)
+        tended.no_room_until = time.monotonic() + NO_ROOM_FOR
+        self._news.set()
+
+    def _write_pace(self, serving: Serving, tended: _Tended, now: float) -> None:
+        """Tell how long stages take here: as they were measured, or longer while this node is slow
+        (`swarm.auto.slowing`), or has a part of a core."""
+        if now - tended.looked_at < PACE_EVERY:
+            return
+        tended.looked_at = now
+        taken = measured = 0.0
+        for server in serving.servers:
+            seen = list(server.stats.batch_sizes)
+            before = tended.batches.get(server.stage, [0] * len(seen))
+            tended.batches[server.stage] = seen
+            fresh = [after - b for after, b in zip(seen, before, strict=True)]
+            if sum(fresh) >= FEW:
+                taken += server.stats.compute.percentile(0.5, now) * 1e6 / each_run(fresh)
+                measured += tended.pace[server.stage - 1]
+        slower = tended.slowing.observe(taken / measured if measured else None, now)
+        factor = max(slower, self._config.threads / cores_left())
+        pace = [round(us * factor) for us in tended.pace]
+        if pace != tended.told:
+            tended.told = pace
+            self._members.set(*self._pace(serving.info.version, pace))
+
+    def _link(self) -> Link:
+        """The connection that the stages' messages go over."""
+        served = self._versions.all()
+        return self._mesh.routes_for(served[0].info).link if served else self._mesh.link
+
+    def _write_link(self) -> None:
+        """Tell what this node's link to the server brings and takes, where it is far."""
+        seen = self._own_link.look(link_rate(by_stage(self._versions.all()).values()))
+        if seen == self._link_told:
+            return
+        self._link_told = seen
+        log.info("the link to the server is now %s", seen)
+        if seen == NEAR:
+            self._members.delete(LINK_KEY)
+        else:
+            self._members.set(LINK_KEY, [seen.round_trip_us, seen.down, seen.up])
+
+    def _write_room(self, now: float) -> None:
+        """Tell how much memory this node has for stages, those that it holds included."""
+        held, least = 0, inf
+        for serving in self._versions.all():
+            tended = self._tended.get(serving.info.version)
+            if tended is None:
+                continue
+            held += sum(tended.stages[stage - 1].need for stage in serving.stages)
+            if now < tended.no_room_until:
+                least = min(least, tended.no_room_for)
+        limit = self._config.memory or inf
+        free = free_bytes()
+        room = min(limit, least, inf if free is None else free + held, float(1 << 50))
+        steps = int(room) // ROOM_STEP
+        if self._room < 0 or abs(steps - self._room) > ROOM_MOVED * self._room:
+            self._room = steps
+            self._members.set("room", steps * ROOM_STEP)
+
+    # --- another plan -------------------------------------------------------------------------
+
+    async def _propose(
+        self,
+        version: str,
+        tended: _Tended,
+        place: int,
+        nodes: Sequence[AutoNode],
+        named: Collection[int],
+        filled: dict[str, int],
+    ) -> None:
+        model, now, plan = self._config.model_name, time.monotonic(), tended.stored.plan
+        broken = tended.stored.refused or lacks(plan, len(tended.stages), filled, named)
+        drafts, stages = tended.drafts, tended.stages
+        if tended.drafting is not None and tended.drafting.done():
+            drafting, tended.drafting = tended.drafting, None
+            drafts.ends(drafting.result(), now)
+        if tended.drafting is None and drafts.is_due(nodes, named, stages, not broken, now):
+            drafts.begins(nodes, named, not broken, now)
+            key = f"{model}/{version}"
+            make = partial(self._planner.draft, key, stages, nodes, named, not broken)
+            tended.drafting = asyncio.create_task(in_low_priority_thread(make), name="draft")
+            tended.drafting.add_done_callback(lambda _: self._news.set())
+        if tended.drafting is not None:
+            tended.lacking = broken and (tended.lacking or broken)
+            return  # the looks go on meanwhile: slots are filled, claims are told
+        best = drafts.best(nodes, named, stages)
+        if best is not None:
+            best = with_replicas(best, plan)
+        self._say_what_lacks(version, tended, broken, best is not None)
+        present = inf
+        if plan is not None and not broken:
+            present = predicted(plan, filled, nodes, stages)
+        reason = tended.proposing.observe(Situation(plan, broken, present, best), place, now)
+        if not reason or best is None:
+            return
+        made, was_first = await self._plans.propose(
+            model, version, best, self._peers.node, reason[:REASON_LIMIT], tended.stored
+        )
+        tended.stored = await self._plans.read(model, version)
+        tended.read_at = now
+        self._news.set()
+        self._tell_of(made, plan, was_first)
+
+    async def _replicate(
+        self,
+        version: str,
+        tended: _Tended,
+        plan: PlanInForce,
+        filled: dict[str, int],
+        nodes: Sequence[AutoNode],
+    ) -> None:
+        """Give a busy slot one of the nodes that fill none, or take one back."""
+        found = tended.replicas.change(plan, filled, nodes)
+        if found is None:
+            return
+        by = self._peers.node
+        why = f"{found.replicas} nodes: {found.why}"[:REASON_LIMIT]
+        tended.read_at = -inf
+        made = await self._plans.replicate(
+            plan.model, version, found.stage, found.replicas, by, why, plan.number
+        )
+        self._news.set()
+        self._tell_of(made, plan)
+
+    def _say_what_lacks(self, version: str, tended: _Tended, broken: str, helped: bool) -> None:
+        """In the status, and once in the log where no plan helps."""
+        lacking = broken
+        if broken and not helped:
+            lacking = f"{broken}, and the nodes have no room for all stages: start more of them"
+            if lacking != tended.lacking:
+                log.warning("%s: %s", version, lacking)
+        tended.lacking = lacking
+
+    def _tell_of(
+        self, plan: PlanInForce, before: PlanInForce | None, is_in_force: bool = True
+    ) -> None:
+        """In the log, as an event, and in the audit."""
+        ranges = ", ".join(f"{slot.first}-{slot.last}" for slot in plan.slots)
+        lost = "" if is_in_force else "another proposal was first: "
+        log.info("plan %d of %s: %s%s: %s", plan.number, plan.version, lost, ranges, plan.reason)
+        kind = "planned" if is_in_force else "proposed"
+        about = {
+            "model": plan.model,
+            "version": plan.version,
+            "plan": plan.number,
+            "from": outline(before),
+            "to": outline(plan),
+        }
+        if self._record is not None:
+            self._record(kind, about | {"why": plan.reason})
+        detail = f"{lost}stages {ranges}: {plan.reason}"[:REASON_LIMIT]
+        self._tell(kind, about | {"detail": detail})
+
+    def status(self) -> dict[str, Any]:
+        """Fields of a status document."""
+        plans = [self._status_of(v, tended) for v, tended in self._tended.items()]
+        link = {} if self._link_told == NEAR else {"link": asdict(self._link_told)}
+        wanted = [row for tended in self._tended.values() for row in _wanted_of(tended)]
+        return {"plans": plans, **link, **({"wanted": wanted} if wanted else {})}
+
+    def _status_of(self, version: str, tended: _Tended) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "model": self._config.model_name,
+            "version": version,
+            "measured": tended.measured.done(),
+            "pace_us": tended.told,
+            "room_bytes": max(0, self._room) * ROOM_STEP,
+        }
+        if tended.lacking:
+            document["lacking"] = tended.lacking
+        plan = tended.stored.plan
+        if plan is not None:
+            document |= {"plan": plan.number, "frozen": plan.frozen, "reason": plan.reason}
+            document["slots"] = [[slot.first, slot.last] for slot in plan.slots]
+            document["replicas"] = [slot.replicas for slot in plan.slots]
+            if tended.slot is not None and tended.slot < len(plan.slots):
+                slot = plan.slots[tended.slot]
+                document["slot"] = [slot.first, slot.last]
+        return document
+
+
+def _wanted_of(tended: _Tended) -> list[dict[str, Any]]:
+    """Of the slot that this node fills."""
+    plan, slot = tended.stored.plan, tended.slot
+    if plan is None or slot is None or slot >= len(plan.slots):
+        return []
+    return tended.replicas.rows(plan, slot)
+
+
+def facts_of(manifest: Manifest, info: ModelInfo, codec: str) -> tuple[StageFacts, ...]:
+    """What is known of a version's stages beforehand. codec: the setting of this node, which is
+    taken to be that of the others."""
+    known = known_codecs()
+    features = tuple(candidates(codec, info.codecs, known))
+    results = tuple(candidates(*results_rule(codec, info.result_codecs), known))
+    return tuple(
+        StageFacts(
+            max(1, round(shard.compute_ms * 1e3)),
+            need_of(shard.bytes),
+            shard.bytes,
+            sum(spec.nbytes for spec in shard.receives),
+            sum(spec.nbytes for spec in shard.sends),
+            features,
+            results if shard is manifest.shards[-1] else features,
+        )
+        for shard in manifest.shards
+        if shard.stage > 0
+    )
+
+
+def lacks(
+    plan: PlanInForce | None, last: int, filled: dict[str, int], named: Collection[int]
+) -> str:
+    """Why a plan cannot run with the nodes that fill it; "" where it can. last: the number of the
+    version's stages. named: stages with nodes named by hand."""
+    if plan is None:
+        return "there is no plan yet"
+    if plan.slots and plan.slots[-1].last > last:
+        return f"it names stage {plan.slots[-1].last}, of {last}"
+    for stage in range(1, last + 1):
+        if stage not in named and plan.of_stage(stage) is None:
+            return f"no slot has stage {stage}"
+    for number in empty(plan, filled):
+        slot = plan.slots[number]
+        if not all(stage in named for stage in slot.stages):
+            return f"no node is left for the stages {slot.first}-{slot.last}"
+    return ""

@@ -1,0 +1,86 @@
+"""Edges whose sources are cameras, and the nodes that join what several of them see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nodes.cameras.join.settings import JoinOptions
+from nodes.cameras.settings import CameraOptions
+from nodes.extras import MissingExtra
+from nodes.feature import Feature, Life, Role, Start
+from nodes.settings import WrongSetting
+from swarm.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from nodes.config import NodeConfig
+
+JOIN = "join"
+
+
+def _check(config: NodeConfig) -> None:
+    join, camera = config.of(JoinOptions), config.of(CameraOptions)
+    if bool(join.of) != (config.role == JOIN):
+        raise InvalidArgument("--role join and --of NAME,NAME need each other")
+    if join.of and config.edge.sink in join.edges:
+        raise InvalidArgument(f"--sink {config.edge.sink}: a join does not hear its own results")
+    if camera.masks and config.role != "edge":
+        raise InvalidArgument("--mask is for cameras: --role edge --source CAMERA")
+    if config.edge.places and camera.guard != "off":
+        raise InvalidArgument(
+            "--guard looks at one cut, and with --placement another one leaves each time: "
+            "leave out one of them"
+        )
+
+
+def _life(config: NodeConfig) -> Life | None:
+    """Raises `WrongSetting` for a mask on a source that is no camera."""
+    from nodes.cameras.sources.address import is_camera
+
+    if config.role == JOIN:
+        return _as_join
+    if config.role == "edge" and is_camera(config.edge.source):
+        return _with_cameras
+    if config.role == "edge" and config.of(CameraOptions).masks:
+        raise WrongSetting(
+            f"--source {config.edge.source} goes to the model as it is: --mask masks cameras alone"
+        )
+    return None
+
+
+async def _as_join(start: Start) -> None:
+    from nodes.cameras.join.join import Join, JoinCounters
+    from nodes.life.node import Node
+    from nodes.process import endpoints_of
+
+    counters = JoinCounters()
+    node = Node(start.config, start.started, start.on_change, counters.status)
+    with endpoints_of(node):
+        await Join(node, start.config, counters).run(start.stop)
+
+
+async def _with_cameras(start: Start) -> None:
+    """An edge whose sources are cameras, which need libraries of their own."""
+    from nodes.edge.edge import EdgeCounters
+    from nodes.life.node import Node
+    from nodes.process import endpoints_of
+
+    edge = start.config.edge
+    try:
+        from nodes.cameras.camera_edge import CameraEdge, Cameras
+    except ModuleNotFoundError as error:
+        text = f"--source {edge.source}: {error}: pip install 'swarm-mesh[perception]'"
+        raise MissingExtra(text) from None
+    counters = EdgeCounters()
+    cameras = Cameras(counters)
+    node = Node(start.config, start.started, start.on_change, cameras.status, start.stop.set)
+    with endpoints_of(node):
+        await CameraEdge(node, edge, counters, cameras).run(start.stop)
+
+
+FEATURE = Feature(
+    "cameras",
+    settings=[CameraOptions, JoinOptions],
+    check=_check,
+    roles={JOIN: Role("pairs edges' results.", answers=True)},
+    life=_life,
+)

@@ -1,0 +1,212 @@
+"""Videos and streams by PyAV: files, RTSP, UDP (MPEG-TS), and of HTTP MJPEG, playlists and files.
+
+FFmpeg holds a frame back until the next one arrives, and one more for each decoding thread. The
+options below take both away where the protocol allows it: measured from the sender's array to ours,
+640 x 480 at 30 frames/s, H.264 without B-frames: UDP 4 ms (103 by defaults), RTSP 40 ms (137).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import av
+import av.error
+import numpy as np
+
+from nodes.cameras.sources.address import Address, Kind
+from nodes.cameras.sources.feed import (
+    MOST_PIXELS,
+    BadPicture,
+    CameraLost,
+    Taken,
+    check_size,
+)
+from nodes.cameras.sources.pictures import pixels_of_jpeg
+from nodes.cameras.sources.upright import QUARTERS, turn_of, upright
+from swarm.errors import InvalidArgument, SwarmError, Unavailable
+
+OPEN_WITHIN, READ_WITHIN = 5.0, 3.0  # seconds
+_LIVE = {"fflags": "nobuffer", "analyzeduration": "0", "probesize": "32"}
+# An MPEG-TS packet is one frame where the sender writes its length (`omit_video_pes_length=0`):
+# without the parser, nothing waits for the beginning of the next one.
+_UDP = _LIVE | {"fflags": "nobuffer+noparse+nofillin"}
+# The queue of packets before the decoder, in 188 bytes: 4 MB; a torn one is no reason to end.
+_UDP_QUERY = "fifo_size=21845&overrun_nonfatal=1"
+_RTSP = {"fflags": "nobuffer", "rtsp_transport": "tcp", "max_delay": "0"}
+_RTSP |= {"reorder_queue_size": "0", "analyzeduration": "0", "probesize": "4096"}
+OPTIONS = {Kind.UDP: _UDP, Kind.RTSP: _RTSP, Kind.HTTP: _LIVE, Kind.FILE: {}}
+PLAYLIST = "hls"  # FFmpeg's name of its format
+SEGMENT_WITHIN = 15.0  # seconds: a playlist's next part may take as long as it lasts
+
+
+class IsPicture(SwarmError):
+    """What HTTP gave is one picture, and no stream."""
+
+
+class StreamFeed:
+    """A `Feed`. plays: a file keeps its own pace; else its consumer sets the pace.
+
+    A live playlist comes in parts of some seconds, and is played at its own pace, too. Raises
+    `CameraLost` where the stream cannot be opened now, `InvalidArgument` for a file that is no
+    video, `IsPicture` for one picture of HTTP.
+    """
+
+    polls = False
+
+    def __init__(self, address: Address, plays: bool = False) -> None:
+        self._address = address
+        self._container, self.ends = _opened(address)
+        self._paced = plays if self.ends else self._container.format.name == PLAYLIST
+        self._file = Path(urlsplit(address.where).path).name if self.ends else ""
+        self._stream = self._container.streams.video[0]
+        context = self._stream.codec_context
+        if not self.ends:
+            context.thread_type = "NONE"
+            context.thread_count = 1
+            context.flags |= av.codec.context.Flags.low_delay
+        context.options = {"max_pixels": str(MOST_PIXELS)}
+        # A file says how its pictures lie beside its packets, which FFmpeg tells of its own frames.
+        self._is_jpeg = context.name == "mjpeg" and not self.ends
+        self._aspect: Fraction | None = self._stream.sample_aspect_ratio
+        self._first_aspect: Fraction | None = None  # of the codec
+        self._packets: Iterator[Any] = self._container.demux(self._stream)
+        self._decoded: deque[Taken] = deque()
+        self._began: tuple[float, float] | None = None  # the clock's and the stream's time
+        self._first: float | None = None  # the stream's time of its first frame
+
+    def read(self) -> Taken | None:
+        while not self._decoded:
+            packet = self._packet()
+            if packet is None or (packet.size == 0 and self._is_jpeg):
+                if not self.ends:
+                    raise CameraLost("the stream has ended")
+                return None
+            self._take(packet)
+        taken = self._decoded.popleft()
+        return self._at_its_moment(taken) if self._paced else taken
+
+    def close(self) -> None:
+        self._decoded.clear()
+        self._container.close()
+
+    def _packet(self) -> Any:
+        """The next packet of the stream, None at its end."""
+        try:
+            return next(self._packets, None)
+        except av.error.InvalidDataError as error:
+            self._packets = self._container.demux(self._stream)  # an error has ended the last one
+            raise BadPicture(f"the stream is torn: {error.strerror}") from None
+        except (av.error.FFmpegError, OSError) as error:
+            why = f"the stream stopped: {error.strerror or error}"
+            if isinstance(error, av.error.ExitError):
+                why = f"no packet for {READ_WITHIN:g} s"
+            # A file that stops in the middle was not played whole, and would begin anew.
+            raise (Unavailable if self.ends else CameraLost)(why) from None
+
+    def _take(self, packet: Any) -> None:
+        captured = time.monotonic()
+        if self._is_jpeg:
+            self._decoded.append(Taken(partial(pixels_of_jpeg, bytes(packet)), captured))
+            return
+        began = time.perf_counter()
+        try:
+            frames = packet.decode()
+        except (av.error.FFmpegError, ValueError) as error:
+            raise BadPicture(f"a packet is no picture: {error}") from None
+        spent = time.perf_counter() - began
+        for frame in frames:
+            check_size(frame.width, frame.height)
+            pixels = _Pixels(frame, self._aspect_now())
+            self._decoded.append(Taken(pixels, captured, spent, self._file, self._at(frame.time)))
+
+    def _at(self, shown: float | None) -> float | None:
+        """Seconds since the first frame, where frames have a time of their own."""
+        if shown is None or not (self.ends or self._paced):
+            return None
+        if self._first is None:
+            self._first = shown
+        return shown - self._first
+
+    def _aspect_now(self) -> Fraction | None:
+        """A pixel's width by its height: the container's word, until the codec changes its own."""
+        aspect: Fraction | None = self._stream.codec_context.sample_aspect_ratio
+        if self._first_aspect is None:
+            self._first_aspect = aspect
+        return self._aspect if self._aspect and aspect == self._first_aspect else aspect
+
+    def _at_its_moment(self, taken: Taken) -> Taken:
+        """Wait until a picture is due: it is captured then."""
+        now = time.monotonic()
+        if taken.at is None:
+            return taken
+        if self._began is None:
+            self._began = (now, taken.at)
+        began, first = self._began
+        due = began + taken.at - first
+        if not now - 1.0 < due < now + 10.0:  # the stream's clock jumps, or it came too late
+            self._began, due = (now, taken.at), now
+        time.sleep(max(0.0, due - now))
+        return replace(taken, captured=max(due, now), at=taken.at if self.ends else None)
+
+
+class _Pixels:
+    """Converts a decoded frame."""
+
+    def __init__(self, frame: Any, aspect: Fraction | None) -> None:
+        self._frame = frame
+        self._aspect = aspect
+
+    def __call__(self) -> np.ndarray:
+        pixels: np.ndarray = self._frame.to_ndarray(format="rgb24")
+        matrix = self._frame.side_data.get("DISPLAYMATRIX")
+        return upright(pixels, QUARTERS if matrix is None else turn_of(bytes(matrix)), self._aspect)
+
+
+def _opened(address: Address) -> tuple[Any, bool]:
+    """A container with pictures, and whether it has an end."""
+    if address.kind is not Kind.HTTP:
+        return _open(address, OPTIONS[address.kind]), address.kind is Kind.FILE
+    if not urlsplit(address.where).path.lower().endswith(".m3u8"):
+        container = _open(address, OPTIONS[Kind.HTTP])
+        form = container.format.name
+        if form == "image2" or form.endswith("_pipe"):
+            container.close()
+            raise IsPicture(f"{address.shown} is a picture")
+        if container.duration is None and form != PLAYLIST:
+            return container, False
+        container.close()  # the options of live cameras read too little of a file's beginning
+    container = _open(address, {}, SEGMENT_WITHIN)
+    return container, container.duration is not None
+
+
+def _open(address: Address, options: Mapping[str, str], within: float = READ_WITHIN) -> Any:
+    where, options = address.where, dict(options)
+    if address.kind is Kind.UDP:
+        where = where.replace("udp://@", "udp://")
+        where += ("&" if "?" in where else "?") + _UDP_QUERY
+    elif address.kind is Kind.RTSP and where.endswith("?listen"):
+        where = where.removesuffix("?listen")
+        options |= {"rtsp_flags": "listen", "listen_timeout": str(int(OPEN_WITHIN))}
+    try:
+        container = av.open(where, options=options, timeout=(OPEN_WITHIN, within))
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        why = f"{getattr(error, 'strerror', None) or error}"
+        if address.kind is Kind.FILE:
+            raise InvalidArgument(f"{address.shown} is no video that FFmpeg reads: {why}") from None
+        if isinstance(error, av.error.ExitError):
+            raise CameraLost(f"no stream within {OPEN_WITHIN:g} s") from None
+        raise CameraLost(f"it cannot be opened: {why}") from None
+    if not container.streams.video:
+        container.close()
+        if address.kind is Kind.FILE:
+            raise InvalidArgument(f"{address.shown} has no pictures")
+        raise CameraLost("the stream has no pictures")
+    return container

@@ -1,0 +1,116 @@
+"""What a feature says about itself: the one object `FEATURE` of `nodes/<name>/feature.py`.
+
+A feature is all that lies in rooms of its name: `swarm/<name>`, `shards/<name>`, `nodes/<name>` and
+the folders `<name>` of the tests. The core imports no feature. It asks `nodes.features` for those
+that are there, and calls what they have declared here, so that a feature is added by its rooms and
+one line of that list, and removed with its rooms.
+
+Importing `nodes.<name>.feature` starts nothing and imports no library: its functions import their
+work when they are called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from nodes.config import NodeConfig
+    from nodes.connection.connection import Connection
+    from nodes.health.endpoint import Pages
+    from nodes.versions.versions import Versions
+    from swarm.gossip import Event
+
+
+@dataclass(frozen=True)
+class Role:
+    """A role of `swarm-node`. about: for its help, after the name and a colon. answers: it answers
+    the mesh's requests. witnesses: it may look after the requests that others answer. of_model: it
+    serves one model, which it waits for if it was not told which."""
+
+    about: str
+    answers: bool = False
+    witnesses: bool = False
+    of_model: bool = True
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a node is started with. started: `time.monotonic()` of the process's start. on_change:
+    is told of each change of state. stop: is set when the node shall end."""
+
+    config: NodeConfig
+    started: float
+    on_change: Callable[[dict[str, Any]], None]
+    stop: asyncio.Event
+
+
+Life = Callable[[Start], Awaitable[None]]
+
+
+class Watched(Protocol):
+    """A node as others see it."""
+
+    def status(self) -> dict[str, Any]:
+        """Its status document as of now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the parts of a node work with."""
+
+    connection: Connection
+    versions: Versions
+
+
+class Part:
+    """Work that a node does beside its own requests. `run` begins once the node serves, ends when
+    it is cancelled, and is begun again where it raises; `name` is told then."""
+
+    name: str
+
+    async def run(self) -> None:
+        """Do the work until cancelled."""
+        raise NotImplementedError
+
+    def on_event(self, event: Event) -> None:
+        """Gossip has learned something of another node."""
+
+    def desired_state_was_read(self) -> None:
+        """What the mesh shall serve may have changed."""
+
+    def status(self) -> dict[str, Any]:
+        """Fields of the node's status document."""
+        return {}
+
+
+Command = Callable[..., Any]
+Commands = Mapping[str, Mapping[str, Any]]  # of `Command` or `typer.Typer`
+
+
+@dataclass(frozen=True)
+class Feature:
+    """All that a feature adds to the programs; what it leaves out it does not have.
+
+    name: of its rooms. settings: dataclasses of settings (`nodes.settings`) that `swarm-node` gets;
+    `NodeConfig.of` gives their values. check(config): raises `InvalidArgument` for settings that
+    contradict each other. roles: by name. life(config): how a node with these settings lives, None
+    where that is not the feature's affair; an edge that is a camera, for instance. leaves_within:
+    seconds that such a node needs to end, where they are more than others need. parts: of a node of
+    any role that serves. pages: what a node serves at its port for figures, by path; raises
+    `MissingExtra`. commands: of `swarm`, by the heading of its help and by name; `model push` is
+    the command `push` of the group `model`.
+    """
+
+    name: str
+    settings: Sequence[type] = ()
+    check: Callable[[NodeConfig], None] = lambda config: None
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    life: Callable[[NodeConfig], Life | None] = lambda config: None
+    parts: Callable[[Surroundings], Iterable[Part]] = lambda around: ()
+    leaves_within: Callable[[NodeConfig], float] = lambda config: 0.0
+    pages: Callable[[Watched], Pages] = lambda node: {}
+    commands: Callable[[], Commands] = dict

@@ -1,0 +1,91 @@
+"""A language model's version on one node: its stages take steps, and no lanes."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from nodes.language.draft_model import DraftModel
+from nodes.language.server import GenerationServer
+from nodes.language.settings import GenerationOptions
+from nodes.versions.loaded import Loaded
+from nodes.versions.serving import Serving, Shared
+from swarm.gossip import Event
+from swarm.language.admission import Shares
+from swarm.language.limits import Limits
+from swarm.link import LinkMessage
+
+DRAIN_WITHIN = 4.0  # seconds for sessions that no other node takes
+ENDED = frozenset(("died", "left"))  # events of nodes that take no steps any more
+
+
+def serving_of(shared: Shared, loaded: Loaded) -> Serving:
+    """What serves a version. Raises as `Serving`."""
+    return GenerationServing(shared, loaded) if loaded.decoders else Serving(shared, loaded)
+
+
+def _draft_model(loaded: Loaded) -> DraftModel | None:
+    draft = loaded.draft
+    return None if draft is None else DraftModel(draft.stages, draft.vocabulary)
+
+
+class GenerationServing(Serving):
+    """A `Serving` without lanes: `generation` are its stages."""
+
+    def __init__(self, shared: Shared, loaded: Loaded) -> None:
+        super().__init__(shared, loaded)
+        connection, info = shared.connection, self.info
+        options = connection.config.of(GenerationOptions)
+        shares = Shares(share=options.agent_share)
+        limits = Limits(
+            kept_bytes=options.kept_bytes,
+            idle=options.session_idle,
+            shares=shares,
+            quota=options.token_quota,
+            reuse=options.prefix_reuse,
+            drafts=options.drafts,
+        )
+        self._membership = connection.membership
+        self.generation = [
+            GenerationServer(
+                connection.mesh,
+                info,
+                stage,
+                connection.id,
+                decoder,
+                partial(connection.peers.serving, info),
+                limits,
+                texts=loaded.texts,
+                end_tokens=loaded.language.end_tokens if loaded.language else (),
+                grammars=loaded.grammars if stage == info.last else None,
+                draft=_draft_model(loaded) if stage == 1 else None,
+                on_ended=None if shared.audit is None else partial(shared.audit.session, info),
+            )
+            for stage, decoder in loaded.decoders.items()
+        ]
+        self._cancelled = connection.mesh.link.subscribe(
+            connection.mesh.subjects.cancel(info.model, info.version), self._cancel_session
+        )
+        self._membership.on_event.append(self._heard_of)
+        for server in self.generation:
+            server.start()
+
+    def _heard_of(self, event: Event) -> None:
+        if event.kind in ENDED:
+            for server in self.generation:
+                server.node_gone(event.node)
+
+    def _cancel_session(self, message: LinkMessage) -> None:
+        session = bytes(message.data[:128]).decode(errors="replace")
+        for server in self.generation:
+            server.cancel(session)
+
+    async def drain(self) -> None:
+        """Let other nodes go on with the sessions that are here, then free all."""
+        await asyncio.gather(*(server.drain(DRAIN_WITHIN) for server in self.generation))
+        self._mesh.link.unsubscribe(self._cancelled)
+        self._membership.on_event.remove(self._heard_of)
+        for server in self.generation:
+            server.stop()
+            await asyncio.to_thread(server.close)
+        await super().drain()

@@ -1,0 +1,244 @@
+"""A model version in this process, off the serving path: runs recorded requests again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nodes.config import NodeConfig
+from nodes.records.compare import Difference, compare, decides_otherwise
+from nodes.records.recorded import Recorded
+from nodes.stage.pictures import PictureInput
+from nodes.versions.artifacts import NodeArtifacts
+from nodes.versions.live_weights import NodeWeights
+from nodes.versions.loaded import Loaded, load
+from shards.cameras import Result, Task
+from shards.cameras.same import decides_the_same
+from shards.errors import ShardsError
+from swarm.errors import InvalidArgument, NotFound
+from swarm.learning.weights import Weights
+from swarm.mesh import Mesh
+from swarm.records.record import digest_of
+from swarm.security.sealed import ModelKey
+
+Tensors = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage, run again. node: that ran it then. difference: None where what it made then was
+    not recorded. seconds: of the run now."""
+
+    stage: int
+    node: str
+    difference: Difference | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One request, run again. version: that it was run with now. otherwise: whether another class
+    is chosen, or other objects, None where there is no answer to compare with. note: why a step is
+    missing. found: what the answer of now says, where the model has a task; boxes are shares of the
+    model's own picture."""
+
+    id: str
+    at: float
+    version: str
+    weights: int
+    steps: tuple[Step, ...]
+    otherwise: bool | None = None
+    note: str = ""
+    found: Result | None = None
+
+    @property
+    def compared(self) -> int:
+        """Steps that could be compared."""
+        return sum(step.difference is not None for step in self.steps)
+
+    def equal(self, tolerance: float) -> bool:
+        """Whether at least one step was compared, and none deviates by more than `tolerance`
+        (0: bit by bit)."""
+        differences = [step.difference for step in self.steps if step.difference is not None]
+        return bool(differences) and all(
+            d.equal or 0 < d.deviation <= tolerance for d in differences
+        )
+
+
+class Session:
+    """One model version's stages. Create with `open`, end with `close`."""
+
+    def __init__(self, loaded: Loaded, weights: NodeWeights, kept: Weights) -> None:
+        self._loaded = loaded
+        self._weights = weights
+        self._kept = kept
+
+    @classmethod
+    async def open(
+        cls, mesh: Mesh, model: str, version: str, key: ModelKey | None = None
+    ) -> Session:
+        """Load all stages of a version, as nodes do. key: opens an encrypted model. Raises
+        `NotFound`, `Unavailable`, and `shards.errors.ShardsError`."""
+        config = NodeConfig("fallback", f"{model}@{version}", device="cpu")
+        artifacts = NodeArtifacts(mesh.registry, config.cache_folder, config.cache_limit, key)
+        info = await mesh.registry.info(model, version)
+        loaded = await load(mesh, artifacts, config, info, edge=False, lighter=False, urgent=True)
+        weights = NodeWeights(mesh, artifacts, config)
+        weights.add(loaded)
+        return cls(loaded, weights, Weights(mesh.link, mesh.subjects))
+
+    @property
+    def version(self) -> str:
+        """The version that is loaded."""
+        return self._loaded.info.version
+
+    def read(self, outputs: Mapping[str, np.ndarray]) -> Result | None:
+        """What the model's outputs say, by its task; None without one that can be read. The picture
+        as it was captured is not known here, so boxes are shares of the model's own."""
+        document = self._loaded.info.task
+        try:
+            if document is None:
+                return None
+            task = Task.of(document)
+            return task.read(outputs, (task.preprocess.height, task.preprocess.width))
+        except ShardsError:
+            return None
+
+    @property
+    def last(self) -> int:
+        """The number of the last stage."""
+        return self._loaded.info.last
+
+    async def use_weights(self, n: int) -> None:
+        """Compute with weight version `n`, which is not lower than the last one asked for. Raises
+        `NotFound` where it is not kept any more, and what `NodeWeights.take` raises."""
+        info = self._loaded.info
+        if n == self._weights.present(info.model, info.version):
+            return
+        ledger = (await self._kept.read(info.model, info.version)).ledger
+        if ledger is None:
+            raise NotFound(f"weight version {n} of {info.model}@{info.version} is not kept")
+        record = ledger.record(n)
+        tensors = await self._kept.tensors(info.model, info.version, record)
+        await self._weights.take(info.model, info.version, n, tensors)
+
+    async def run(self, stage: int, tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, float]:
+        """What a stage makes of these tensors, and its seconds. Raises `ShardsError`, and
+        `InvalidArgument` for a picture that is none, or that nobody here can decode."""
+        runtime, pictures = self._loaded.stages[stage], PictureInput(self._loaded.info)
+
+        def work() -> Tensors:
+            is_picture = stage == 1 and pictures.comes_as_picture(tensors)
+            return runtime.run(pictures.decoded(tensors) if is_picture else tensors)
+
+        began = time.perf_counter()
+        made = await asyncio.to_thread(work)
+        return made, time.perf_counter() - began
+
+    async def through(self, tensors: Mapping[str, np.ndarray]) -> list[tuple[Tensors, float]]:
+        """What each stage makes, one behind the other, from stage 1 on."""
+        made: list[tuple[Tensors, float]] = []
+        for stage in range(1, self.last + 1):
+            made.append(await self.run(stage, made[-1][0] if made else tensors))
+        return made
+
+    def close(self) -> None:
+        """Free the runtimes."""
+        self._loaded.close()
+
+
+async def replay_same(session: Session, request: Recorded) -> Replay:
+    """Run each stage on what came to it then, and compare with what came to the next one: a
+    deviation is told of the very stage that makes it. The last stage's answer is compared by its
+    hash in the audit."""
+    await session.use_weights(request.weights)
+    steps = []
+    found: Result | None = None
+    for stage, features in request.stages.items():
+        made, seconds = await session.run(stage, features.tensors)
+        behind = request.stages.get(stage + 1)
+        difference: Difference | None = None
+        if behind is not None:
+            difference = compare(made, behind.tensors)
+        elif stage == session.last and request.output:
+            equal = digest_of(made) == request.output
+            difference = Difference(equal, 0.0 if equal else float("inf"))
+        if stage == session.last:
+            found = session.read(made)
+        steps.append(Step(stage, request.node(stage), difference, seconds))
+    note = why_incomplete(request, session.last)
+    return Replay(
+        request.id,
+        request.at,
+        session.version,
+        request.weights,
+        tuple(steps),
+        note=note,
+        found=found,
+    )
+
+
+def why_incomplete(request: Recorded, last: int) -> str:
+    """Why some stage of a request cannot be compared; "" where each can. last: the last stage."""
+    reasons = []
+    if missing := [stage for stage in range(1, last + 1) if stage not in request.stages]:
+        reasons.append(f"stages not recorded: {', '.join(map(str, missing))}")
+    if last in request.stages and not request.output:
+        reasons.append(f"stage {last} has nothing to be compared with: only an audit keeps answers")
+    return "; ".join(reasons)
+
+
+async def replay_other(session: Session, then: Session, request: Recorded) -> Replay:
+    """Run another version from the question on, beside the version of then, whose answer is not
+    recorded but comes from the same weights. Cuts of equal tensors are compared too.
+
+    Raises `NotFound` where the question was not recorded.
+    """
+    first = request.stages.get(1)
+    if first is None:
+        raise NotFound(f"{request.id}: its question was not recorded; a longer recording has it")
+    await then.use_weights(request.weights)
+    made, answer = await session.through(first.tensors), (await then.through(first.tensors))[-1][0]
+    steps = []
+    for stage, (tensors, seconds) in enumerate(made, start=1):
+        behind = request.stages.get(stage + 1)
+        difference: Difference | None = None
+        if stage == session.last:
+            difference = compare(tensors, answer)
+        elif behind is not None and _alike(tensors, behind.tensors):
+            difference = compare(tensors, behind.tensors)
+        steps.append(Step(stage, "", difference, seconds))
+    found, before = session.read(made[-1][0]), then.read(answer)
+    if found is not None and before is not None:
+        otherwise = not decides_the_same(found, before)
+    else:
+        otherwise = decides_otherwise(made[-1][0], answer)
+    return Replay(request.id, request.at, session.version, 0, tuple(steps), otherwise, found=found)
+
+
+async def replay_each(
+    chosen: Sequence[Recorded], one: Callable[[Recorded], Awaitable[Replay]], version: str = ""
+) -> list[Replay]:
+    """The replay of each request, oldest first. One that cannot be run is none of the others' end:
+    a picture that is none, tensors that a stage does not take or fails on, a question or weights
+    that were not kept; its note says so. version: that requests are run with, "" for their own.
+    A single request's `NotFound` is raised."""
+    replays = []
+    for each in sorted(chosen, key=lambda each: each.weights):  # weight versions only grow
+        try:
+            replays.append(await one(each))
+        except (InvalidArgument, NotFound, ShardsError) as error:
+            if len(chosen) == 1 and isinstance(error, NotFound):
+                raise
+            now, note = version or each.version, str(error)
+            replays.append(Replay(each.id, each.at, now, each.weights, (), note=note))
+    return sorted(replays, key=lambda replay: (replay.at, replay.id))
+
+
+def _alike(made: Mapping[str, np.ndarray], seen: Mapping[str, np.ndarray]) -> bool:
+    """Whether two cuts have the same tensors: versions may be cut elsewhere."""
+    return made.keys() == seen.keys() and all(made[n].shape == seen[n].shape for n in made)

@@ -1,0 +1,23 @@
+"""The roles of the core. `shard-K` is one for each K."""
+
+from __future__ import annotations
+
+from nodes.feature import Role
+
+SHARD = Role("serves one stage.")
+ROLES = {
+    "fallback": Role(
+        "serves every stage that has lost its nodes.",
+        answers=True,
+        witnesses=True,
+    ),
+    "standby": Role(
+        "holds every stage warm, and takes the one that lacks nodes most, as its primary.",
+        answers=True,
+        witnesses=True,
+    ),
+    "gateway": Role(
+        "answers requests for any model.", answers=True, witnesses=True, of_model=False
+    ),
+    "edge": Role("captures and asks.", answers=True),
+}

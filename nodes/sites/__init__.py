@@ -1,0 +1,1 @@
+"""The feature `sites` of the programs."""

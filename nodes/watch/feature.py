@@ -1,0 +1,36 @@
+"""What people watch: figures for Prometheus, the dashboard, the terminal's page, profiles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nodes.extras import MissingExtra
+from nodes.feature import Commands, Feature, Watched
+
+if TYPE_CHECKING:
+    from nodes.health.endpoint import Pages
+
+
+def _pages(node: Watched) -> Pages:
+    try:
+        from nodes.watch.metrics.endpoint import figures
+        from nodes.watch.metrics.families import Families, NodeStatus
+    except ModuleNotFoundError as error:
+        text = f"--metrics-port: {error}: pip install 'swarm-mesh[metrics]'"
+        raise MissingExtra(text) from None
+
+    def collect() -> Families:
+        status, families = node.status(), Families()
+        families.add(NodeStatus(status["node"], status, status["state"]))
+        return families
+
+    return figures(collect)
+
+
+def _commands() -> Commands:
+    from nodes.watch.commands.declared import COMMANDS
+
+    return COMMANDS
+
+
+FEATURE = Feature("watch", pages=_pages, commands=_commands)

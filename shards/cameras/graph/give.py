@@ -1,0 +1,130 @@
+"""Give a model its task: told from its shapes, and baked into its graph where that can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
+
+from shards.cameras.graph.bake import bake
+from shards.cameras.graph.evidence import SIGMOID, SOFTMAX, made_by, said_by
+from shards.cameras.heads import PictureInput, picture_input
+from shards.cameras.seen import Said, Seen
+from shards.cameras.task import Task
+from shards.cameras.wish import Wish, settle
+from shards.errors import ModelError, TaskError
+from shards.graph.graph import Graph
+from shards.graph.source import PROTOBUF_LIMIT, weight_bytes
+from shards.graph.tensor_types import infer_types
+from shards.runtimes.ort import make_session
+from shards.runtimes.ort_errors import reason_of
+from shards.runtimes.synthetic import random_feeds
+from shards.specs import TensorSpec, spec_of
+
+_SIZES = "orig_target_sizes"  # width and height, [n, 2]
+
+
+def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[str, ...]]:
+    """The model as it is to be split, its task, and notes for its owner. model: in the normal form
+    of `shards.graph.source`; it is changed.
+
+    A detector works on one picture at a time, so its batch axis becomes 1. Raises TaskError where
+    shapes do not tell the task.
+    """
+    sizes = _sizes_of(model) if wish.kind == "detect" else None
+    graph = Graph.of(model)
+    types = infer_types(graph)
+    said = said_by(model)
+    wish = _sized(wish, [types[name].spec() for name in graph.inputs], said)
+    picture = picture_input([types[name].spec() for name in graph.inputs], wish.size)
+    (declared,) = model.graph.input
+    sides = (picture.height, picture.width)
+    is_first = picture.layout == "nchw"
+    inner = (picture.channels, *sides) if is_first else (*sides, picture.channels)
+    _fix(declared, {axis + 1: side for axis, side in enumerate(inner)})
+    if wish.kind == "detect":
+        _fix(declared, {0: 1})
+    if sizes is not None:
+        pair = np.array([[picture.width, picture.height]], np.int64)
+        sizes.CopyFrom(numpy_helper.from_array(pair, _SIZES))
+    outputs, values = _run(model, _at_one(declared), picture)
+    seen = Seen(
+        constant=frozenset(name for name in graph.outputs if graph.is_constant(name)),
+        softmax=made_by(graph, SOFTMAX),
+        sigmoid=made_by(graph, SIGMOID),
+        values=values,
+        said=said,
+    )
+    task, notes = settle(
+        wish, [TensorSpec(picture.name, picture.datatype, _at_one(declared))], outputs, seen
+    )
+    if sizes is not None:
+        notes = (*notes, f"{_SIZES} is the size of the model's picture: boxes become shares of it")
+    if not wish.bake:
+        return model, task, notes
+    try:
+        return bake(model, task), replace(task, baked=True), notes
+    except TaskError:
+        raise
+    except ModelError as error:
+        return model, task, (*notes, f"not baked into the graph: {error}")
+
+
+def _sizes_of(model: ModelProto) -> TensorProto | None:
+    """The second input of RT-DETR and D-FINE, the size of the picture that boxes are told for, now
+    a constant of the model: to be given a value. None where there is no such input."""
+    inputs = model.graph.input
+    found = [value for value in inputs if value.name == _SIZES]
+    if len(inputs) != 2 or not found or found[0].type.tensor_type.elem_type != TensorProto.INT64:
+        return None
+    inputs.remove(found[0])
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 2), np.int64), _SIZES))
+    return model.graph.initializer[-1]
+
+
+def _sized(wish: Wish, inputs: list[TensorSpec], said: Said) -> Wish:
+    """With the size that the file's metadata says, where the picture may have any and the owner
+    says none."""
+    is_free = len(inputs) == 1 and len(inputs[0].shape) == 4 and -1 in inputs[0].shape[2:]
+    return replace(wish, size=said.size) if wish.size is None and said.size and is_free else wish
+
+
+def _run(
+    model: ModelProto, shape: tuple[int, ...], picture: PictureInput
+) -> tuple[list[TensorSpec], dict[str, np.ndarray]]:
+    """The outputs with the shapes that they have for one picture, and their values in two runs,
+    [2, …]: a run tells both, where inference would leave shapes open. An output whose shape
+    depends on the picture has no values. Raises ModelError."""
+    if weight_bytes(model) >= PROTOBUF_LIMIT:
+        raise TaskError("the model is too large to be run whole: split it without --task")
+    session = make_session(model.SerializeToString(), level="basic")
+    names = [output.name for output in session.get_outputs()]
+    wanted = [TensorSpec(picture.name, picture.datatype, shape)]
+    try:
+        one, other = (session.run(names, random_feeds(wanted, seed=seed)) for seed in (0, 1))
+    except Exception as error:  # pybind raises a dozen unrelated types here
+        raise TaskError(
+            f"the model does not run on one picture {list(shape)}: {reason_of(error)}"
+        ) from error
+    specs = [spec_of(name, array) for name, array in zip(names, one, strict=True)]
+    values = {
+        name: np.concatenate([first, second])
+        for name, first, second in zip(names, one, other, strict=True)
+        if first.ndim and first.shape == second.shape and len(first) == 1
+    }
+    return specs, values
+
+
+def _fix(value: ValueInfoProto, sizes: dict[int, int]) -> None:
+    """Give axes of a model's input these sizes."""
+    dims = value.type.tensor_type.shape.dim
+    for axis, size in sizes.items():
+        dims[axis].Clear()
+        dims[axis].dim_value = size
+
+
+def _at_one(value: ValueInfoProto) -> tuple[int, ...]:
+    """The shape at one picture."""
+    dims = value.type.tensor_type.shape.dim
+    return (1, *(int(dim.dim_value) for dim in list(dims)[1:]))
