@@ -13,8 +13,8 @@ from nodes.duties.standby import Standby
 from nodes.duties.takeover import Takeover
 from nodes.duties.upkeep import Upkeep
 from nodes.duties.wanting import Wanting
-from nodes.learning.options import LearnOptions, learns
-from nodes.rollout.judging import Judging
+from nodes.feature import Surroundings
+from nodes.features import features
 from nodes.versions.versions import Versions
 from swarm.fleet.advertised import Where
 from swarm.fleet.warm_pool import ROLE as WARM
@@ -22,7 +22,6 @@ from swarm.transport.process_links import Own
 
 if TYPE_CHECKING:
     from nodes.auto.planning import Planning
-    from nodes.learning.duty import Learning
     from nodes.records.auditing import NodeAudit
 
 
@@ -41,7 +40,6 @@ class Duties:
     ) -> None:
         config, events = connection.config, connection.membership.on_event
         self._tell = connection.events.tell
-        self._judging = Judging(connection, versions)
         takeover = Takeover(connection, versions.all)
         events.append(takeover.on_event)
         self._wanting = Wanting(connection, versions.all)
@@ -49,7 +47,6 @@ class Duties:
         connection.mesh.routes.flaw = self._upkeep.flaw_of
         self._parts: dict[str, Callable[[], Awaitable[None]]] = {
             "takeover": takeover.run,
-            "rollouts": self._judging.run,
             "lane moves": LaneMoves(connection, versions.all).run,
             "upkeep": self._upkeep.run,
             "weights": versions.loader.follower.run,
@@ -68,22 +65,16 @@ class Duties:
             self._planning = Planning(connection, versions, auto, record=record)
             events.append(self._planning.on_event)
             self._parts["planning"] = self._planning.run
-        self._learning: Learning | None = None
-        if learns(config) and connection.identity is not None:
-            from nodes.learning.duty import (
-                Learning,  # a node that does not learn needs none of it
-            )
-
-            self._learning = Learning(
-                connection, config.of(LearnOptions), connection.identity, versions
-            )
+        around = Surroundings(connection, versions)
+        self._of_features = [part for each in features() for part in each.parts(around)]
+        for part in self._of_features:
+            events.append(part.on_event)
+            self._parts[part.name] = part.run
 
     def start(self, own: Own) -> None:
         """Do all of it from now on."""
         for part, run in self._parts.items():
             own(go_on(part, run, self._tell), part)
-        if self._learning is not None:
-            own(self._learning.run(), "learning")
 
     @property
     def flaws(self) -> str:
@@ -96,11 +87,14 @@ class Duties:
 
     def desired_state_was_read(self) -> None:
         """A rollout may have begun."""
-        self._judging.desired_state_was_read()
+        for part in self._of_features:
+            part.desired_state_was_read()
 
     def status(self) -> dict[str, Any]:
         """Fields of a status document."""
-        document = self._judging.status() | self._wanting.status() | self._upkeep.status()
+        document = self._wanting.status() | self._upkeep.status()
+        for part in self._of_features:
+            document |= part.status()
         if self._planning is not None:
             document |= self._planning.status()
-        return document if self._learning is None else document | self._learning.status()
+        return document

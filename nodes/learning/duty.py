@@ -14,6 +14,7 @@ from typing import Any
 
 from nodes.connection.connection import Connection
 from nodes.connection.events import REASON_LIMIT
+from nodes.feature import Part
 from nodes.learning.frozen import FrozenModel
 from nodes.learning.head import Parameters
 from nodes.learning.learner import Learner
@@ -38,8 +39,10 @@ VERSION_EVERY = 5 * BEAT  # seconds between two questions which version is serve
 RETRY_AFTER = 5.0  # seconds
 
 
-class Learning:
+class Learning(Part):
     """`run()` learns until cancelled."""
+
+    name = "learning"
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodes.feature import Feature, Role
+from nodes.feature import Feature, Part, Role, Surroundings
 from nodes.learning.options import LEARNER, LearnOptions, learns
 from swarm.errors import InvalidArgument
 
@@ -20,9 +20,20 @@ def _check(config: NodeConfig) -> None:
         options.privacy.check_usable()
 
 
+def _parts(around: Surroundings) -> list[Part]:
+    connection = around.connection
+    if connection.identity is None or not learns(connection.config):
+        return []
+    from nodes.learning.duty import Learning  # a node that does not learn needs none of it
+
+    options = connection.config.of(LearnOptions)
+    return [Learning(connection, options, connection.identity, around.versions)]
+
+
 FEATURE = Feature(
     "learning",
     settings=[LearnOptions],
     check=_check,
     roles={LEARNER: Role("only learns.")},
+    parts=_parts,
 )

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from nodes.feature import Feature
+from nodes.feature import Feature, Part, Surroundings
 
-FEATURE = Feature("rollout")
+
+def _parts(around: Surroundings) -> list[Part]:
+    from nodes.rollout.judging import Judging
+
+    return [Judging(around.connection, around.versions)]
+
+
+FEATURE = Feature("rollout", parts=_parts)

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from nodes.connection.connection import Connection
+from nodes.feature import Part
 from nodes.versions.versions import Versions
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import LinkMessage
@@ -31,8 +32,10 @@ AFTER_THE_END = 5  # of these periods pass from one statement to the next
 LISTEN_FIRST = 3  # periods for which a new judge only listens
 
 
-class Judging:
+class Judging(Part):
     """`run()` judges while there is a rollout."""
+
+    name = "rollouts"
 
     def __init__(self, connection: Connection, versions: Versions) -> None:
         self._mesh = connection.mesh
