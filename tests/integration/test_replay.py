@@ -29,7 +29,7 @@ from swarm.link import jetstream
 from swarm.subjects import api
 
 sys.path.append(str(Path(__file__).parents[1] / "shards"))
-sys.path.append(str(Path(__file__).parents[1] / "shards" / "task"))
+sys.path.append(str(Path(__file__).parents[1] / "shards" / "cameras"))
 from detector_graphs import ssd
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]

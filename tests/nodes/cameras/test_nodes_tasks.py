@@ -23,8 +23,8 @@ from shards.manifest import CodecError, read_dir
 from shards.split.split import split
 from shards.zoo import digits_model
 
-sys.path.append(str(Path(__file__).parents[1] / "shards"))
-sys.path.append(str(Path(__file__).parents[1] / "shards" / "task"))
+sys.path.append(str(Path(__file__).parents[2] / "shards"))
+sys.path.append(str(Path(__file__).parents[2] / "shards" / "cameras"))
 from detector_graphs import ssd, yolo
 from shard_graphs import chained
 

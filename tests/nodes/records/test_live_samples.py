@@ -25,7 +25,7 @@ from swarm.transport.lane import LaneOptions, lane_streams, make_lanes
 from swarm.wire.messages import Features
 
 sys.path.append(str(Path(__file__).parents[2] / "shards"))
-sys.path.append(str(Path(__file__).parents[2] / "shards" / "task"))
+sys.path.append(str(Path(__file__).parents[2] / "shards" / "cameras"))
 from detector_graphs import ssd
 
 pytestmark = pytest.mark.integration

@@ -148,7 +148,7 @@ def test_an_updater_is_installed_with_its_own_user_and_removed_without_a_trace(
 
 
 def test_the_unit_of_an_updater_leaves_its_nodes_and_is_hardened_too(tmp_path: Path) -> None:
-    text = (ROOT / "nodes" / "install" / "swarm-updater.service").read_text()
+    text = (ROOT / "nodes" / "upgrade" / "install" / "swarm-updater.service").read_text()
     assert "\nKillMode=process\n" in text
     assert "\nRemoveIPC=no\n" in text
     unit = tmp_path / "swarm-updater.service"

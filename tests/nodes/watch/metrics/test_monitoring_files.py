@@ -18,7 +18,7 @@ from nodes.watch.metrics.fleet import of_fleet
 from swarm.fleet.observed import ObservedTotals
 from swarm.fleet.picture import SILENT_AFTER, FleetPicture
 
-FOLDER = Path(__file__).parents[3] / "deploy" / "monitoring"
+FOLDER = Path(__file__).parents[4] / "deploy" / "monitoring"
 DASHBOARD = FOLDER / "grafana-dashboard.json"
 NAME = re.compile(r"\bswarm_[a-z_]+\b")
 LABELS = re.compile(r"\{[^}]*\}")
