@@ -13,7 +13,7 @@ import typer.main
 from support.commands import ROOT
 
 from nodes.cli.main import app
-from nodes.cli.node import SETTINGS
+from nodes.config import settings_of_nodes
 
 SHIPPED = ["*.md", "deploy", ":!CHANGELOG.md"]
 IN_A_SENTENCE = re.compile(r"`((?:uv run )?(?:\S*/)?swarm(?:-node)? [^`]+)`")
@@ -53,7 +53,7 @@ def unknown(line: str) -> list[str]:
     program, *rest = words(line)
     given = [found[0] for word in rest if (found := OPTION.match(word)) and " " not in word]
     if program.endswith("swarm-node"):
-        known = {flag for each in SETTINGS for flag in each.flags} | {
+        known = {flag for each in settings_of_nodes() for flag in each.flags} | {
             "--help",
             "--config",
             "--check",

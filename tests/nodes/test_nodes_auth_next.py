@@ -10,10 +10,10 @@ import typer
 from support.commands import said
 
 from nodes.cli.main import app
-from nodes.cli.node import SETTINGS
+from nodes.config import settings_of_nodes
 from swarm.security.rights.table import ROLES, Role
 
-NODES = {f"--{each.name}" for each in SETTINGS} | {"--node", "--http"}
+NODES = {f"--{each.name}" for each in settings_of_nodes()} | {"--node", "--http"}
 
 
 @pytest.fixture(scope="module")

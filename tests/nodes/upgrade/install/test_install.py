@@ -14,7 +14,6 @@ import pytest
 from programs import needed
 from support.commands import ROOT, said
 
-from nodes.cli.node import SETTINGS as NODE_SETTINGS
 from nodes.cli.options import Target
 from nodes.config import settings_of_nodes
 from nodes.settings import parse
@@ -139,7 +138,7 @@ def test_an_updater_is_installed_with_its_own_user_and_removed_without_a_trace(
     options = {each.name for each in (*fields(UpdaterOptions), *fields(Target))}
     written = tomllib.loads((settings / "updater.toml").read_text())
     assert set(written) <= options
-    node = parse("swarm-node", "", "", NODE_SETTINGS, shlex.split(written["node"])[:2], {})
+    node = parse("swarm-node", "", "", settings_of_nodes(), shlex.split(written["node"])[:2], {})
     assert node["role"] == "shard-1"
     assert "node.toml --credentials /run/credentials/" in written["node"]
     assert said("install", "remove", "--root", str(system), "--settings").code == 0
