@@ -1,5 +1,7 @@
-"""The rule of the house, for import-linter: the core imports no feature, features know each other
-only by the arrows drawn in `pyproject.toml`.
+"""The rules of the house, for import-linter.
+
+The core imports no feature, and features know each other only by the arrows drawn in
+`pyproject.toml`:
 
     [[tool.importlinter.contracts]]
     name = "…"
@@ -9,15 +11,26 @@ only by the arrows drawn in `pyproject.toml`.
 
 A feature is every room of its name in `swarm`, `shards` and `nodes` (`nodes.features.NAMES`); all
 else is the core. unsorted: rooms of the core, or features, that still import a feature. An entry
-that no import needs any more is an error, so that the list can only become shorter.
+that no import needs any more is an error, so that the list can only become shorter. Nothing is said
+of a feature whose rooms are not there.
+
+What a feature says of the inside of its rooms stands in the `imports.toml` of one of them, in the
+words of `pyproject.toml`, and goes with it:
+
+    [[contracts]]
+    name = "…"
+    type = "layers"
 """
 
 from __future__ import annotations
 
+import tomllib
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 from importlinter import Contract, ContractCheck, fields, output
-from importlinter.application.ports.reporting import Report  # noqa: F401  # part of its interface
+from importlinter.domain.contract import registry
 
 from nodes.features import NAMES
 
@@ -60,7 +73,12 @@ class FeaturesContract(Contract):
                     used.add(pair)
                 else:
                     broken.append(f"{importer} imports {imported}")
-        needless = [f"unsorted: {a} -> {b} is needed no more" for a, b in sorted(excused - used)]
+        present = {feature_of(module) for module in graph.modules}
+        needless = [
+            f"unsorted: {source} -> {target} is needed no more"
+            for source, target in sorted(excused - used)
+            if target in present and (source not in NAMES or source in present)
+        ]
         return ContractCheck(
             kept=not broken and not needless, metadata={"lines": broken + needless}
         )
@@ -68,6 +86,30 @@ class FeaturesContract(Contract):
     def render_broken_contract(self, check: ContractCheck) -> None:
         for line in check.metadata["lines"]:
             output.print_error(line)
+
+
+class RoomsContract(Contract):
+    """See the module."""
+
+    type_name = "rooms"
+
+    def check(self, graph: Any, verbose: bool) -> ContractCheck:
+        broken = []
+        for path in sorted(Path(__file__).parents[1].glob("*/*/imports.toml")):
+            for options in tomllib.loads(path.read_text())["contracts"]:
+                # Import-linter's own reader gives truth values as words.
+                words = {k: str(v) if isinstance(v, bool) else v for k, v in options.items()}
+                kind = registry.get_contract_class(words["type"])
+                contract = kind(words["name"], self.session_options, words)
+                check = contract.check(deepcopy(graph), verbose)
+                if not check.kept:
+                    broken.append((path, contract, check))
+        return ContractCheck(kept=not broken, metadata={"broken": broken})
+
+    def render_broken_contract(self, check: ContractCheck) -> None:
+        for path, contract, its_check in check.metadata["broken"]:
+            output.print_error(f"{path}: {contract.name}")
+            contract.render_broken_contract(its_check)
 
 
 def _pair(arrow: str) -> tuple[str, str]:

@@ -1,0 +1,148 @@
+"""A house without some of its features: a copy of the tree in which their rooms are missing.
+
+    uv run python tests/house.py rollout                      # every step
+    uv run python tests/house.py rollout watch --steps types,tests --tests tests/nodes
+    uv run python tests/house.py --all --keep /tmp/core
+
+A feature's rooms are the folders of its name below `swarm`, `shards`, `nodes` and `tests`. Features
+that stand on it by an arrow of `pyproject.toml` go with it. The steps are the project's own: lint,
+types, import rules, `swarm demo`, the tests that remain. They run in this environment, with the
+packages of the copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HOUSE = ("swarm", "shards", "nodes", "tests")
+CACHES = (".mypy_cache",)
+# Of the tests' own files these are about the whole tree, or copy it.
+OF_THE_WHOLE = ("tests/test_house.py", "tests/test_pages.py", "tests/deploy", "tests/bench")
+SECONDS = 1800.0
+
+
+def names(root: Path = ROOT) -> tuple[str, ...]:
+    """The features, in the order of `nodes/features.py`."""
+    from nodes.features import NAMES
+
+    return tuple(name for name in NAMES if any(_rooms(root, [name])))
+
+
+def with_dependents(features: Collection[str], root: Path = ROOT) -> set[str]:
+    """These features, and those that cannot be without them."""
+    contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]
+    arrows = [
+        tuple(arrow.split(" -> "))
+        for contract in contracts["contracts"]
+        for arrow in contract.get("arrows", [])
+    ]
+    gone = set(features)
+    while more := {source for source, target in arrows if target in gone} - gone:
+        gone |= more
+    return gone
+
+
+def copy_without(features: Collection[str], into: Path) -> None:
+    """Copy what git tracks or would track of this tree, less the rooms of these features."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.split("\0"):
+        parts = Path(name).parts
+        if not name or (parts[0] in HOUSE and set(parts[1:-1]) & set(features)):
+            continue
+        if (ROOT / name).is_file():
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, into / name)
+    for cache in CACHES:
+        if (ROOT / cache).exists():
+            shutil.copytree(ROOT / cache, into / cache, symlinks=True)
+    for command in (["init", "--quiet"], ["add", "--all"]):  # pages are found by git
+        subprocess.run(["git", *command], cwd=into, check=True, capture_output=True)
+
+
+def _rooms(root: Path, features: Collection[str]) -> list[Path]:
+    return [
+        path
+        for top in HOUSE
+        for path in (root / top).rglob("*")
+        if path.is_dir() and path.name in features
+    ]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A check of a tree. command: its words after the interpreter."""
+
+    name: str
+    command: Sequence[str]
+
+    def failure(self, tree: Path) -> str:
+        """What it says against this tree; "" where it passes."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SWARM_", "PYTEST_"))}
+        try:
+            done = subprocess.run(
+                [sys.executable, *self.command],
+                cwd=tree,
+                env=kept | {"PYTHONPATH": str(tree)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            return f"did not end in {SECONDS} s:\n{error.stdout!r}"
+        return "" if done.returncode == 0 else done.stdout or f"exit code {done.returncode}"
+
+
+def steps(tests: Sequence[str] = ("tests",), workers: int = 3) -> list[Step]:
+    """All steps; tests: what pytest runs of the tree."""
+    ignored = [f"--ignore={path}" for path in OF_THE_WHOLE]
+    lint_imports = str(Path(sys.executable).with_name("lint-imports"))
+    return [
+        Step("lint", ["-m", "ruff", "check", "--quiet", "."]),
+        Step("types", ["-m", "mypy"]),
+        Step("imports", [lint_imports]),
+        Step("demo", ["-m", "nodes.cli.main", "demo", "--seconds", "6", "--json"]),
+        Step("tests", ["-m", "pytest", "-q", "-n", str(workers), "--tb=short", *ignored, *tests]),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("features", nargs="*", metavar="FEATURE")
+    parser.add_argument("--all", action="store_true", help="all features at once")
+    parser.add_argument("--steps", default="", help="of lint,types,imports,demo,tests; all")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="what pytest runs")
+    parser.add_argument("--workers", type=int, default=2, help="of pytest")
+    parser.add_argument("--keep", default="", metavar="DIR", help="leave the copy there")
+    given = parser.parse_args()
+    features = with_dependents(names() if given.all else given.features)
+    wanted = given.steps.split(",") if given.steps else []
+    with tempfile.TemporaryDirectory(prefix="house-") as temporary:
+        tree = Path(given.keep or temporary)
+        copy_without(features, tree)
+        print(f"without {', '.join(sorted(features))}: {tree}", flush=True)
+        failed = []
+        for step in steps(given.tests, given.workers):
+            if wanted and step.name not in wanted:
+                continue
+            said = step.failure(tree)
+            print(f"{step.name}: {'fails' if said else 'passes'}\n{said}", flush=True)
+            failed += [step.name] if said else []
+    print(json.dumps({"without": sorted(features), "failed": failed}))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
