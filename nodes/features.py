@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 
 from nodes.feature import Feature
+from swarm.features import declared
 
 NAMES = (
     "language",
@@ -26,13 +25,4 @@ NAMES = (
 @cache
 def features() -> tuple[Feature, ...]:
     """Those that are there, in the order of `NAMES`."""
-    return tuple(
-        import_module(f"nodes.{name}.feature").FEATURE for name in NAMES if _is_there(name)
-    )
-
-
-def _is_there(name: str) -> bool:
-    try:
-        return find_spec(f"nodes.{name}.feature") is not None
-    except ModuleNotFoundError:  # nor is its room
-        return False
+    return tuple(declared("nodes", NAMES))

@@ -7,6 +7,7 @@ async with swarm.connect("nats://127.0.0.1:4222", mesh="default") as mesh:
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from swarm.errors import (
@@ -24,9 +25,12 @@ from swarm.errors import (
 )
 
 if TYPE_CHECKING:
-    from swarm.learning.teaching import Taught
+    from swarm.learning.teaching import Taught  # type: ignore[import-not-found, unused-ignore]
     from swarm.mesh import Mesh, connect
-    from swarm.sites.client import Answer, Ticket
+    from swarm.sites.client import (  # type: ignore[import-not-found, unused-ignore]
+        Answer,
+        Ticket,
+    )
     from swarm.wire.hops import Hop
     from swarm.wire.messages import Result
     from swarm.wire.picture import Picture
@@ -43,6 +47,8 @@ else:
         "Ticket": "swarm.sites.client",
         "connect": "swarm.mesh",
     }
+    # A feature whose room is not there has no names here.
+    _HOMES = {name: home for name, home in _HOMES.items() if find_spec(home.rpartition(".")[0])}
 
     def __getattr__(name: str) -> object:
         home = _HOMES.get(name)
@@ -79,3 +85,6 @@ __all__ = [
     "__version__",
     "connect",
 ]
+
+if not TYPE_CHECKING:
+    __all__ = [name for name in __all__ if name in globals() or name in _HOMES]

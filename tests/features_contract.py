@@ -7,12 +7,14 @@ The core imports no feature, and features know each other only by the arrows dra
     name = "…"
     type = "features"
     arrows = ["openai -> gateway"]
+    roots = ["swarm.mesh"]
     unsorted = ["nodes.versions -> language"]
 
 A feature is every room of its name in `swarm`, `shards` and `nodes` (`nodes.features.NAMES`); all
-else is the core. unsorted: rooms of the core, or features, that still import a feature. An entry
-that no import needs any more is an error, so that the list can only become shorter. Nothing is said
-of a feature whose rooms are not there.
+else is the core. roots: modules that name features in plain sight, for types only, and at run time
+take those that are there. unsorted: rooms of the core, or features, that still import a feature. An
+entry that no import needs any more is an error, so that the list can only become shorter. Nothing
+is said of a feature whose rooms are not there.
 
 What a feature says of the inside of its rooms stands in the `imports.toml` of one of them, in the
 words of `pyproject.toml`, and goes with it:
@@ -55,6 +57,7 @@ class FeaturesContract(Contract):
     type_name = "features"
 
     arrows = fields.ListField(subfield=fields.StringField(), required=False, default=[])
+    roots = fields.ListField(subfield=fields.StringField(), required=False, default=[])
     unsorted = fields.ListField(subfield=fields.StringField(), required=False, default=[])
 
     def check(self, graph: Any, verbose: bool) -> ContractCheck:
@@ -62,7 +65,7 @@ class FeaturesContract(Contract):
         excused = {_pair(each) for each in self.unsorted}  # type: ignore[attr-defined]
         used, broken = set(), []
         for importer in sorted(graph.modules):
-            if importer.partition(".")[0] not in PACKAGES:
+            if importer in self.roots or importer.partition(".")[0] not in PACKAGES:  # type: ignore[attr-defined]
                 continue
             for imported in sorted(graph.find_modules_directly_imported_by(importer)):
                 target = feature_of(imported)

@@ -28,6 +28,7 @@ from nodes.stage.worker import Worker
 from nodes.versions.loaded import EDGE, Loaded
 from shards.errors import RunTerminated, ShardsError
 from shards.runtimes.runtime import CancelToken
+from swarm.client import MAX_BUDGET
 from swarm.errors import (
     DeadlineExceeded,
     Internal,
@@ -40,7 +41,7 @@ from swarm.errors import (
 )
 from swarm.flow.latency import LatencyWindow
 from swarm.ids import ulid
-from swarm.mesh import MAX_BUDGET, Mesh
+from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.requests.request import Ask
 from swarm.requests.shadows import BUDGET as SHADOW_BUDGET

@@ -92,7 +92,7 @@ class ServiceRequester:
         return False
 
     async def ask(self, model: str, request: Request, budget: float) -> Result:
-        """See `swarm.mesh.Mesh.ask_service`. A failure is a `Result` too."""
+        """See `swarm.client.Client.ask_service`. A failure is a `Result` too."""
         name, _, version = model.partition("@")
         session = (name, version, self._agent, request.session)
         weights = request.weights

@@ -9,9 +9,9 @@ from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.dashboard.source import MeshSource
 from nodes.watch.top.app import TopApp
 from nodes.watch.top.rollouts import RolloutWatch
+from swarm.client import CONNECT_TIMEOUT
 from swarm.link import LinkOptions
 from swarm.link.denials import Denial
-from swarm.mesh import CONNECT_TIMEOUT
 
 
 async def show(options: LinkOptions, mesh: str, stop: asyncio.Event) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support.waiting import eventually
 
+import swarm
 from swarm.errors import (
     DeadlineExceeded,
     DecodeError,
@@ -256,3 +257,9 @@ async def test_a_learner_that_ends_in_mid_call_is_an_error_and_no_hang(directory
         await eventually(lambda: learner.begun == 1)
     with pytest.raises(Unavailable):
         await call
+
+
+def test_the_package_has_the_names_of_teaching() -> None:
+    assert swarm.Taught is Taught
+    assert "Taught" in swarm.__all__
+    assert callable(swarm.Mesh.teach)

@@ -194,3 +194,9 @@ async def test_a_site_without_a_store_or_a_name_is_told_in_one_line(
         await servers.link.cut()
         with pytest.raises(Unavailable, match="its link is cut"):
             await hub.submit("m", numbered(1), site=SITE)
+
+
+def test_the_package_has_the_names_of_sites() -> None:
+    assert {"Answer", "Ticket"} <= {*swarm.__all__}
+    assert swarm.Ticket.__module__ == swarm.Answer.__module__ == "swarm.sites.client"
+    assert callable(swarm.Mesh.submit)
