@@ -17,11 +17,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from nodes.config import NodeConfig
     from nodes.connection.connection import Connection
     from nodes.health.endpoint import Pages
     from nodes.versions.versions import Versions
     from swarm.gossip import Event
+    from swarm.link.kept_stream import KeptStream
+    from swarm.mesh import Mesh
+    from swarm.model import ModelInfo
 
 
 @dataclass(frozen=True)
@@ -82,11 +87,22 @@ class Part:
     def desired_state_was_read(self) -> None:
         """What the mesh shall serve may have changed."""
 
+    async def version_was_loaded(self, model: str, version: str) -> None:
+        """A model version serves here once this returns. Raises what makes it not be served."""
+
+    def version_was_freed(self, model: str, version: str) -> None:
+        """A model version serves here no more."""
+
+    def weights_are_behind(self, model: str, version: str, n: int) -> None:
+        """A request asks for weight version `n`, which this node does not have yet."""
+
     def status(self) -> dict[str, Any]:
         """Fields of the node's status document."""
         return {}
 
 
+Tensors = Mapping[str, "np.ndarray"]  # by the names that the shards' files have
+TensorsOf = Callable[["Mesh", "ModelInfo", int], Awaitable[Tensors]]
 Command = Callable[..., Any]
 Commands = Mapping[str, Mapping[str, Any]]  # of `Command` or `typer.Typer`
 
@@ -97,20 +113,28 @@ class Feature:
 
     name: of its rooms. settings: dataclasses of settings (`nodes.settings`) that `swarm-node` gets;
     `NodeConfig.of` gives their values. check(config): raises `InvalidArgument` for settings that
-    contradict each other. roles: by name. life(config): how a node with these settings lives, None
-    where that is not the feature's affair; an edge that is a camera, for instance. leaves_within:
-    seconds that such a node needs to end, where they are more than others need. parts: of a node of
-    any role that serves. pages: what a node serves at its port for figures, by path; raises
-    `MissingExtra`. commands: of `swarm`, by the heading of its help and by name; `model push` is
-    the command `push` of the group `model`.
+    contradict each other. signs(config): whether a node with these settings signs what it tells,
+    and so has a key pair even where it was given none. roles: by name. life(config): how a node
+    with these settings lives, None where that is not the feature's affair; an edge that is a
+    camera, for instance. leaves_within: seconds that such a node needs to end, where they are more
+    than others need. parts: of a node of any role that serves. pages: what a node serves at its
+    port for figures, by path; raises `MissingExtra`. keeps(mesh): streams at the server, which a
+    push makes, and which are looked after as the core's are. tensors_of(mesh, info, n): what weight
+    version `n` of a model version changes, {} for its base; raises `NotFound` where it is not kept;
+    None where the feature changes no weights. commands: of `swarm`, by the heading of its help and
+    by name; `model push` is the command `push` of the group `model`. One of a name that the core
+    has takes its place.
     """
 
     name: str
     settings: Sequence[type] = ()
     check: Callable[[NodeConfig], None] = lambda config: None
+    signs: Callable[[NodeConfig], bool] = lambda config: False
     roles: Mapping[str, Role] = field(default_factory=dict)
     life: Callable[[NodeConfig], Life | None] = lambda config: None
     parts: Callable[[Surroundings], Iterable[Part]] = lambda around: ()
     leaves_within: Callable[[NodeConfig], float] = lambda config: 0.0
     pages: Callable[[Watched], Pages] = lambda node: {}
+    keeps: Callable[[Mesh], Iterable[KeptStream]] = lambda mesh: ()
+    tensors_of: TensorsOf | None = None
     commands: Callable[[], Commands] = dict

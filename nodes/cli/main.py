@@ -34,13 +34,11 @@ from nodes.cli.options import (
     GenerationOptions,
     InferOptions,
     Json,
-    Model,
     OwnServers,
     RecordOptions,
     ReplayOptions,
     ServedModel,
     Target,
-    TeachOptions,
     UpOptions,
 )
 from nodes.records.commands.audit_commands import app as audit_app
@@ -219,13 +217,6 @@ def chat(model: ServedModel, options: ChatOptions, target: Target) -> int:
     return run_chat(model, options, target)
 
 
-def teach(model: Model, options: TeachOptions) -> Ran:
-    """Give labelled samples to the learner on this host. They never leave it."""
-    from nodes.learning.commands.teach import run_teach
-
-    return run_teach(model, options)
-
-
 def status(
     target: Target,
     any_node: bool = seldom(False, "Exit with 0 as soon as any node answers, whatever lacks."),
@@ -301,7 +292,7 @@ CORE: Panels = {
         "chat": chat,
         "version": version,
     },
-    "Models": {"model": model_app, "teach": teach},
+    "Models": {"model": model_app},
     "See": {
         "status": status,
     },

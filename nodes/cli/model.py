@@ -28,7 +28,7 @@ from nodes.limits import lane_bytes
 from nodes.progress import progress
 from nodes.versions.lanes import lanes_maker
 from nodes.versions.sealing import sealed_version
-from nodes.versions.upkeep import upkeep_by_operator
+from nodes.versions.upkeep import make_stores, upkeep_by_operator
 from shards.decoder_fields import LanguageHints
 from shards.manifest import Manifest, read_dir, write_dir
 from shards.runtimes.memory import need_of
@@ -36,7 +36,6 @@ from shards.weights.chunks import piece_lengths
 from swarm.auto.document import outline
 from swarm.errors import InvalidArgument
 from swarm.fleet.events import ensure_events
-from swarm.learning.weights import Weights
 from swarm.link import jetstream
 from swarm.model import ModelInfo
 from swarm.models.replicas import raise_all_replicas
@@ -325,8 +324,7 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
             info = await client.registry.push(
                 manifest.to_json(), files, prepare=prepare, sent=sent, cut=piece_lengths
             )
-            # Nodes may learn later, and may have no right to make the store of what they learn.
-            await Weights(client.link, client.subjects).prepare()
+            await make_stores(client)
             await ensure_events(client.link, client.subjects)
             kept = await upkeep_by_operator(client, [info.model])
             raised = await raise_all_replicas(client.link, client.subjects)

@@ -25,7 +25,7 @@ from nodes.cli.model_options import (
     RolloutOptions,
     SplitOptions,
 )
-from nodes.cli.options import AGENT, MODEL, VERSION, Json, ServedModel, SignedTarget, Target
+from nodes.cli.options import AGENT, MODEL, VERSION, Json, SignedTarget, Target
 
 Source = Annotated[
     str,
@@ -194,35 +194,11 @@ def samples(
     return run_samples(model, allowed, target)
 
 
-def rollback(
-    model: Annotated[str, MODEL, typer.Argument(help="NAME; with --weights also NAME@VERSION.")],
-    target: SignedTarget,
-    weights: int = option(
-        -1,
-        "Bring this weight version of the model back on the whole fleet (0: the base); deltas "
-        "that are under way are void.",
-    ),
-    identity: str = seldom(
-        "",
-        "File of the key pair that signs a rollback of weights, made when missing; needed where "
-        "nodes have a list of those who may teach.",
-    ),
-) -> Ran:
-    """Let the version before the present one serve all traffic again; or older weights."""
-    if weights != -1:
-        from nodes.learning.commands.weights import run_weights_rollback
-
-        return run_weights_rollback(model, weights, identity, target)
+def rollback(model: Annotated[str, MODEL, argument(..., "NAME.")], target: SignedTarget) -> Ran:
+    """Let the version before the present one serve all traffic again."""
     from nodes.cli.model import run_rollback
 
     return run_rollback(model, target)
-
-
-def weights(model: ServedModel, target: Target) -> Ran:
-    """Show a model's weight versions: accuracy, who minted them, who taught."""
-    from nodes.learning.commands.weights import run_weights
-
-    return run_weights(model, target)
 
 
 app = typer.Typer(
@@ -239,6 +215,6 @@ CORE: Panels = {
         "serve": serve,
         "plan": plan,
     },
-    "Watch and learn": {"slo": slo, "weights": weights, "samples": samples},
+    "Watch and learn": {"slo": slo, "samples": samples},
 }
 add_commands(app, with_features(CORE, "model"))

@@ -414,23 +414,6 @@ class InferOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TeachOptions:
-    """Of `swarm teach`."""
-
-    input: Input
-    labels: str = option(
-        ..., "An .npz or .npy file with one array: a class from 0 on for each sample."
-    )
-    node: Annotated[str, NODE] = option("", "Id of the learner, where several run on this host.")
-    test: bool = option(
-        False, "Measure the learner's accuracy on the samples; it keeps none of them."
-    )
-    timeout: str = seldom("60s", "Time that the learner may take: 500ms, 60s.")
-    mesh: MeshName = "default"
-    json: Json = False
-
-
 @dataclass(frozen=True)
 class RecordOptions:
     """Of `swarm record`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nodes.config import NodeConfig
 from nodes.connection.checkpoint import Checkpoint
-from nodes.learning.options import learns
+from nodes.features import features
 from swarm.errors import InvalidArgument
 from swarm.ids import nobodys_user, node_id
 from swarm.security.identity import Identity
@@ -32,11 +32,11 @@ def own_id(config: NodeConfig) -> str:
 
 
 def identity_of(config: NodeConfig) -> Identity | None:
-    """The key pair of a node. A learner signs what it tells, so it has one in any case: beside its
-    checkpoint, or for the life of its process. Raises `InvalidArgument`."""
+    """The key pair of a node. One that signs what it tells, by a feature, has one in any case:
+    beside its checkpoint, or for the life of its process. Raises `InvalidArgument`."""
     if config.identity:
         return Identity.load_or_make(config.identity)
-    if not learns(config):
+    if not any(feature.signs(config) for feature in features()):
         return None
     if config.state_dir:
         return Identity.load_or_make(Path(config.state_dir) / "identity")

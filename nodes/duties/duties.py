@@ -49,7 +49,6 @@ class Duties:
             "takeover": takeover.run,
             "lane moves": LaneMoves(connection, versions.all).run,
             "upkeep": self._upkeep.run,
-            "weights": versions.loader.follower.run,
         }
         if auto is None:  # else slots are what wants nodes
             self._parts["wanted nodes"] = self._wanting.run
@@ -70,6 +69,7 @@ class Duties:
         for part in self._of_features:
             events.append(part.on_event)
             self._parts[part.name] = part.run
+        versions.loader.parts += self._of_features
 
     def start(self, own: Own) -> None:
         """Do all of it from now on."""

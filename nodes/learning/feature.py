@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodes.feature import Feature, Part, Role, Surroundings
+from nodes.feature import Commands, Feature, Part, Role, Surroundings, Tensors
 from nodes.learning.options import LEARNER, LearnOptions, learns
-from swarm.errors import InvalidArgument
+from swarm.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from nodes.config import NodeConfig
+    from swarm.link.kept_stream import KeptStream
+    from swarm.mesh import Mesh
+    from swarm.model import ModelInfo
 
 
 def _check(config: NodeConfig) -> None:
@@ -21,19 +24,56 @@ def _check(config: NodeConfig) -> None:
 
 
 def _parts(around: Surroundings) -> list[Part]:
-    connection = around.connection
+    from nodes.learning.following import WeightFollower
+    from swarm.learning.weights import Weights
+    from swarm.security.trusted_keys import AllowList
+
+    connection, mesh, versions = around.connection, around.connection.mesh, around.versions
+    options, signed = connection.config.of(LearnOptions), connection.config.trusted is not None
+    allowed = AllowList.read(options.teachers)
+    ledgers = Weights(mesh.link, mesh.subjects, allowed=allowed, signed=signed)
+    follower = WeightFollower(ledgers, versions.loader.weights.take, connection.events.tell)
     if connection.identity is None or not learns(connection.config):
-        return []
+        return [follower]
     from nodes.learning.duty import Learning  # a node that does not learn needs none of it
 
-    options = connection.config.of(LearnOptions)
-    return [Learning(connection, options, connection.identity, around.versions)]
+    return [follower, Learning(connection, options, connection.identity, versions)]
+
+
+def _keeps(mesh: Mesh) -> list[KeptStream]:
+    from nodes.versions.upkeep import OF_A_STORE, PUSH
+    from swarm.learning.weights import store_config
+    from swarm.link.kept_stream import KeptStream
+
+    probe = f"$KV.{mesh.subjects.weights_bucket}.probe"
+    config, title = store_config(mesh.subjects), "the store of weight versions"
+    return [KeptStream(mesh.link, title, config, PUSH, fixed=OF_A_STORE, probe=probe)]
+
+
+async def _tensors_of(mesh: Mesh, info: ModelInfo, n: int) -> Tensors:
+    from swarm.learning.weights import Weights
+
+    weights = Weights(mesh.link, mesh.subjects)
+    ledger = (await weights.read(info.model, info.version)).ledger
+    if ledger is None:
+        raise NotFound(f"weight version {n} of {info.model}@{info.version} is not kept")
+    return await weights.tensors(info.model, info.version, ledger.record(n))
+
+
+def _commands() -> Commands:
+    from nodes.learning.commands.declared import COMMANDS
+
+    return COMMANDS
 
 
 FEATURE = Feature(
     "learning",
     settings=[LearnOptions],
     check=_check,
+    signs=learns,
     roles={LEARNER: Role("only learns.")},
     parts=_parts,
+    keeps=_keeps,
+    tensors_of=_tensors_of,
+    commands=_commands,
 )

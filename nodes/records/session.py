@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nodes.config import NodeConfig
+from nodes.features import features
 from nodes.records.compare import Difference, compare, decides_otherwise
 from nodes.records.recorded import Recorded
 from nodes.stage.pictures import PictureInput
@@ -20,7 +21,6 @@ from shards.cameras import Result, Task
 from shards.cameras.same import decides_the_same
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, NotFound
-from swarm.learning.weights import Weights
 from swarm.mesh import Mesh
 from swarm.records.record import digest_of
 from swarm.security.sealed import ModelKey
@@ -72,10 +72,10 @@ class Replay:
 class Session:
     """One model version's stages. Create with `open`, end with `close`."""
 
-    def __init__(self, loaded: Loaded, weights: NodeWeights, kept: Weights) -> None:
+    def __init__(self, loaded: Loaded, weights: NodeWeights, mesh: Mesh) -> None:
         self._loaded = loaded
         self._weights = weights
-        self._kept = kept
+        self._mesh = mesh
 
     @classmethod
     async def open(
@@ -89,7 +89,7 @@ class Session:
         loaded = await load(mesh, artifacts, config, info, edge=False, lighter=False, urgent=True)
         weights = NodeWeights(mesh, artifacts, config)
         weights.add(loaded)
-        return cls(loaded, weights, Weights(mesh.link, mesh.subjects))
+        return cls(loaded, weights, mesh)
 
     @property
     def version(self) -> str:
@@ -119,12 +119,12 @@ class Session:
         info = self._loaded.info
         if n == self._weights.present(info.model, info.version):
             return
-        ledger = (await self._kept.read(info.model, info.version)).ledger
-        if ledger is None:
-            raise NotFound(f"weight version {n} of {info.model}@{info.version} is not kept")
-        record = ledger.record(n)
-        tensors = await self._kept.tensors(info.model, info.version, record)
-        await self._weights.take(info.model, info.version, n, tensors)
+        for feature in features():
+            if feature.tensors_of is not None:
+                tensors = await feature.tensors_of(self._mesh, info, n)
+                await self._weights.take(info.model, info.version, n, tensors)
+                return
+        raise NotFound(f"nothing here knows weight version {n} of {info.model}@{info.version}")
 
     async def run(self, stage: int, tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, float]:
         """What a stage makes of these tensors, and its seconds. Raises `ShardsError`, and
@@ -158,8 +158,8 @@ async def replay_same(session: Session, request: Recorded) -> Replay:
     await session.use_weights(request.weights)
     steps = []
     found: Result | None = None
-    for stage, features in request.stages.items():
-        made, seconds = await session.run(stage, features.tensors)
+    for stage, came in request.stages.items():
+        made, seconds = await session.run(stage, came.tensors)
         behind = request.stages.get(stage + 1)
         difference: Difference | None = None
         if behind is not None:

@@ -24,9 +24,9 @@ from nodes.up.rights import LocalRights
 from nodes.up.server_report import ServerReport
 from nodes.up.server_watch import ServerWatch
 from nodes.up.supervisor import NodeProcess, Supervisor
+from nodes.versions.upkeep import make_stores
 from swarm.errors import InvalidArgument, Unavailable
 from swarm.fleet.events import ensure_events
-from swarm.learning.weights import Weights
 from swarm.link import LinkMessage, LinkOptions
 from swarm.models.artifacts import Source
 from swarm.scratch import Scratch
@@ -294,8 +294,7 @@ async def local_mesh(
             )
             mesh.link.subscribe(mesh.subjects.status_all, local.take_status)
             await mesh.registry.prepare()
-            # Learners may have no right to make the store of what they learn.
-            await Weights(mesh.link, mesh.subjects).prepare()
+            await make_stores(mesh)
             await ensure_events(mesh.link, mesh.subjects)  # nodes may have no right to make it
             local.own(supervisor.run(), "supervisor")
             if embedded and watch_server:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from nodes.config import REPLICATED, NodeConfig
 from nodes.limits import lane_options
 from swarm.errors import InvalidArgument
-from swarm.learning.weights import Weights
 from swarm.link.grants import EVERYTHING
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
@@ -33,6 +32,5 @@ def lanes_maker(mesh: Mesh, storage: str = "") -> Callable[[ModelInfo], Awaitabl
     async def make(info: ModelInfo) -> None:
         options = lane_options(info, config)
         await make_lanes(mesh.link, mesh.subjects, info.model, info.version, info.last, options)
-        await Weights(mesh.link, mesh.subjects).prepare()
 
     return make

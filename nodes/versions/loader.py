@@ -1,4 +1,4 @@
-"""Loads model versions with their present weights, which are followed from then on."""
+"""Loads model versions, and tells the parts of features of them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from nodes.connection.connection import Connection
-from nodes.learning.options import LearnOptions
+from nodes.feature import Part
 from nodes.stage.server import StageServer
 from nodes.versions.artifacts import NodeArtifacts
-from nodes.versions.following import WeightFollower
 from nodes.versions.live_weights import NodeWeights
 from nodes.versions.loaded import Loaded, learn_known, load
-from swarm.learning.weights import Weights
 from swarm.model import ModelInfo
-from swarm.security.trusted_keys import AllowList
 
 
 class Loader:
-    """`load`, then `free`: or `forget`, where the runtimes are closed by somebody else."""
+    """`load`, then `free`: or `forget`, where the runtimes are closed by somebody else. parts: are
+    told of each version."""
 
     def __init__(self, connection: Connection) -> None:
         config, mesh = connection.config, connection.mesh
@@ -29,12 +27,7 @@ class Loader:
             mesh.registry, config.cache_folder, config.cache_limit, config.artifact_key, self._tell
         )
         self.weights = NodeWeights(mesh, self.artifacts, config)
-        teachers, signed = (
-            AllowList.read(config.of(LearnOptions).teachers),
-            config.trusted is not None,
-        )
-        ledgers = Weights(mesh.link, mesh.subjects, allowed=teachers, signed=signed)
-        self.follower = WeightFollower(ledgers, self.weights.take, self._tell)
+        self.parts: list[Part] = []
 
     async def _load(self, info: ModelInfo, **asked: Any) -> Loaded:
         return await load(self._mesh, self.artifacts, self._config, info, tell=self._tell, **asked)
@@ -48,13 +41,14 @@ class Loader:
         stages: Sequence[int] | None = None,
         urgent: bool = False,
     ) -> Loaded:
-        """Load a version, learn what its stages give for known input, and follow its weights. The
+        """Load a version, learn what its stages give for known input, and tell the parts of it. The
         arguments and errors are those of `nodes.versions.loaded.load`."""
         loaded = await self._load(info, edge=edge, lighter=lighter, stages=stages, urgent=urgent)
         try:
             await learn_known(loaded, self._config, urgent)
             self.weights.add(loaded)
-            await self.follower.follow(info.model, info.version)
+            for part in self.parts:
+                await part.version_was_loaded(info.model, info.version)
         except BaseException:  # nobody else closes what has just been loaded
             self.free(loaded)
             raise
@@ -76,9 +70,15 @@ class Loader:
         loaded = await self._load(server.info, edge=False, lighter=False, stages=[server.stage])
         await self.weights.renew(server, loaded.stages[server.stage])
 
+    def weights_are_behind(self, model: str, version: str, n: int) -> None:
+        """A request asks for weight version `n`, which is not here yet."""
+        for part in self.parts:
+            part.weights_are_behind(model, version, n)
+
     def forget(self, loaded: Loaded) -> None:
-        """The weights of a version are followed no more."""
-        self.follower.unfollow(loaded.info.model, loaded.info.version)
+        """A version serves no more."""
+        for part in self.parts:
+            part.version_was_freed(loaded.info.model, loaded.info.version)
         self.weights.forget(loaded)
 
     def free(self, loaded: Loaded) -> None:

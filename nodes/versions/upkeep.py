@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nodes.config import REPLICATED, NodeConfig
+from nodes.features import features
 from nodes.limits import lane_options
 from nodes.versions.lanes import STORAGE_UNDER_RIGHTS
 from swarm.errors import ApiError, NotConnected, PermissionDenied, SwarmError, Unavailable
 from swarm.fleet.events import stream_config as events_config
-from swarm.learning.weights import store_config
 from swarm.link import jetstream
 from swarm.link.grants import EVERYTHING
 from swarm.link.kept_stream import CONSUMER_MISSING, MISSING, KeptStream
@@ -27,6 +27,7 @@ from swarm.transport.lane import kept_dead_letters, kept_lanes, lane_streams
 log = logging.getLogger("swarm.upkeep")
 
 PUSH = "swarm model push DIR"
+OF_A_STORE = ("subjects", "allow_direct", "allow_rollup_hdrs", "max_age")  # what nobody may change
 FREE_SPACE = "free space on that server's disk, then restart that server"
 
 
@@ -76,19 +77,17 @@ def common_of(mesh: Mesh) -> list[KeptStream]:
 
 
 def stores_of(mesh: Mesh) -> list[KeptStream]:
-    """Keys, model files and weight versions."""
+    """Keys, model files, and what features keep."""
     link, subjects = mesh.link, mesh.subjects
     config, models = subjects.config_bucket, subjects.models_bucket
-    weights = subjects.weights_bucket
     keys, files = ({"allow_direct": True, "allow_rollup_hdrs": rolled} for rolled in (False, True))
-    fixed = ("subjects", "allow_direct", "allow_rollup_hdrs", "max_age")
     return [
         KeptStream(
             link,
             "the store of keys (which versions there are, and which serve)",
             keys | {"name": f"KV_{config}", "subjects": [f"$KV.{config}.>"]},
             PUSH,
-            fixed=fixed,
+            fixed=OF_A_STORE,
             is_last_copy=True,
             probe=f"$KV.{config}.probe",
         ),
@@ -97,19 +96,23 @@ def stores_of(mesh: Mesh) -> list[KeptStream]:
             "the store of model files",
             files | {"name": f"OBJ_{models}", "subjects": [f"$O.{models}.{k}.>" for k in "CM"]},
             PUSH,
-            fixed=fixed,
+            fixed=OF_A_STORE,
             is_last_copy=True,
             probe=f"$O.{models}.C.probe",
         ),
-        KeptStream(
-            link,
-            "the store of weight versions",
-            store_config(subjects),
-            PUSH,
-            fixed=fixed,
-            probe=f"$KV.{weights}.probe",
-        ),
+        *kept_by_features(mesh),
     ]
+
+
+def kept_by_features(mesh: Mesh) -> list[KeptStream]:
+    """What features keep at the server, each for the whole mesh."""
+    return [kept for feature in features() for kept in feature.keeps(mesh)]
+
+
+async def make_stores(mesh: Mesh) -> None:
+    """Make what features keep: nodes may have no right to. Raises as `KeptStream.mend`."""
+    for kept in kept_by_features(mesh):
+        await kept.mend()
 
 
 async def look(kept: Iterable[KeptStream], where: str = "") -> list[Flaw]:

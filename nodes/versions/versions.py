@@ -83,7 +83,7 @@ class Versions:
         self._times = times
         news = ClockNews(connection.id, connection.peers.serving, connection.events.tell)
         self._shared = Shared(
-            connection, news.stepped, self.loader.follower.behind, audit, self._is_crowded
+            connection, news.stepped, self.loader.weights_are_behind, audit, self._is_crowded
         )
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._waiting: set[str] = set()  # versions of which some lane has not pulled yet

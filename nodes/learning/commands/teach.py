@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from nodes.cli.arrays import read_inputs, read_labels
-from nodes.cli.options import TeachOptions
 from nodes.console import duration, out, print_json
+from nodes.learning.commands.declared import TeachOptions
 from swarm.learning.teaching import teach
 
 

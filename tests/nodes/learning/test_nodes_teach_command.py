@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nodes.cli.arrays import read_inputs, read_labels
-from nodes.cli.options import TeachOptions
 from nodes.console import guarded
+from nodes.learning.commands.declared import TeachOptions
 from nodes.learning.commands.teach import run_teach
 from swarm.errors import InvalidArgument
 

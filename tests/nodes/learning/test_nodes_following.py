@@ -12,7 +12,7 @@ import pytest
 from support.waiting import GENEROUS
 
 from nodes.duties.going_on import BEGIN_AGAIN_AFTER, go_on
-from nodes.versions.following import READ_EVERY, WeightFollower
+from nodes.learning.following import READ_EVERY, WeightFollower
 from shards.errors import DeltaError, DeltaFault
 from swarm.learning.weights import Weights
 from swarm.link import Link, jetstream
@@ -75,7 +75,7 @@ async def test_a_node_takes_what_is_there_before_it_serves_and_then_each_change(
     runtimes, weights = Runtimes(), Weights(link, SUBJECTS)
     follower = WeightFollower(weights, runtimes.take, runtimes.tell)
     await mint(link, 1.0)
-    await follower.follow("m", "1")
+    await follower.version_was_loaded("m", "1")
     assert runtimes.taken == [("m", "1", 1)]
     running = asyncio.create_task(follower.run())
     await mint(link, 2.0)
@@ -86,7 +86,7 @@ async def test_a_node_takes_what_is_there_before_it_serves_and_then_each_change(
     await runtimes.until(lambda: len(runtimes.taken) == 4)
     assert [n for _, _, n in runtimes.taken] == [1, 2, 3, 4]
     assert runtimes.values == [1.0, 2.0, 1.0, 0.0]
-    follower.unfollow("m", "1")
+    follower.version_was_freed("m", "1")
     await mint(link, 5.0)
     await link.flush()
     assert len(runtimes.taken) == 4
@@ -96,7 +96,7 @@ async def test_a_node_takes_what_is_there_before_it_serves_and_then_each_change(
 async def test_a_mesh_that_never_learned_keeps_its_base(link: Link) -> None:
     runtimes = Runtimes()
     follower = WeightFollower(Weights(link, SUBJECTS), runtimes.take, runtimes.tell)
-    await follower.follow("m", "1")
+    await follower.version_was_loaded("m", "1")
     assert (runtimes.taken, runtimes.events) == ([], [])
 
 
@@ -104,11 +104,11 @@ async def test_a_version_that_is_followed_twice_is_watched_once(link: Link) -> N
     runtimes, weights = Runtimes(), Weights(link, SUBJECTS)
     follower = WeightFollower(weights, runtimes.take, runtimes.tell)
     before = len(link.on_up)
-    await follower.follow("m", "1")
+    await follower.version_was_loaded("m", "1")
     once = len(link.on_up)
-    await follower.follow("m", "1")
+    await follower.version_was_loaded("m", "1")
     assert len(link.on_up) == once
-    follower.unfollow("m", "1")
+    follower.version_was_freed("m", "1")
     assert len(link.on_up) == before
 
 
@@ -116,10 +116,10 @@ async def test_a_request_for_newer_weights_makes_the_node_look_again(link: Link)
     runtimes = Runtimes()
     follower = WeightFollower(Weights(link, SUBJECTS), runtimes.take, runtimes.tell)
     await mint(link, 1.0)
-    await follower.follow("m", "1")
+    await follower.version_was_loaded("m", "1")
     running = asyncio.create_task(follower.run())
-    follower.behind("another", "1", 2)  # not followed here: no matter
-    follower.behind("m", "1", 2)
+    follower.weights_are_behind("another", "1", 2)  # not followed here: no matter
+    follower.weights_are_behind("m", "1", 2)
     await runtimes.until(lambda: len(runtimes.taken) == 2)
     running.cancel()
 
@@ -129,12 +129,12 @@ async def test_weights_that_do_not_fit_are_refused_with_one_event_and_the_next_a
 ) -> None:
     runtimes = Runtimes()
     follower = WeightFollower(Weights(link, SUBJECTS), runtimes.take, runtimes.tell)
-    await follower.follow("m", "1")
+    await follower.version_was_loaded("m", "1")
     running = asyncio.create_task(follower.run())
     runtimes.error = DeltaError(DeltaFault.SHAPE, "w is [4] here", "w")
     await mint(link, 1.0)
     await runtimes.until(lambda: runtimes.events)
-    follower.behind("m", "1", 1)
+    follower.weights_are_behind("m", "1", 1)
     await runtimes.until(lambda: runtimes.attempts == 2)
     assert [(kind, d["detail"]) for kind, d in runtimes.events] == [("rejected", "w is [4] here")]
     runtimes.error = None
@@ -149,7 +149,7 @@ async def test_weights_of_a_key_that_may_not_teach_are_refused(link: Link) -> No
     weights = Weights(link, SUBJECTS, allowed=AllowList({teacher.public: ""}))
     follower = WeightFollower(weights, runtimes.take, runtimes.tell)
     await mint(link, 1.0, Identity.make())
-    await follower.follow("m", "1")
+    await follower.version_was_loaded("m", "1")
     assert runtimes.taken == []
     assert [kind for kind, _ in runtimes.events] == ["rejected"]
     running = asyncio.create_task(follower.run())
@@ -160,7 +160,7 @@ async def test_weights_of_a_key_that_may_not_teach_are_refused(link: Link) -> No
     # Who starts when a stranger has minted on it goes by the teacher's, and says so.
     await mint(link, 3.0, Identity.make())
     late = Runtimes()
-    await WeightFollower(weights, late.take, late.tell).follow("m", "1")
+    await WeightFollower(weights, late.take, late.tell).version_was_loaded("m", "1")
     assert late.values == [2.0]
     assert [kind for kind, _ in late.events] == ["rejected"]
 
@@ -176,7 +176,7 @@ async def test_tensors_that_come_late_are_taken_when_they_are_there(link: Link) 
     )
     runtimes = Runtimes()
     follower = WeightFollower(Weights(link, SUBJECTS), runtimes.take, runtimes.tell)
-    await follower.follow("m", "1")
+    await follower.version_was_loaded("m", "1")
     assert (runtimes.taken, runtimes.events) == ([], [])
     await jetstream.kv_put(link, bucket, key, value)
     running = asyncio.create_task(follower.run())
@@ -212,10 +212,10 @@ async def test_whatever_a_ledger_raises_it_is_refused_once_and_the_node_follows_
     weights, runtimes = BadWeights(), Runtimes()
     follower = WeightFollower(weights, runtimes.take, runtimes.tell)  # type: ignore[arg-type]
     running = asyncio.create_task(follower.run())
-    await follower.follow("m", "1")
+    await follower.version_was_loaded("m", "1")
     weights.watches[0]()
     await asyncio.sleep(3 * READ_EVERY)  # simulated
-    await follower.follow("m", "2")
+    await follower.version_was_loaded("m", "2")
     assert runtimes.taken == [("m", "2", 7)]
     [(kind, detail)] = runtimes.events
     assert (kind, detail["version"]) == ("rejected", "1")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import numpy as np
 
 from nodes.connection.events import REASON_LIMIT, Tell
+from nodes.feature import Part
 from shards.errors import ShardsError
 from swarm.errors import DecodeError, InvalidArgument, SwarmError, Unauthenticated
 from swarm.learning.weights import Weights
@@ -24,7 +25,7 @@ Which = tuple[str, str]  # model, version
 Take = Callable[[str, str, int, Mapping[str, np.ndarray], str], Awaitable[bool]]
 
 
-class WeightFollower:
+class WeightFollower(Part):
     """Watches the ledgers of the model versions that this node computes.
 
     take(model, version, n, tensors, base): brings the runtimes to that weight version, or raises
@@ -32,6 +33,8 @@ class WeightFollower:
     counts. A weight version that cannot be taken, whatever was raised, is refused once, with the
     event `rejected`, and read again when the ledger changes and every `READ_EVERY`.
     """
+
+    name = "weights"
 
     def __init__(self, weights: Weights, take: Take, tell: Tell) -> None:
         self._weights = weights
@@ -42,7 +45,7 @@ class WeightFollower:
         self._wake = asyncio.Event()
         self._refused: dict[Which, str] = {}  # why, as published last
 
-    async def follow(self, model: str, version: str) -> None:
+    async def version_was_loaded(self, model: str, version: str) -> None:
         """Watch a model version that was just loaded, and take its present weights before it
         serves, if they can be had in good time."""
         which = model, version
@@ -50,7 +53,7 @@ class WeightFollower:
         def changed() -> None:
             self._mark(which)
 
-        self.unfollow(model, version)  # a watch that is there already would never end
+        self.version_was_freed(model, version)  # a watch that is there already would never end
         self._followed[which] = self._weights.watch(model, version, changed)
         try:
             async with asyncio.timeout(FIRST_READ):
@@ -59,13 +62,13 @@ class WeightFollower:
             log.warning("%s@%s begins with its base: %s", model, version, error)
             self._mark(which)
 
-    def unfollow(self, model: str, version: str) -> None:
+    def version_was_freed(self, model: str, version: str) -> None:
         """The model version is served here no more."""
         end = self._followed.pop((model, version), None)
         if end is not None:
             end()
 
-    def behind(self, model: str, version: str, n: int) -> None:
+    def weights_are_behind(self, model: str, version: str, n: int) -> None:
         """A request asks for weight version `n`, which is not here: read the ledger again."""
         if (model, version) in self._followed:
             self._mark((model, version))
