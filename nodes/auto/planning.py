@@ -35,6 +35,7 @@ from swarm.auto.hanging import Hanging
 from swarm.auto.links import KEY as LINK_KEY
 from swarm.auto.links import NEAR
 from swarm.auto.picture import auto_nodes, named_by_hand
+from swarm.auto.plan_store import PlanStore, StoredPlan
 from swarm.auto.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.auto.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
 from swarm.auto.slowing import Slowing, each_run
@@ -43,7 +44,6 @@ from swarm.fleet.advertised import fills_entry, of_load, pace_entry
 from swarm.gossip import Event
 from swarm.link import Link
 from swarm.model import ModelInfo
-from swarm.models.plan_store import PlanStore, StoredPlan
 from swarm.periodic import BEAT, next_beat
 from swarm.tasks import told
 from swarm.wire.codec_choice import candidates, results_rule

@@ -4,7 +4,7 @@ Keys of the bucket `swarm-<mesh>-config`:
 
     models.<model>.<version>   the manifest, JSON; immutable
     serve.<model>              desired state: {"serve": [{"version", "share"}], …}, JSON
-    plan.<model>.<version>     the plan in force of nodes of role auto (`swarm.models.plan_store`)
+    plan.<model>.<version>     the plan in force of nodes of role auto (`swarm.auto.plan_store`)
     abort.<model>.<plan>       this rollout was ended: {"node", "reason"}, JSON, written by a node
 
 A change of any key is republished as `swarm.<mesh>.config.<key>`. Both kinds are signed

@@ -13,7 +13,7 @@ from support.auto_meshes import alive, is_settled, leaves, newest, start_auto, u
 from support.meshes import close, digits, mesh_of, split_digits
 
 from nodes.up.mesh import LocalMesh, push
-from swarm.models.plan_store import PlanStore
+from swarm.auto.plan_store import PlanStore
 from swarm.records.record import parse
 from swarm.records.stream import extent_of, read_stream
 

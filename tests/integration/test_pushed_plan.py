@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from nodes.cli.main import app
 from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir
-from swarm.models.plan_store import PlanStore, StoredPlan
+from swarm.auto.plan_store import PlanStore, StoredPlan
 from swarm.records.record import parse
 from swarm.records.stream import extent_of, read_stream
 

@@ -9,8 +9,8 @@ from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of, named_version
 from nodes.console import out, print_json
 from swarm.auto.document import PlanInForce
+from swarm.auto.plan_store import PlanStore
 from swarm.errors import NotFound
-from swarm.models.plan_store import PlanStore
 from swarm.records.acts import person
 
 

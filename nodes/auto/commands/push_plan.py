@@ -14,8 +14,8 @@ from nodes.cli.acts import on_record
 from shards.manifest import Manifest
 from swarm.auto.document import PlanInForce, outline
 from swarm.auto.drafts import Draft
+from swarm.auto.plan_store import PlanStore
 from swarm.model import ModelInfo
-from swarm.models.plan_store import PlanStore
 from swarm.records.acts import person
 from swarm.wire.codec_choice import AUTO
 

@@ -14,9 +14,9 @@ from nodes.auto.places import AutoPlaces
 from nodes.auto.planning import Planning
 from nodes.duties.going_on import go_on
 from swarm.auto.document import PlanInForce, Slot
+from swarm.auto.plan_store import StoredPlan
 from swarm.errors import Unavailable
 from swarm.link.send_rate import SendRate
-from swarm.models.plan_store import StoredPlan
 
 
 class Rig:

@@ -10,9 +10,9 @@ import pytest
 from swarm.auto.document import MOST_NUMBER, PlanInForce, Slot
 from swarm.auto.drafts import Draft
 from swarm.auto.errors import BadPlan
+from swarm.auto.plan_store import PlanStore
 from swarm.errors import NotFound, SubjectError, Unavailable
 from swarm.link import Link, jetstream
-from swarm.models.plan_store import PlanStore
 from swarm.models.registry import Registry
 from swarm.subjects import Subjects
 
