@@ -37,7 +37,6 @@ MOVED, REPLICATED = "moved", "replicated"
 COVERS = ("fallback", "standby")  # roles that serve every stage of their model
 STDOUT = "stdout"
 LONGEST_ID = 64  # characters of a node's id
-AUTO = "auto"  # the role whose stages follow from the plan in force
 
 T = TypeVar("T")
 
@@ -189,13 +188,6 @@ class NodeConfig:
         least=1,
         name="cache_mb",
     )
-    memory: int = tuning(
-        0,
-        "auto: megabytes of memory that it gives to stages; 0: what is free.",
-        unit="MB",
-        least=0,
-        name="memory_mb",
-    )
     device_options: str = tuning(
         "",
         "NAME=VALUE, separated by commas, for the device's library; tensorrt: precision=fp16, "
@@ -305,9 +297,6 @@ class NodeConfig:
     )
     identity: str = trusting(
         "", "File of the key pair with which it signs; made at the first start. Empty: none."
-    )
-    audit: bool = trusting(
-        False, "Record who asked what, when, with which outcome, by hashes: `swarm audit`."
     )
 
     metrics: str = figure(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
+    from nodes.audit import Audit
     from nodes.config import NodeConfig
     from nodes.connection.connection import Connection
     from nodes.health.endpoint import Pages
@@ -65,10 +66,25 @@ class Watched(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the parts of a node work with."""
+    """What the parts of a node work with. audit: as of `Feature.audit`."""
 
     connection: Connection
     versions: Versions
+    audit: Audit | None
+
+
+class Places(Protocol):
+    """Which stages a node serves at present. on_change(): they are others from now on."""
+
+    on_change: Callable[[], None]
+
+    def stages(self, version: str) -> frozenset[int] | None:
+        """Those of a version that this node shall serve; None while it is to leave all as it is."""
+        ...
+
+    def failed(self, version: str, stage: int, error: Exception) -> None:
+        """A stage could not be loaded."""
+        ...
 
 
 class Part:
@@ -123,7 +139,8 @@ class Feature:
     version `n` of a model version changes, {} for its base; raises `NotFound` where it is not kept;
     None where the feature changes no weights. commands: of `swarm`, by the heading of its help and
     by name; `model push` is the command `push` of the group `model`. One of a name that the core
-    has takes its place.
+    has takes its place. places(config): what says which stages a node serves, where that changes
+    while it runs, else None. audit(connection): what keeps on record what a node does, else None.
     """
 
     name: str
@@ -134,6 +151,8 @@ class Feature:
     life: Callable[[NodeConfig], Life | None] = lambda config: None
     parts: Callable[[Surroundings], Iterable[Part]] = lambda around: ()
     leaves_within: Callable[[NodeConfig], float] = lambda config: 0.0
+    places: Callable[[NodeConfig], Places | None] = lambda config: None
+    audit: Callable[[Connection], Audit | None] = lambda connection: None
     pages: Callable[[Watched], Pages] = lambda node: {}
     keeps: Callable[[Mesh], Iterable[KeptStream]] = lambda mesh: ()
     tensors_of: TensorsOf | None = None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 from nodes.feature import Feature
 from swarm.features import declared
+
+T = TypeVar("T")
 
 NAMES = (
     "language",
@@ -26,3 +30,8 @@ NAMES = (
 def features() -> tuple[Feature, ...]:
     """Those that are there, in the order of `NAMES`."""
     return tuple(declared("nodes", NAMES))
+
+
+def first(ask: Callable[[Feature], T | None]) -> T | None:
+    """What the first feature answers that has an answer."""
+    return next((found for each in features() if (found := ask(each)) is not None), None)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nodes.event_loop import STOP_LIMIT, run_event_loop, stop_on_signals
 from nodes.extras import MissingExtra, missing_extra
 from nodes.feature import Start
-from nodes.features import features
+from nodes.features import features, first
 from nodes.health.service_manager import ServiceManager
 from nodes.logs import LogForm, set_up_logging
 from nodes.settings import WrongSetting
@@ -113,11 +113,9 @@ async def _live(
     from shards.runtimes import run_limit
 
     run_limit.use(config.run_limit)
-    for feature in features():
-        if (life := feature.life(config)) is not None:
-            await life(Start(config, started, on_change, stop))
-            return
-    if config.role == "edge":
+    if (life := first(lambda feature: feature.life(config))) is not None:
+        await life(Start(config, started, on_change, stop))
+    elif config.role == "edge":
         counters = EdgeCounters()
         node = Node(config, started, on_change, counters.status, stop.set)
         with endpoints_of(node):

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from nodes.feature import Feature, Role
+from typing import TYPE_CHECKING
+
+from nodes.auto.places import AutoPlaces
+from nodes.auto.settings import AUTO, AutoOptions
+from nodes.feature import Feature, Part, Role, Surroundings
+
+if TYPE_CHECKING:
+    from nodes.config import NodeConfig
+
+
+def _places(config: NodeConfig) -> AutoPlaces | None:
+    return AutoPlaces() if config.role == AUTO else None
+
+
+def _parts(around: Surroundings) -> list[Part]:
+    places = around.versions.places
+    if not isinstance(places, AutoPlaces):
+        return []
+    from nodes.auto.planning import Planning  # other roles fill no slot
+
+    record = None if around.audit is None else around.audit.acted
+    return [Planning(around.connection, around.versions, places, record=record)]
+
 
 FEATURE = Feature(
     "auto",
+    settings=[AutoOptions],
     roles={
-        "auto": Role(
+        AUTO: Role(
             "serves the stages that the mesh's own plan gives it.", answers=True, witnesses=True
         )
     },
+    places=_places,
+    parts=_parts,
 )

@@ -21,8 +21,10 @@ from nodes.auto.places import AutoPlaces
 from nodes.auto.quota import cores_left
 from nodes.auto.replicas import Replicas
 from nodes.auto.searching import Searching
+from nodes.auto.settings import AutoOptions
 from nodes.connection.connection import Connection
 from nodes.connection.events import REASON_LIMIT
+from nodes.feature import Part
 from nodes.low_priority import in_low_priority_thread
 from nodes.versions.serving import Serving, by_stage, link_rate
 from nodes.versions.versions import Versions
@@ -96,11 +98,13 @@ class _Tended:
             self.drafting.cancel()
 
 
-class Planning:
+class Planning(Part):
     """`run()` decides until cancelled; `on_event` takes the gossip's news.
 
     record(act, fields): keeps in the audit what this node proposed; None without an audit.
     """
+
+    name = "planning"
 
     def __init__(
         self,
@@ -343,7 +347,7 @@ class Planning:
             held += sum(tended.stages[stage - 1].need for stage in serving.stages)
             if now < tended.no_room_until:
                 least = min(least, tended.no_room_for)
-        limit = self._config.memory or inf
+        limit = self._config.of(AutoOptions).memory or inf
         free = free_bytes()
         room = min(limit, least, inf if free is None else free + held, float(1 << 50))
         steps = int(room) // ROOM_STEP

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nodes.auto.places import AutoPlaces
+from nodes.audit import Audit
 from nodes.connection.connection import Connection
 from nodes.duties.going_on import go_on
 from nodes.duties.lane_moves import LaneMoves
@@ -20,23 +20,17 @@ from swarm.fleet.advertised import Where
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.transport.process_links import Own
 
-if TYPE_CHECKING:
-    from nodes.auto.planning import Planning
-    from nodes.records.auditing import NodeAudit
-
 
 class Duties:
     """`start` once the node serves. take(stage): gossips that this node, a standby, has taken a
-    stage, None for none. auto: of a node of that role, which stages it shall serve. audit: keeps
-    what a node decides for others."""
+    stage, None for none. audit: keeps what a node decides for others."""
 
     def __init__(
         self,
         connection: Connection,
         versions: Versions,
         take: Callable[[Where | None], None],
-        auto: AutoPlaces | None = None,
-        audit: NodeAudit | None = None,
+        audit: Audit | None = None,
     ) -> None:
         config, events = connection.config, connection.membership.on_event
         self._tell = connection.events.tell
@@ -50,21 +44,13 @@ class Duties:
             "lane moves": LaneMoves(connection, versions.all).run,
             "upkeep": self._upkeep.run,
         }
-        if auto is None:  # else slots are what wants nodes
+        if versions.places is None:  # else they are what wants nodes
             self._parts["wanted nodes"] = self._wanting.run
         if config.role == WARM:
             standby = Standby(connection, versions.all, self._wanting, take)
             events.append(standby.on_event)
             self._parts["standby"] = standby.run
-        self._planning: Planning | None = None
-        if auto is not None:
-            from nodes.auto.planning import Planning  # other roles fill no slot
-
-            record = None if audit is None else audit.acted
-            self._planning = Planning(connection, versions, auto, record=record)
-            events.append(self._planning.on_event)
-            self._parts["planning"] = self._planning.run
-        around = Surroundings(connection, versions)
+        around = Surroundings(connection, versions, audit)
         self._of_features = [part for each in features() for part in each.parts(around)]
         for part in self._of_features:
             events.append(part.on_event)
@@ -95,6 +81,4 @@ class Duties:
         document = self._wanting.status() | self._upkeep.status()
         for part in self._of_features:
             document |= part.status()
-        if self._planning is not None:
-            document |= self._planning.status()
         return document

@@ -8,7 +8,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from nodes.gateway.access.callers import AnyCallers, ListedCallers
-from nodes.gateway.access.refusals import Refusals
 from nodes.gateway.access.tls import ServerTls
 from nodes.gateway.call import Callers
 from nodes.gateway.door import Door
@@ -98,7 +97,7 @@ class Front:
     def _make_doors(self, node: Node, tls: ServerTls | None) -> None:
         options = self._options
         models = MeshModels(node.mesh)
-        refused = _nobody_told if node.audit is None else Refusals(node.audit.recorder.offer).note
+        refused = _nobody_told if node.audit is None else node.audit.refused
         callers: Callers = AnyCallers()
         if options.callers:
             callers = ListedCallers(options.callers, refused)

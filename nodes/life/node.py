@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nodes.auto.places import AutoPlaces
-from nodes.config import AUTO, NodeConfig
+from nodes.config import NodeConfig
 from nodes.connection.checkpoint import Checkpoint
 from nodes.connection.connection import Connection
 from nodes.duties.duties import Duties
+from nodes.features import first
 from nodes.life.condition import NodeCondition
 from nodes.life.draining import drain_when_told
 from nodes.life.own_entry import OwnEntry
@@ -29,9 +29,6 @@ from nodes.tasks import end_all
 from nodes.versions.kept_times import KeptTimes
 from nodes.versions.versions import Versions
 from swarm.transport.process_links import Own
-
-if TYPE_CHECKING:
-    from nodes.records.auditing import NodeAudit
 
 log = logging.getLogger("swarm.node")
 
@@ -63,24 +60,18 @@ class Node:
         self.id, self.mesh = connection.id, connection.mesh
         desired = DesiredObjectives(self.mesh.catalog)
         objectives = Objectives(desired, connection.events.tell, connection.burns)
-        self.audit = _audit_of(connection)
+        self.audit = first(lambda feature: feature.audit(connection))
         # What it serves.
         self._times = KeptTimes(Checkpoint(config.state_dir, config.mesh, config.role))
-        auto = AutoPlaces() if config.role == AUTO else None
         self._versions = Versions(
-            connection,
-            (connection.route, desired.read),
-            self._times,
-            self.audit,
-            auto,
+            connection, (connection.route, desired.read), self._times, self.audit
         )
         self.weights = self._versions.loader.weights
         self._requests = RequestService(connection, self._versions, objectives, self.audit)
         self.answerer = self._requests.answerer
         # What it is to others, and does for them.
-        inbox = "" if self.audit is None else self.audit.gossip
-        self._entry = OwnEntry(connection, self._versions.pulling, inbox)
-        self._duties = Duties(connection, self._versions, self._entry.take, auto, self.audit)
+        self._entry = OwnEntry(connection, self._versions.pulling)
+        self._duties = Duties(connection, self._versions, self._entry.take, self.audit)
         condition = NodeCondition(connection.mesh.link, self._devices)
         more = [more_status, self._duties.status, self._requests.status, condition.status]
         if self.audit is not None:
@@ -102,8 +93,8 @@ class Node:
             lambda: self._duties.flaws,
         )
         self._duties.follow_flaws(self._reconciler.look_again)
-        if auto is not None:
-            auto.on_change = self._reconciler.look_again
+        if self._versions.places is not None:
+            self._versions.places.on_change = self._reconciler.look_again
         self.became_ready = self._reconciler.became_ready
 
     def _devices(self) -> set[str]:
@@ -138,7 +129,7 @@ class Node:
         self._connection.keep(own)
         drain_when_told(self._connection, self._end or stop.set)
         if self.audit is not None:
-            own(self.audit.recorder.run(), "audit")
+            own(self.audit.run(), "audit")
 
     def _serve(self, own: Own) -> None:
         """Every lane of this node pulls: join the mesh, and tell everybody."""
@@ -176,11 +167,3 @@ class Node:
         self._status.become("left", "stopped")
         if was_ready:
             self._connection.events.tell("left", {})
-
-
-def _audit_of(connection: Connection) -> NodeAudit | None:
-    if not connection.config.audit:
-        return None
-    from nodes.records.auditing import NodeAudit  # a node that records nothing needs no audit
-
-    return NodeAudit(connection)

@@ -14,7 +14,6 @@ from nodes.versions.serving import Serving, by_stage, link_rate, places
 from shards.runtimes.memory import free_bytes
 from swarm.fleet.advertised import (
     ANSWERS,
-    AUDITS,
     EVERY_MODEL,
     MAX_LINK_WAIT_MS,
     Where,
@@ -45,15 +44,12 @@ class OwnEntry:
         self,
         connection: Connection,
         servings: Callable[[], list[Serving]],
-        audits: str = "",
     ) -> None:
-        """audits: the inbox of a node that records what it asks, else ""."""
         self._mesh = connection.mesh
         self._config = connection.config
         self._members = connection.membership
         self._identity = connection.identity
         self._servings = servings
-        self._audits = audits
         self._takes: Where | None = None  # of a standby
         self._announced: Set[Where] = set()  # without the versions that still load
         self._gossiped_load: dict[Where, list[int]] = {}
@@ -95,8 +91,6 @@ class OwnEntry:
         if self._identity is not None:
             attestation = attest(self._identity, self._config.mesh, self._members.node)
             self._members.set(GOSSIP_KEY, attestation)
-        if self._audits:
-            self._members.set(AUDITS, self._audits)
         self._say_what_it_answers()
         self._announced = places(self._servings())
         self._write()

@@ -12,17 +12,18 @@ knows how that ends.
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from nodes.audit import EndedSession
 from nodes.connection.connection import Connection
-from swarm.errors import DecodeError, Status
-from swarm.fleet.advertised import AUDITS
-from swarm.flow.bucket import TokenBucket
-from swarm.language.effects import Ended
+from nodes.records.refusals import Refusals
+from swarm.errors import DecodeError, Status, SwarmError
+from swarm.ids import ulid
 from swarm.model import ModelInfo
 from swarm.records.record import (
     MOST_HOPS,
@@ -38,7 +39,7 @@ from swarm.subjects import TOKEN, second_inbox
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Request, Result
 
-REFUSALS, REFUSALS_AT_ONCE = 20.0, 100.0  # of sessions, that are recorded a second, and at once
+AUDITS = "audits"  # the gossip's key: the inbox of a node that records what it answers
 ASKERS_EVERY = 0.2  # seconds between looks at who records what it asks
 
 
@@ -57,17 +58,14 @@ class NodeAudit:
         self._inbox = link.options.inbox if config.answers_requests else ""
         self._stored = not config.shares_memory
         self._view = connection.peers.view
-        self._refusals, self._unsaid = TokenBucket(REFUSALS, REFUSALS_AT_ONCE), 0
+        self._sessions, self._callers = Refusals(), Refusals()
         self._askers: frozenset[str] = frozenset()
         self._askers_at = 0.0
+        if self._inbox:
+            connection.membership.set(AUDITS, self._inbox)
 
     def _warn(self, text: str) -> None:
         self._events.tell("audit", {"detail": text})
-
-    @property
-    def gossip(self) -> str:
-        """The value of the gossip's key `AUDITS`; "" for a node that asks for nobody."""
-        return self._inbox
 
     def status(self) -> dict[str, Any]:
         """Of the status document."""
@@ -102,18 +100,16 @@ class NodeAudit:
         if status is not Status.UNAVAILABLE and not self._is_recorded_elsewhere(features.reply):
             self._of_stage(features, status, features.stage, None)
 
-    def session(self, info: ModelInfo, ended: Ended) -> None:
+    def session(self, info: ModelInfo, ended: EndedSession) -> None:
         """A session of a language model has ended at its first stage, or was refused there: of a
         flood of refusals some are recorded, and the next one counts the others."""
         fields = _fields(info.model, info.version, ended.status, [])
         fields |= {"by": "stage", "prompt_tokens": ended.prompt, "tokens": ended.made}
         if ended.status is not Status.OK:
             fields |= {"stage": 1, "node": self._node}
-            if not ended.prompt and not self._refusals.take(time.monotonic()):
-                self._unsaid += 1
+            if not ended.prompt and not self._sessions.take(time.monotonic()):
                 return
-        if self._unsaid:
-            fields["refused_before"], self._unsaid = self._unsaid, 0
+        fields |= self._sessions.before()
         agent = agent_token(ended.agent)
         self.recorder.offer(Entry("request", agent, time.time(), ended.session, fields))
 
@@ -173,12 +169,23 @@ class NodeAudit:
             digests["output"] = result.outputs
         self.recorder.offer(entry, digests)
 
+    def refused(self, agent: str, error: SwarmError, peer: str) -> None:
+        """A door of this node refused somebody: see `nodes.audit`."""
+        if self._callers.take(time.monotonic()):
+            fields = {"status": str(error.status), "by": "gateway", "hops": []}
+            fields |= {"model": "", "version": "", "peer": _address(peer), **self._callers.before()}
+            self.recorder.offer(Entry("request", agent_token(agent), time.time(), ulid(), fields))
+
     def acted(self, act: str, fields: Mapping[str, Any]) -> None:
         """This node has decided something for the mesh. fields: texts of its own, and integers."""
         agent = agent_token(self._node)
         self.recorder.offer(Entry("act", agent, time.time(), fields={**fields, "act": act}))
 
     # --- its end ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write what is offered, until cancelled."""
+        await self.recorder.run()
 
     async def close(self) -> None:
         """Write the rest, and the chain's end."""
@@ -193,3 +200,11 @@ def _fields(model: str, version: str, status: Status, hops: list[Hop]) -> dict[s
         "status": str(status),
         "hops": [hop_fields(hop) for hop in hops[:MOST_HOPS]],
     }
+
+
+def _address(peer: str) -> str:
+    """An address, "" for what is none."""
+    try:
+        return str(ipaddress.ip_address(peer))
+    except ValueError:
+        return ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import swarm
+from nodes.audit import Audit
 from nodes.config import COVERS
 from nodes.connection.connection import Connection
 from nodes.language.answering import GenerateService
@@ -22,9 +23,6 @@ from swarm.sites.forwarder import Forwarder
 from swarm.transport.process_links import Own
 from swarm.wire.messages import Request, Result
 
-if TYPE_CHECKING:
-    from nodes.records.auditing import NodeAudit  # a node that records nothing needs no audit
-
 
 class RequestService:
     """`start` once the node serves, `stop` when it drains, `close` at the end. audit: None where
@@ -35,7 +33,7 @@ class RequestService:
         connection: Connection,
         versions: Versions,
         objectives: Objectives,
-        audit: NodeAudit | None,
+        audit: Audit | None,
     ) -> None:
         config, mesh = connection.config, connection.mesh
         self._config = config

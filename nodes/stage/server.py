@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from nodes.audit import Audit
 from nodes.stage.compute import HAND_BACK_DELAY, Compute, StageModel, StageOptions
 from nodes.stage.continued import Continued
 from nodes.stage.counters import StageStats, batch_bucket
@@ -39,7 +40,6 @@ from swarm.errors import (
 )
 from swarm.fleet.priorities import PRIMARY
 from swarm.flow.bucket import Quotas
-from swarm.language.effects import Ended
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.tracing.anatomy import moments
@@ -77,26 +77,6 @@ class LanePicker(Protocol):
         ...
 
 
-class StageAudit(Protocol):
-    """Who records the requests of a stage; None of this waits."""
-
-    def received(self, features: Features, hop: dict[str, Any]) -> None:
-        """Add to the stage's hop what the record needs; `features` has the stage's input still."""
-        ...
-
-    def answered(self, features: Features, outputs: Mapping[str, np.ndarray]) -> None:
-        """The requester has these outputs."""
-        ...
-
-    def failed(self, features: Features, status: Status) -> None:
-        """The requester has a failure."""
-        ...
-
-    def session(self, info: ModelInfo, ended: Ended) -> None:
-        """A session of a language model has ended, or was refused."""
-        ...
-
-
 # Seconds; behind a longer run caches are cold, and an acknowledgement takes 0.06 ms: answer first.
 LONG_RUN = 0.001
 # Seconds between attempts while the next lane is full, and results that wait for room in it, from
@@ -125,7 +105,7 @@ class StageServer:
         lanes: LanePicker | None = None,
         known: Known | None = None,
         on_behind: Callable[[int], None] = lambda weights: None,
-        audit: StageAudit | None = None,
+        audit: Audit | None = None,
         is_crowded: Callable[[], bool] = lambda: False,
         beside: Callable[[int], StageServer | None] = lambda stage: None,
     ) -> None:

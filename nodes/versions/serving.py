@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from nodes.audit import Audit
 from nodes.connection.connection import Connection
 from nodes.language.server import GenerationServer
 from nodes.limits import check_payload, credit_of, lane_options
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.selftest import Known
-from nodes.stage.server import StageAudit, StageServer
+from nodes.stage.server import StageServer
 from nodes.versions.loaded import Loaded
 from shards.runtimes.load import StageRuntime
 from swarm.clock import ServerClock, Step
@@ -62,7 +63,7 @@ class Shared:
     connection: Connection
     on_step: Callable[[ModelInfo, int, Step], None]
     on_behind: Callable[[str, str, int], None]
-    audit: StageAudit | None
+    audit: Audit | None
     is_crowded: Callable[[], bool]
 
 

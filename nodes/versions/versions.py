@@ -6,11 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from nodes.audit import Audit
 from nodes.connection.connection import Connection
+from nodes.feature import Places
+from nodes.features import first
 from nodes.language.serving import serving_of
-from nodes.stage.server import StageAudit, StageServer
+from nodes.stage.server import StageServer
 from nodes.versions.asked_models import AskedModels
 from nodes.versions.clock_news import ClockNews
 from nodes.versions.kept_times import KeptTimes
@@ -42,18 +45,6 @@ PULLS_AGAIN_WITHIN = 1.0  # in which they have to pull at each reconciliation af
 ROLLING_EVERY = 0.5
 
 
-class Places(Protocol):
-    """Which stages a node of role `auto` serves at present."""
-
-    def stages(self, version: str) -> frozenset[int] | None:
-        """Those of a version that this node shall serve; None while it is to leave all as it is."""
-        ...
-
-    def failed(self, version: str, stage: int, error: Exception) -> None:
-        """A stage could not be loaded."""
-        ...
-
-
 class LanesWait(Unavailable):
     """A version is loaded, and its lanes do not pull yet."""
 
@@ -69,15 +60,14 @@ class Versions:
         connection: Connection,
         on_desired: Sequence[Callable[[str, dict[str, Any]], None]],
         times: KeptTimes,
-        audit: StageAudit | None = None,
-        places: Places | None = None,
+        audit: Audit | None = None,
     ) -> None:
-        """places: of a node of role `auto`, which serves other stages from time to time."""
-        self._places = places
         self.serving: dict[str, Serving] = {}
         self.loader = Loader(connection)
         self._mesh = connection.mesh
-        self._config = connection.config
+        self._config = config = connection.config
+        # What says which stages are served, None where the role does.
+        self.places = first(lambda feature: feature.places(config))
         self._node = connection.id
         self._on_desired = on_desired
         self._times = times
@@ -156,8 +146,8 @@ class Versions:
             await self._read()
         wanted = self._wanted()
         await self._load_missing(wanted, on_loading)
-        if self._places is not None:
-            await self._change_places(self._places)
+        if self.places is not None:
+            await self._change_places(self.places)
         self._tell_judges()
         served = [v for v in wanted if v in self.serving]
         if wanted and not served:
@@ -293,7 +283,7 @@ class Versions:
     async def _serve(self, version: str) -> None:
         mesh = self._mesh
         info = await mesh.registry.info(self._config.model_name, version)
-        if self._places is not None and info.generates:
+        if self.places is not None and info.generates:
             raise InvalidArgument(
                 f"{info.model}@{version} is a language model: name the stages of its nodes, as "
                 "--role shard-1"

@@ -10,7 +10,6 @@ link        [round trip in us, bytes a second down, up] of a node of role auto; 
 weight      its share of the requests beside its peers', absent if 1
 codecs      codecs that it reads (swarm.wire.tensors.known_codecs), `pictures` if it decodes them
 inbox       where processes of its host reach it without the server, or ""
-audits      the inbox of a node that records the requests that it answers (nodes.records.auditing)
 identity    [public key, signature]          the key is this node's (swarm.security.attestation)
 learns/T    [model, version, base (8 bytes), epoch, run, sequence]   what it learns, and how far
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
@@ -55,7 +54,6 @@ from swarm.wire.hops import LONGEST_CODEC
 if TYPE_CHECKING:
     from swarm.gossip import PeerView
 
-AUDITS = "audits"
 ANSWERS = "answers"
 EVERY_MODEL = "*"  # of who answers for each one
 # Roles that answer requests: one of them that does not say so is of an older version.

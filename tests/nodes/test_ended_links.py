@@ -19,6 +19,8 @@ from nodes.auto.own_link import OwnLink
 from nodes.config import NodeConfig
 from nodes.connection.connection import Connection
 from nodes.life.node import Node
+from nodes.records.settings import AuditOptions
+from nodes.sites.settings import SiteOptions
 from nodes.up.kept_model import KeptModel
 from nodes.up.server_report import ServerReport
 from nodes.watch.dashboard.page_state import PageState
@@ -127,12 +129,12 @@ async def test_a_node_that_serves_ends_with_its_connection_and_says_why(
 
 
 ROLES: dict[str, dict[str, Any]] = {
-    "shard-1": {"audit": True},
+    "shard-1": {"parts": (AuditOptions(audit=True),)},
     "shard-2": {"standby": True},
     "fallback": {},
     "standby": {},
     "auto": {},
-    "gateway": {"site": "hub"},
+    "gateway": {"parts": (SiteOptions(site="hub"),)},
 }
 
 

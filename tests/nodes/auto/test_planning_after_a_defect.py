@@ -12,6 +12,7 @@ from support.waiting import eventually
 from nodes.auto import planning
 from nodes.auto.places import AutoPlaces
 from nodes.auto.planning import Planning
+from nodes.config import NodeConfig
 from nodes.duties.going_on import go_on
 from swarm.auto.document import PlanInForce, Slot
 from swarm.auto.plan_store import StoredPlan
@@ -26,7 +27,7 @@ class Rig:
         self.follows: list[Any] = []
         self.told: list[str] = []
         self.places = AutoPlaces()
-        config = SimpleNamespace(model_name="m", cache_folder="", threads=1, memory=0)
+        config = NodeConfig("auto", "m", no_cache=True)
         subjects = SimpleNamespace(config_bucket="c")
         link = SimpleNamespace(connected=False, send_rate=SendRate())
         mesh = SimpleNamespace(link=link, subjects=subjects, follow_config=self.follows.append)
