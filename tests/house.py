@@ -6,8 +6,8 @@
 
 A feature's rooms are the folders of its name below `swarm`, `shards`, `nodes` and `tests`. Features
 that stand on it by an arrow of `pyproject.toml` go with it. The steps are the project's own: lint,
-types, import rules, `swarm demo`, the tests that remain. They run in this environment, with the
-packages of the copy.
+types, import rules, `swarm demo`, the tests that remain. They run in an environment of the copy,
+which has this one's libraries and the copy's packages.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
+import venv
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOUSE = ("swarm", "shards", "nodes", "tests")
 CACHES = (".mypy_cache",)
 # Of the tests' own files these are about the whole tree, or copy it.
-OF_THE_WHOLE = ("tests/test_house.py", "tests/test_pages.py", "tests/deploy", "tests/bench")
+OF_THE_WHOLE = ("tests/test_house.py", "tests/test_pages.py", "tests/deploy")
 SECONDS = 1800.0
 
 
@@ -66,9 +68,29 @@ def copy_without(features: Collection[str], into: Path) -> None:
             shutil.copy2(ROOT / name, into / name)
     for cache in CACHES:
         if (ROOT / cache).exists():
-            shutil.copytree(ROOT / cache, into / cache, symlinks=True)
+            shutil.copytree(ROOT / cache, into / cache, symlinks=True, dirs_exist_ok=True)
     for command in (["init", "--quiet"], ["add", "--all"]):  # pages are found by git
         subprocess.run(["git", *command], cwd=into, check=True, capture_output=True)
+    _furnish(into)
+
+
+def _furnish(tree: Path) -> None:
+    """An environment: the libraries of this one, but the tree's packages. A folder that a `.pth`
+    names is searched, while the `.pth` files in it, which would lead to this tree, are not read."""
+    venv.create(tree / ".venv", symlinks=True)
+    libraries = sysconfig.get_path("purelib")
+    theirs = tree / ".venv" / Path(libraries).relative_to(sys.prefix)
+    (theirs / "house.pth").write_text(f"{tree}\n{libraries}\n")
+    for program in Path(sys.executable).parent.iterdir():
+        place = tree / ".venv/bin" / program.name
+        if place.exists() or not program.is_file():
+            continue
+        start, _, rest = program.read_bytes().partition(b"\n")
+        if start.startswith(b"#!") and b"python" in start:  # it would run in this environment
+            place.write_bytes(f"#!{tree}/.venv/bin/python\n".encode() + rest)
+            place.chmod(0o755)
+        else:
+            place.symlink_to(program)
 
 
 def _rooms(root: Path, features: Collection[str]) -> list[Path]:
@@ -82,19 +104,24 @@ def _rooms(root: Path, features: Collection[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class Step:
-    """A check of a tree. command: its words after the interpreter."""
+    """A check of a tree. command: a program of the environment, and its words."""
 
     name: str
     command: Sequence[str]
 
     def failure(self, tree: Path) -> str:
         """What it says against this tree; "" where it passes."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SWARM_", "PYTEST_"))}
+        programs = tree / ".venv/bin"
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SWARM_", "PYTEST_", "PYTHONPATH", "VIRTUAL_ENV"))
+        }
         try:
             done = subprocess.run(
-                [sys.executable, *self.command],
+                [programs / self.command[0], *self.command[1:]],
                 cwd=tree,
-                env=kept | {"PYTHONPATH": str(tree)},
+                env=kept | {"PATH": f"{programs}:{os.environ['PATH']}"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -108,13 +135,13 @@ class Step:
 def steps(tests: Sequence[str] = ("tests",), workers: int = 3) -> list[Step]:
     """All steps; tests: what pytest runs of the tree."""
     ignored = [f"--ignore={path}" for path in OF_THE_WHOLE]
-    lint_imports = str(Path(sys.executable).with_name("lint-imports"))
     return [
-        Step("lint", ["-m", "ruff", "check", "--quiet", "."]),
-        Step("types", ["-m", "mypy"]),
-        Step("imports", [lint_imports]),
-        Step("demo", ["-m", "nodes.cli.main", "demo", "--seconds", "6", "--json"]),
-        Step("tests", ["-m", "pytest", "-q", "-n", str(workers), "--tb=short", *ignored, *tests]),
+        Step("lint", ["ruff", "check", "--quiet", "."]),
+        Step("types", ["mypy"]),
+        Step("imports", ["lint-imports", "--no-logo"]),
+        Step("demo", ["swarm", "demo", "--seconds", "6", "--json"]),
+        Step("collection", ["pytest", "-n", "0", "--collect-only", *ignored]),
+        Step("tests", ["pytest", "-n", str(workers), "--tb=short", *ignored, *tests]),
     ]
 
 
@@ -122,7 +149,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("features", nargs="*", metavar="FEATURE")
     parser.add_argument("--all", action="store_true", help="all features at once")
-    parser.add_argument("--steps", default="", help="of lint,types,imports,demo,tests; all")
+    parser.add_argument(
+        "--steps", default="", help="of lint,types,imports,demo,collection,tests; all"
+    )
     parser.add_argument("--tests", nargs="+", default=["tests"], help="what pytest runs")
     parser.add_argument("--workers", type=int, default=2, help="of pytest")
     parser.add_argument("--keep", default="", metavar="DIR", help="leave the copy there")
