@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
     from nodes.audit import Audit
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from nodes.connection.connection import Connection
     from nodes.health.endpoint import Pages
     from nodes.versions.versions import Versions
+    from shards.manifest import Manifest
+    from shards.parts import Hints
     from swarm.gossip import Event
     from swarm.link.kept_stream import KeptStream
     from swarm.mesh import Mesh
@@ -119,6 +123,8 @@ class Part:
 
 Tensors = Mapping[str, "np.ndarray"]  # by the names that the shards' files have
 TensorsOf = Callable[["Mesh", "ModelInfo", int], Awaitable[Tensors]]
+# Reads a model to be split: its file, and what lies beside it. Raises ModelError.
+Source = Callable[[], "tuple[Path | bytes, Hints]"]
 Command = Callable[..., Any]
 Commands = Mapping[str, Mapping[str, Any]]  # of `Command` or `typer.Typer`
 
@@ -141,6 +147,8 @@ class Feature:
     by name; `model push` is the command `push` of the group `model`. One of a name that the core
     has takes its place. places(config): what says which stages a node serves, where that changes
     while it runs, else None. audit(connection): what keeps on record what a node does, else None.
+    source(path): what reads a model that is to be split, None where the path is not the feature's
+    affair. describes(manifest): lines that tell people of a version.
     """
 
     name: str
@@ -157,3 +165,5 @@ class Feature:
     keeps: Callable[[Mesh], Iterable[KeptStream]] = lambda mesh: ()
     tensors_of: TensorsOf | None = None
     commands: Callable[[], Commands] = dict
+    source: Callable[[str], Source | None] = lambda path: None
+    describes: Callable[[Manifest], Iterable[str]] = lambda manifest: ()

@@ -24,6 +24,7 @@ from shards.schema import (
     CodecError,
     LighterModel,
     Manifest,
+    PartFile,
     SealedFile,
     Shard,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "CodecError",
     "LighterModel",
     "Manifest",
+    "PartFile",
     "SealedFile",
     "Shard",
     "TensorSpec",

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
-from shards.decoder_fields import Decoder, decoder_from_dict
 from shards.errors import ManifestError
 from shards.json_fields import check_token, digest_of, file_name, get, objects
+from shards.parts import Kind, kinds, parts
 from shards.specs import TensorSpec
 
 # The version of the manifest's format. A reader refuses another one.
@@ -31,6 +31,15 @@ class LighterModel:
 
     `file` and `sha256` name its artifact, which has `bytes` bytes.
     """
+
+    file: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """An artifact that belongs to a part of the manifest, and is no model."""
 
     file: str
     sha256: str
@@ -105,12 +114,10 @@ class Manifest:
     `sealed` names the artifacts that are stored encrypted; all other hashes are those of the
     plaintext. `codecs` are the lossy codecs in which its owner lets features travel, each with its
     error while results are exact; `result_codecs` those for results, each with its error while
-    features are exact. `task` says what the model is for, None where its owner did not:
-    `shards.cameras.Task.of` reads it, so that a node serves a model with a task that only newer
-    versions know. `decoder` is there for a language model, whose stages keep states: the model of a
-    stage then has more inputs and outputs than the tensors that cross. `extra` has no fixed fields:
-    the splitter leaves hints there for the loader
-    (`examples`, `tolerance`).
+    features are exact. `parts` are the other fields that are objects, as they are in the JSON: each
+    is read by a feature (`shards.parts`). Where one tells a `kind`, the model of a stage may have
+    more inputs and outputs than the tensors that cross. `extra` has no fixed fields: the splitter
+    leaves hints there for the loader (`examples`, `tolerance`).
     """
 
     model: str
@@ -129,8 +136,12 @@ class Manifest:
     sealed: Mapping[str, SealedFile] = field(default_factory=dict)
     codecs: Mapping[str, CodecError] = field(default_factory=dict)
     result_codecs: Mapping[str, CodecError] = field(default_factory=dict)
-    task: Mapping[str, Any] | None = None
-    decoder: Decoder | None = None
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> Kind | None:
+        """What its models are beside tensors; None for those of tensors alone."""
+        return next((kind for kind in kinds() if kind.field in self.parts), None)
 
     @property
     def batchable(self) -> bool:
@@ -151,10 +162,18 @@ class Manifest:
         raise ManifestError(f"{self.model}@{self.version} has no stage {stage}; it has {known}")
 
     def files(self) -> tuple[str, ...]:
-        """Names of every artifact of this version: in stage order, the lighter model, texts."""
+        """Names of every artifact of this version: in stage order, the lighter model, those of the
+        parts."""
         names = [shard.file for shard in self.shards if shard.file]
-        texts = [text.file for text in self.decoder.files] if self.decoder else []
-        return (*names, *((self.lighter.file,) if self.lighter else ()), *texts)
+        beside = [each.file for each in self.part_files()]
+        return (*names, *((self.lighter.file,) if self.lighter else ()), *beside)
+
+    def part_files(self) -> tuple[PartFile, ...]:
+        """The artifacts of the parts."""
+        listed = (
+            get({"files": [], **self.parts[name]}, "files", list) for name in sorted(self.parts)
+        )
+        return tuple(part_file(item) for items in listed for item in items)
 
     def digest(self, file: str) -> str:
         """The SHA-256 of an artifact. Raises ManifestError when there is no such artifact."""
@@ -163,19 +182,17 @@ class Manifest:
                 return shard.sha256
         if self.lighter is not None and self.lighter.file == file:
             return self.lighter.sha256
-        for text in self.decoder.files if self.decoder else ():
-            if text.file == file:
-                return text.sha256
+        for each in self.part_files():
+            if each.file == file:
+                return each.sha256
         raise ManifestError(f"{self.model}@{self.version} has no file {file!r}")
 
     def to_json(self) -> bytes:
         """The manifest as UTF-8 JSON. Equal manifests give equal bytes."""
-        raw = _for_json(self) | {"batchable": self.batchable}  # older nodes read this alone
+        raw = _for_json(self)
+        raw |= raw.pop("parts") | {"batchable": self.batchable}  # older nodes read this alone
         for name in ("sealed", "codecs", "result_codecs"):
             if not raw[name]:
-                del raw[name]
-        for name in ("task", "decoder"):
-            if raw[name] is None:
                 del raw[name]
         return json.dumps(raw, indent=1, sort_keys=True, default=_for_json).encode()
 
@@ -224,11 +241,20 @@ class Manifest:
             },
             codecs=_codecs(raw, "codecs"),
             result_codecs=_codecs(raw, "result_codecs"),
-            task=None if raw.get("task") is None else get(raw, "task", dict),
-            decoder=decoder_from_dict(raw["decoder"]) if raw.get("decoder") is not None else None,
+            parts={
+                name: value
+                for name, value in raw.items()
+                if isinstance(value, dict) and name not in _OWN_FIELDS
+            },
         )
+        for part in parts():
+            if raw.get(part.field) is not None:
+                part.check(raw[part.field], manifest.shards)
         _check_chain(manifest)
         return manifest
+
+
+_OWN_FIELDS = frozenset(each.name for each in fields(Manifest)) - {"parts"}
 
 
 def _check_chain(manifest: Manifest) -> None:
@@ -253,13 +279,6 @@ def _check_chain(manifest: Manifest) -> None:
         raise ManifestError("two artifacts share one file name")
     if manifest.sealed and set(manifest.sealed) != set(manifest.files()):
         raise ManifestError("all artifacts of a version are encrypted, or none is")
-    if manifest.decoder is not None:
-        parts = [(part.stage, part.layers) for part in manifest.decoder.stages]
-        ends = [0, *(end for _, (_, end) in parts)]
-        if [stage for stage, _ in parts] != [shard.stage for shard in shards] or [
-            begin for _, (begin, _) in parts
-        ] != ends[:-1]:
-            raise ManifestError("the stages of the decoder are not those of the manifest")
     for shard in shards:
         arrives = {spec.name for spec in shard.receives}
         made = {spec.name for spec in shard.outputs}
@@ -274,7 +293,7 @@ def _check_chain(manifest: Manifest) -> None:
 
 def _for_json(part: Any) -> dict[str, Any]:
     """A part of a manifest, its own parts as they are."""
-    if isinstance(part, TensorSpec | Decoder):
+    if isinstance(part, TensorSpec):
         return part.to_dict()
     if isinstance(part, Mapping):
         return dict(part)
@@ -347,6 +366,15 @@ def _batching(raw: Mapping[str, Any]) -> Batching:
     if claimed != (by != ""):
         raise ManifestError("manifest fields 'batchable' and 'batching' contradict each other")
     return Batching(asked, by, get(item, "why", str))
+
+
+def part_file(raw: object) -> PartFile:
+    """An entry of a part's `files`. Raises ManifestError."""
+    if not isinstance(raw, dict):
+        raise ManifestError("a file of a part is not an object")
+    return PartFile(
+        file_name(get(raw, "file", str)), digest_of(raw, "sha256"), get(raw, "bytes", int)
+    )
 
 
 def _lighter(raw: object) -> LighterModel:

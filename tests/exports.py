@@ -314,6 +314,7 @@ async def check(export: Path) -> tuple[bool, str]:
     from support.meshes import mesh_of
 
     from shards.errors import ShardsError
+    from shards.language.decoder import Decoder
     from shards.language.folder import read_folder
     from shards.split.split import split
 
@@ -322,10 +323,10 @@ async def check(export: Path) -> tuple[bool, str]:
     answers = json.loads((export / EXPECTED).read_text())
     try:
         model, language = read_folder(export)
-        result = split(model, name="export", stages=3, profile=False, language=language)
+        result = split(model, name="export", stages=3, profile=False, hints=language)
     except ShardsError as error:
         return True, f"refused: {error}"
-    described = result.manifest.decoder
+    described = Decoder.of(result.manifest)
     assert described is not None
     roles = [f"shard-{shard.stage}" for shard in result.manifest.shards]
     async with mesh_of(result, *roles) as local:
@@ -349,19 +350,20 @@ def rows(export: Path) -> bool:
     import numpy as np
 
     from shards.errors import ShardsError
+    from shards.language.decoder import Decoder
     from shards.language.folder import read_folder
-    from shards.quantize.language import quantize_language
+    from shards.language.quantize import quantize_language
     from shards.split.split import split
 
     try:
         model, language = read_folder(export)
         text = np.array(_prompt(), np.int64)
         small, report = quantize_language(model, text, mode="rows", max_drop=1.0)
-        result = split(small, name="export", stages=3, profile=False, language=language)
+        result = split(small, name="export", stages=3, profile=False, hints=language)
     except ShardsError as error:
         print(f"{export}: refused: {error}", flush=True)
         return False
-    described = result.manifest.decoder
+    described = Decoder.of(result.manifest)
     assert described is not None
     print(f"{export}: {report.verdict}; {described.proof}", flush=True)
     return described.proof is not None and not described.proof.differing

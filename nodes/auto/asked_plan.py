@@ -24,7 +24,7 @@ def stages_of(manifest: Manifest, cuts: Names, source_sha256: str) -> list[range
         raise BadPlan(
             f"it was made for another model ({made}) than {title} ({manifest.source_sha256[:12]})"
         )
-    if manifest.decoder is not None or any(shard.stage == 0 for shard in manifest.shards):
+    if manifest.kind is not None or any(shard.stage == 0 for shard in manifest.shards):
         raise BadPlan(f"{title} has stages that no plan moves: sessions, or an edge's layers")
     ends = {frozenset(spec.name for spec in s.sends): s.stage for s in manifest.shards[:-1]}
     found = [0]

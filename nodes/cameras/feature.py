@@ -13,6 +13,7 @@ from swarm.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from nodes.config import NodeConfig
+    from shards.manifest import Manifest
 
 JOIN = "join"
 
@@ -77,10 +78,17 @@ async def _with_cameras(start: Start) -> None:
         await CameraEdge(node, edge, counters, cameras).run(start.stop)
 
 
+def _describes(manifest: Manifest) -> list[str]:
+    from nodes.cameras.commands.tasks import task_lines
+
+    return task_lines(manifest)
+
+
 FEATURE = Feature(
     "cameras",
     settings=[CameraOptions, JoinOptions],
     check=_check,
     roles={JOIN: Role("pairs edges' results.", answers=True)},
     life=_life,
+    describes=_describes,
 )

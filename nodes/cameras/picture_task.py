@@ -75,9 +75,9 @@ def jpeg_of(task: Task, image: np.ndarray, quality: int) -> dict[str, np.ndarray
 def task_of(manifest: Manifest) -> PictureTask:
     """Raises `InvalidArgument` for a model that takes no picture, `ManifestError` for a task that
     this version does not know."""
-    if manifest.task is None:
+    if "task" not in manifest.parts:
         return RawPictures(manifest.inputs, manifest.model)
-    return Task.of(manifest.task)
+    return Task.of(manifest.parts.get("task"))
 
 
 class Tasks:

@@ -13,7 +13,7 @@ from rich.table import Table
 import swarm
 from nodes.access import read_replicas
 from nodes.auto.commands.planning import read_plan_file
-from nodes.cameras.commands.tasks import task_lines, wish_of
+from nodes.cameras.commands.tasks import wish_of
 from nodes.cli.acts import on_record
 from nodes.cli.arrays import read_inputs
 from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
@@ -24,14 +24,15 @@ from nodes.cli.upkept import upkept_document, upkept_lines
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import end_with_supervisor
+from nodes.feature import Source
+from nodes.features import features
 from nodes.limits import lane_bytes
 from nodes.progress import progress
 from nodes.versions.lanes import lanes_maker
 from nodes.versions.sealing import sealed_version
 from nodes.versions.upkeep import make_stores, upkeep_by_operator
-from shards.decoder_fields import LanguageHints
 from shards.manifest import Manifest, read_dir, write_dir
-from shards.runtimes.memory import need_of
+from shards.parts import Hints
 from shards.weights.chunks import piece_lengths
 from swarm.auto.document import outline
 from swarm.errors import InvalidArgument
@@ -45,8 +46,6 @@ from swarm.transport.lane import check_one_domain, find_streams
 
 if TYPE_CHECKING:
     from nodes.auto.commands.push_plan import PushedPlan
-
-TOY, TOYS = "toy", ("toy", "toy-draft")
 
 
 def model_name(path: str) -> str:
@@ -70,34 +69,24 @@ def read_model(path: str) -> Path:
     return file
 
 
-def read_source(path: str) -> tuple[Path | bytes, LanguageHints | None]:
-    """A model's file; for a language model's folder also the texts beside it. `toy` and
-    `toy-draft`, where nothing has that name, are language models that come with this package.
+def read_source(path: str) -> tuple[Path | bytes, Hints | None]:
+    """A model's file, and what lies beside it where a feature reads such a path.
 
     Raises `InvalidArgument`, ModelError.
     """
-    if not (_is_toy(path) or Path(path).is_dir()):
-        return read_model(path), None
-    from shards.language.folder import read_folder
-
-    if not _is_toy(path):
-        return read_folder(Path(path))
-    from shards.zoo import toy
-
-    with Scratch("toy") as folder:
-        toy.write_toy(folder, toy.TOYS[path])
-        model, language = read_folder(folder)
-        return model.read_bytes(), language
+    source = _source(path)
+    return (read_model(path), None) if source is None else source()
 
 
 def check_source(path: str) -> None:
-    """Raises `InvalidArgument` for what is neither a file nor a folder, nor a toy."""
-    if not (_is_toy(path) or Path(path).is_dir()):
+    """Raises `InvalidArgument` for what is neither a file nor a feature's."""
+    if _source(path) is None:
         read_model(path)
 
 
-def _is_toy(path: str) -> bool:
-    return path in TOYS and not Path(path).exists()
+def _source(path: str) -> Source | None:
+    found = (feature.source(path) for feature in features())
+    return next((source for source in found if source is not None), None)
 
 
 async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
@@ -109,7 +98,7 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
     wish = wish_of(options)
     named: list[list[str] | str] = [c for c in options.cuts.split(",") if c]
     cuts = read_plan_file(options.plan).cuts if options.plan else named or None
-    model, language = read_source(file)
+    model, hints = read_source(file)
     known = [read_dir(folder)[0] for folder in options.like.split(",") if folder]
     with progress(f"splitting {file}: timing its segments", silent=as_json):
         result = split(
@@ -123,7 +112,7 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
             lighter=read_model(options.lighter).read_bytes() if options.lighter else None,
             bandwidth=ONE_HOST_BYTES_PER_MS if options.one_host else LINK_BYTES_PER_MS,
             task=wish,
-            language=language,
+            hints=hints,
             batch=options.batch,
             known=known,
             example=read_inputs(options.example) if options.example else None,
@@ -175,8 +164,7 @@ def show(manifest: Manifest, as_json: bool) -> None:
                 "shards": rows,
             }
             | manifest.codecs_doc()
-            | ({} if manifest.task is None else {"task": dict(manifest.task)})
-            | ({"decoder": manifest.decoder.to_dict()} if manifest.decoder else {})
+            | dict(manifest.parts)
         )
         return
     table = Table(title=f"{manifest.model}@{manifest.version}")
@@ -196,8 +184,10 @@ def show(manifest: Manifest, as_json: bool) -> None:
             f"{row['receives_bytes'] / 1024:.1f}",
         )
     out.print(table)
-    lines = (*codecs_lines(manifest), *task_lines(manifest), *decoder_lines(manifest))
-    for line in (*example_lines(manifest), *batching_lines(manifest), *lines):
+    lines = [*example_lines(manifest), *batching_lines(manifest), *codecs_lines(manifest)]
+    for feature in features():
+        lines += feature.describes(manifest)
+    for line in lines:
         out.print(line, soft_wrap=True, markup=False, highlight=False)
     text = f"lanes: {lanes / 1e6:.1f} MB of the server's room; a promote needs it three times"
     out.print(text, soft_wrap=True, markup=False, highlight=False)
@@ -225,9 +215,9 @@ def example_lines(manifest: Manifest) -> list[str]:
 
 
 def batching_lines(manifest: Manifest) -> list[str]:
-    """Whether requests share runs, and why not; none for a language model, which has sessions."""
+    """Whether requests share runs, and why not; none for a kind with a proof of its own."""
     batching = manifest.batching
-    if manifest.decoder is not None:
+    if manifest.kind is not None:
         return []
     if batching.by == "structure":
         return ["requests share runs: the graph keeps their rows apart, and runs confirm it"]
@@ -236,43 +226,6 @@ def batching_lines(manifest: Manifest) -> list[str]:
     return [
         f"requests run one by one: {batching.why or 'nothing shows that their rows stay apart'}"
     ]
-
-
-# Sizes of memory that small computers have, and tokens of a session, to show the sessions that fit.
-_MEMORIES_GB = (1, 2, 4, 8, 16)
-_SESSION_TOKENS = 2048
-
-
-def decoder_lines(manifest: Manifest) -> list[str]:
-    """A language model's sizes, and the sessions that fit beside a stage; none for other models."""
-    decoder = manifest.decoder
-    if decoder is None:
-        return []
-    tokens = min(_SESSION_TOKENS, decoder.context)
-    lines = [
-        f"a language model: {decoder.layers} layers, {decoder.heads} heads, {decoder.kv_heads} of "
-        f"keys and values, width {decoder.width}, {decoder.vocabulary} tokens, context "
-        f"{decoder.context}",
-        f"keys and values: {decoder.kv_bytes_per_token} bytes a token of a session",
-        f"texts: {', '.join(text.file for text in decoder.files) or 'none, token ids alone'}",
-        f"held against the whole: {decoder.proof or 'it was too large to run'}",
-    ]
-    if decoder.quantized is not None:
-        lines.append(f"quantized: {decoder.quantized}")
-    for part, shard in zip(decoder.stages, manifest.shards, strict=True):
-        session = decoder.stage_bytes_per_token(part.stage) * tokens
-        first, last = part.layers
-        held = f"layers {first} to {last - 1}" if last > first else "the head alone"
-        fit = [
-            f"{gigabytes} GB: {left // session}"
-            for gigabytes in _MEMORIES_GB
-            if session and (left := gigabytes * 10**9 - need_of(shard.bytes)) >= session
-        ]
-        lines.append(
-            f"stage {part.stage}: {held}, {shard.bytes / 1e6:.1f} MB, a session of {tokens} tokens "
-            f"{session / 1e6:.1f} MB" + (f"; sessions in {', '.join(fit)}" if fit else "")
-        )
-    return lines
 
 
 async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:

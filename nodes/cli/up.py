@@ -244,7 +244,7 @@ def _by_http(
     if gateway is None:
         return []
     curl = gateway.lines(local, manifest).curl
-    if manifest.decoder is not None:
+    if manifest.kind is not None:
         curl = gateway.completion(local, manifest.model)
     lines = [(f"over HTTP, at {gateway.door(local, 'http')}", curl)]
     if grpc := gateway.door(local, "grpc"):

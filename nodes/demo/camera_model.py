@@ -56,7 +56,7 @@ def camera_model() -> bytes:
 def split_camera_model(stages: int, bandwidth: float) -> SplitResult:
     """With what the model is for."""
     result = split(camera_model(), name=NAME, stages=stages, bandwidth=bandwidth)
-    return replace(result, manifest=replace(result.manifest, task=TASK.to_doc()))
+    return replace(result, manifest=replace(result.manifest, parts={"task": TASK.to_doc()}))
 
 
 def _fixed(graph: GraphProto) -> GraphProto:

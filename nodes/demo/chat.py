@@ -95,7 +95,7 @@ def _split(folder: Path) -> SplitResult:
 
     write_toy(folder)
     model, language = read_folder(folder)
-    return split(model, name=NAME, stages=3, bandwidth=ONE_HOST_BYTES_PER_MS, language=language)
+    return split(model, name=NAME, stages=3, bandwidth=ONE_HOST_BYTES_PER_MS, hints=language)
 
 
 @dataclass

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from nodes.config import NodeConfig
 from nodes.language.settings import GenerationOptions
 from nodes.versions.artifacts import NodeArtifacts
-from shards.decoder_fields import Decoder
 from shards.errors import ModelError
+from shards.language.decoder import Decoder
+from shards.language.kv_stage import KvStage
 from shards.language.load import decoder_of, load_decoder_stage
 from shards.language.texts import TOKENIZER
 from shards.manifest import Manifest
-from shards.runtimes.kv_stage import KvStage
 from shards.runtimes.load import Fetch
 from swarm.models.registry import Registry
 

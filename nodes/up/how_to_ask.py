@@ -98,8 +98,8 @@ def how_to_ask(
     shell, python = f"{uv}swarm infer {manifest.model} --random", PYTHON
     # From standard input: a command's argument holds 128 KiB at the most.
     nats = f"{body} | nats -s {shlex.quote(url)}{given} req {subject} --force-stdin"
-    if manifest.decoder is not None:
-        has_texts = any(text.file == TOKENIZER for text in manifest.decoder.files)
+    if manifest.kind is not None:
+        has_texts = any(text.file == TOKENIZER for text in manifest.part_files())
         prompt = '"Once upon a time"' if has_texts else "--ids 1,2,3"
         shell, python = f"{uv}swarm generate {manifest.model} {prompt}", GENERATE
         subject, ask = Subjects(mesh).generate(manifest.model), '{"prompt": [1, 2, 3]}'

@@ -20,14 +20,14 @@ from nodes.placing.ways import EDGE as EVERYTHING
 from nodes.placing.ways import stages_held
 from nodes.stage.selftest import Known, learned
 from nodes.versions.artifacts import NodeArtifacts
-from shards.decoder_fields import Decoder
 from shards.errors import DoesNotFit, ModelError
 from shards.language import grammar
+from shards.language.decoder import Decoder
 from shards.language.grammar import Grammars
+from shards.language.kv_stage import KvStage
 from shards.language.load import load_decoder_stage
 from shards.language.texts import TOKENIZER, Texts
 from shards.manifest import Manifest, verify
-from shards.runtimes.kv_stage import KvStage
 from shards.runtimes.load import DeviceChange, Fetch, StageRuntime, load_lighter, load_stage
 from shards.runtimes.ort import Level, OrtRuntime
 from shards.runtimes.synthetic import random_feeds
@@ -158,9 +158,7 @@ async def load(
     folders, fetch = await artifacts.folders(manifest), artifacts.fetcher(manifest)
     vault = await artifacts.vault(manifest)
 
-    guesses = (
-        manifest.decoder is not None and 1 in wanted and config.of(GenerationOptions).draft_model
-    )
+    guesses = manifest.kind is not None and 1 in wanted and config.of(GenerationOptions).draft_model
     drafts = await draft_source(mesh.registry, artifacts, config, manifest) if guesses else None
     loop = asyncio.get_running_loop()
 
@@ -231,8 +229,7 @@ async def load(
         )
 
     def build() -> Loaded:
-        if manifest.decoder is not None:
-            language = manifest.decoder
+        if (language := Decoder.of(manifest)) is not None:
             decoders = {number: decoder(number) for number in wanted}
             texts = texts_of(manifest, fetch) if {1, info.last} & set(wanted) else None
             grammars = None
@@ -271,7 +268,7 @@ async def load(
 def texts_of(manifest: Manifest, fetch: Fetch) -> Texts | None:
     """The texts of a language model's version, verified; None where it takes and gives ids alone.
     Raises ArtifactError, ModelError: where libraries lack, it names them."""
-    files = {} if manifest.decoder is None else {f.file: f for f in manifest.decoder.files}
+    files = {each.file: each for each in manifest.part_files()}
     if TOKENIZER not in files:
         return None
     read: dict[str, bytes] = {}

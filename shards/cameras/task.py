@@ -1,6 +1,6 @@
 """What a model is for, as its manifest says it: from a picture to tensors, and back to results.
 
-    task = Task.of(manifest.task)
+    task = Task.of(manifest.parts.get("task"))
     outputs = run(task.prepare(image))
     found = task.read(outputs, image.shape)
 

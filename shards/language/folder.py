@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shards.decoder_fields import LanguageHints, Quantized, quantized_from_dict
 from shards.errors import ModelError
 from shards.foreign import foreign
 from shards.json_fields import FILE_NAME
+from shards.language.decoder import LanguageHints, Quantized, quantized_from_dict
 from shards.language.texts import CHAT, TOKENIZER, ChatFile, Texts
 
 MODEL, QUANTIZED = "model.onnx", "quantized.json"

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from shards.decoder_fields import Decoder
 from shards.errors import ArtifactError, DeviceError, ModelError, RunError
+from shards.language.decoder import Decoder
+from shards.language.kv_growing import DeviceKv, GrowingKv
+from shards.language.kv_stage import KvStage, SharedKv, StageForm, check_kv_fits
 from shards.manifest import Manifest, verify, verify_file
 from shards.runtimes.chain import DeviceChange, Tell
 from shards.runtimes.device import AUTO, CPU, MEMORIES, PROVIDERS, TENSORRT, Placement
-from shards.runtimes.kv_growing import DeviceKv, GrowingKv
-from shards.runtimes.kv_stage import KvStage, SharedKv, StageForm, check_kv_fits
 from shards.runtimes.load import Fetch, devices_of, tolerance_of
 from shards.runtimes.memory import check_fits, free_bytes, need_of
 from shards.runtimes.ort import trim_memory
@@ -25,11 +25,12 @@ _CHECKED = 8  # tokens of the chunk that a device is checked with
 
 def decoder_of(manifest: Manifest) -> Decoder:
     """The manifest's language model. Raises ModelError for another kind of model."""
-    if manifest.decoder is None:
+    decoder = Decoder.of(manifest)
+    if decoder is None:
         raise ModelError(
             f"{manifest.model}@{manifest.version} is no language model: ask for it with `infer`"
         )
-    return manifest.decoder
+    return decoder
 
 
 def load_decoder_stage(

@@ -76,5 +76,4 @@ class Texts:
 
         Raises ModelError, ArtifactError.
         """
-        files = manifest.decoder.files if manifest.decoder else ()
-        return cls.of({text.file: fetch(text.file) for text in files})
+        return cls.of({text.file: fetch(text.file) for text in manifest.part_files()})

@@ -71,11 +71,8 @@ def load_stage(
     loaded), and DeviceError (no such device, or option).
     """
     shard = manifest.shard(stage)
-    if manifest.decoder is not None:
-        raise ModelError(
-            f"{manifest.model}@{manifest.version} is a language model, whose stages keep sessions: "
-            "it is asked to generate (`swarm generate`), not to infer"
-        )
+    if (kind := manifest.kind) is not None:
+        raise ModelError(f"{manifest.model}@{manifest.version} is {kind.about}: {kind.asked}")
     if not shard.file:
         return StageRuntime(shard, None, batchable=manifest.batchable)
     settings = Settings(

@@ -9,10 +9,10 @@ from shards.manifest import Manifest
 
 def known_ends(known: Sequence[Manifest], digest: str, stages: int | None) -> list[int]:
     """Where the stages of the first of these versions end that is of the same file and has as many
-    stages: in layers of the graph, of a language model in its own; empty where none is so."""
+    stages: in layers of the graph, or in what its kind counts; empty where none is so."""
     for manifest in known:
         if manifest.source_sha256 == digest and manifest.stages == stages:
-            if manifest.decoder is not None:
-                return [part.layers[1] for part in manifest.decoder.stages]
+            if manifest.kind is not None:
+                return manifest.kind.stage_ends(manifest)
             return [shard.end for shard in manifest.shards]
     return []

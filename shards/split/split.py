@@ -19,15 +19,14 @@ from shards.cameras.graph.evidence import SIGMOID, SOFTMAX, made_by, said_by
 from shards.cameras.graph.give import give_task
 from shards.cameras.task import Task
 from shards.cameras.wish import Wish
-from shards.decoder_fields import LanguageHints
 from shards.errors import ModelError, SplitError
-from shards.graph.decoder import is_decoder
 from shards.graph.fuse import fuse, fuse_on_disk
 from shards.graph.graph import Graph, keep_outputs
 from shards.graph.layer_range import LayerRange, extract, layer_range
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import TensorType, infer_sizes, infer_types
 from shards.manifest import LighterModel, Manifest, Shard, check_token, sha256
+from shards.parts import Hints, Kind, kinds
 from shards.runtimes.ort import Beside, make_session
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
 from shards.specs import Example, TensorSpec
@@ -35,7 +34,6 @@ from shards.split.balance import LINK_BYTES_PER_MS
 from shards.split.batching import TOLERANCE as BATCH_TOLERANCE
 from shards.split.batching import check_mode, judge
 from shards.split.check import CheckReport, check_split
-from shards.split.decoder_split import split_decoder
 from shards.split.example import Wanted, find_example, hints_of
 from shards.split.known import known_ends
 from shards.split.on_disk import Files, open_large
@@ -70,7 +68,7 @@ def split(
     outputs: Sequence[str] = (),
     bandwidth: float = LINK_BYTES_PER_MS,
     created: str | None = None,
-    language: LanguageHints | None = None,
+    hints: Hints | None = None,
     task: Wish | None = None,
     time_whole: bool = False,
     batch: str = "auto",
@@ -96,9 +94,8 @@ def split(
     has as many stages, its cuts are taken, so that the same options give the same version whatever
     is measured.
 
-    A language model with its cache is cut at the ends of layers, and keeps its states in the
-    stages; `language` tells about it what its graph does not, and has its tokenizer and chat
-    template. `lighter`, `example` and the options of an edge do not go with it.
+    A model of a kind of its own (`shards.parts.Kind`) is split as that kind does it; `hints` tell
+    about it what its graph does not. `lighter` and `example` do not go with it.
 
     Before this returns, the shards are compared with the whole model at the same optimisation
     level. Any deviation is told in a note. Raises ModelError (invalid or unsupported model, or a
@@ -113,32 +110,26 @@ def split(
     ends = known_ends(known, digest, stages)
     options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth, ends)
     created = created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    if is_decoder(source):
+    if (kind := _kind_of(source)) is not None:
         if lighter is not None or example or shapes or outputs or task is not None:
             raise ModelError(
-                "a language model is split without a lighter model, an example, shapes, --outputs "
+                f"{kind.about} is split without a lighter model, an example, shapes, --outputs "
                 "and --task"
             )
         if batch != "auto":
-            raise ModelError(
-                "a language model's sessions share runs by a proof of their own: leave --batch out"
-            )
-        return SplitResult(
-            *split_decoder(
-                source,
-                digest,
-                name=name,
-                version=version,
-                created=created,
-                options=options,
-                hints=language or LanguageHints(),
-            )
+            raise ModelError(f"{kind.about} shares runs by a proof of its own: leave --batch out")
+        made = kind.split(
+            source,
+            digest,
+            name=name,
+            version=version,
+            created=created,
+            options=options,
+            hints=hints,
         )
-    if language is not None and language.files:
-        raise ModelError(
-            "the folder has a tokenizer, but the model is no language model with its cache: export "
-            "it with past and present keys and values"
-        )
+        return SplitResult(*made)
+    if hints is not None and hints.misfit:
+        raise ModelError(hints.misfit)
     if outputs:
         keep_outputs(source, outputs)
     told: Task | None = None
@@ -155,8 +146,9 @@ def split(
     graph = rebuilding(graph, followed, types)
     lighter_file = _check_lighter(lighter, graph, types)
     whole = _whole(graph, types)
-    hints = hints_of(graph, types, wanted)
-    found = find_example(whole, [types[n] for n in graph.inputs], hints, wanted)
+    found = find_example(
+        whole, [types[n] for n in graph.inputs], hints_of(graph, types, wanted), wanted
+    )
     feeds, sizes = found.feeds, types
     if feeds is not None:
         sizes = infer_sizes(graph, types, {key: array.shape for key, array in feeds.items()})
@@ -227,7 +219,7 @@ def split(
             "layers": len(graph),
             "notes": list(notes),
         },
-        task=None if told is None else told.to_doc(),
+        parts={} if told is None else {"task": told.to_doc()},
     )
     return SplitResult(Manifest.from_json(manifest.to_json()), files, notes, whole_ms)
 
@@ -251,9 +243,14 @@ def _read(
     """A model, its SHA-256, and the folder where its weights stay, None where they are read. Those
     of a language model, or where all are wanted, are read."""
     opened = None if wants_all or isinstance(model, bytes) else open_large(Path(model))
-    if opened is None or is_decoder(opened.model):
+    if opened is None or _kind_of(opened.model) is not None:
         return *read_model(model), None
     return opened.model, opened.digest, opened.folder
+
+
+def _kind_of(model: ModelProto) -> Kind | None:
+    """None for a model of tensors alone."""
+    return next((kind for kind in kinds() if kind.has(model)), None)
 
 
 def _fused(source: ModelProto, folder: Path | None, disk: Files | None) -> Graph:

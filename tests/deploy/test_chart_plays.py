@@ -237,7 +237,7 @@ def test_a_language_model_is_served_by_images_of_its_own_at_a_server_outside(
     helm: Path, tmp_path: Path, playground: Machine, people: People
 ) -> None:
     model, language = read_source("toy")
-    people.has(split(model, name="toy", stages=2, language=language))
+    people.has(split(model, name="toy", stages=2, hints=language))
     values = {"model": "toy", "language": True, "stages": [{}, {}], "nats": OUTSIDE_OPEN}
     values |= {"fallback": {"replicas": 0}, "gateway": {"replicas": 1}}
     documents = render(helm, values=written(tmp_path, values))

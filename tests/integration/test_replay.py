@@ -121,7 +121,7 @@ async def test_a_detectors_versions_are_compared_by_the_objects_that_they_find()
         return split(file, name="net", version=version, stages=stages, profile=False, task=wish)
 
     first = detector("1", 2)
-    task = Task.of(first.manifest.task)
+    task = Task.of(first.manifest.parts.get("task"))
     assert task.baked
     async with local_mesh(shm=False) as local:
         await add_model(local, first)

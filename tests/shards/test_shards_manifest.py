@@ -53,15 +53,15 @@ def test_the_codecs_of_features_and_of_results_survive_json(result: SplitResult)
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 
-def test_a_task_survives_json_also_one_that_only_a_later_version_knows(
-    result: SplitResult,
-) -> None:
-    manifest = replace(result.manifest, task={"kind": "juggle", "balls": [3]})
+def test_a_part_survives_json_also_one_that_no_feature_here_reads(result: SplitResult) -> None:
+    file = {"file": "notes.txt", "sha256": "0" * 64, "bytes": 3}
+    manifest = replace(result.manifest, parts={"juggling": {"balls": [3], "files": [file]}})
     assert Manifest.from_json(manifest.to_json()) == manifest
-    assert b'"task"' not in result.manifest.to_json()  # as before there were tasks
-    assert Manifest.from_json(result.manifest.to_json()).task is None
-    with pytest.raises(ManifestError, match="task"):
-        Manifest.from_json(changed(result.manifest, task="detect"))
+    assert "notes.txt" in manifest.files()
+    assert manifest.digest("notes.txt") == "0" * 64
+    for wrong in ("notes.txt", {}, file | {"file": "../notes.txt"}, file | {"sha256": "0"}):
+        with pytest.raises(ManifestError):
+            Manifest.from_json(changed(result.manifest, juggling={"files": [wrong]}))
 
 
 def test_a_manifest_from_before_results_had_codecs_is_read_and_keeps_them_exact(

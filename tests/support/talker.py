@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from shards.decoder_fields import LanguageHints
+from shards.language.decoder import LanguageHints
 from shards.language.texts import CHAT, TOKENIZER, ChatFile, Texts
 from shards.runtimes.ort import make_session
 from shards.split.split import SplitResult, split
@@ -36,7 +36,7 @@ def talker(stages: int = 2, name: str = TALKER, seed: int = 0, order: int = 1) -
         context=CONTEXT, files={TOKENIZER: _bytes_as_tokens(order), CHAT: chat.to_json()}
     )
     model = whole(seed)
-    return split(model, name=name, stages=stages, profile=False, language=hints)
+    return split(model, name=name, stages=stages, profile=False, hints=hints)
 
 
 @cache

@@ -173,8 +173,8 @@ def scaled(segments: tuple[Segment, ...], whole_ms: float) -> tuple[Segment, ...
 
 def of_manifest(manifest: Manifest) -> Measured:
     """Its stages are the segments. Raises `PlanError`."""
-    if manifest.decoder is not None:
-        raise PlanError("a language model's stages keep its sessions: it is not planned")
+    if manifest.kind is not None:
+        raise PlanError(f"{manifest.kind.about} is not planned: its stages are no tensors' alone")
     shards = [shard for shard in manifest.shards if shard.stage > 0]
     if len(shards) < len(manifest.shards):
         raise PlanError("the model has edge layers already: plan for the file that it is made from")

@@ -59,10 +59,10 @@ def _labels(text: str) -> tuple[str, ...]:
 
 def task_lines(manifest: Manifest) -> list[str]:
     """The task of a manifest, for people; what was taken as usual when it was split, too."""
-    if manifest.task is None:
+    if "task" not in manifest.parts:
         return []
     try:
-        task = Task.of(manifest.task)
+        task = Task.of(manifest.parts["task"])
     except ManifestError as error:
         return [f"task: not read: {error}"]
     pre, post = task.preprocess, task.postprocess

@@ -94,7 +94,7 @@ class MaskModel:
         version = version or await mesh.catalog.version_for(name, "", "", "")
         info = await mesh.catalog.info(name, version)
         manifest = Manifest.from_json(await mesh.registry.manifest(name, version))
-        task = Task.of(manifest.task)
+        task = Task.of(manifest.parts.get("task"))
         artifacts = NodeArtifacts(
             mesh.registry, config.cache_folder, config.cache_limit, config.artifact_key
         )

@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from nodes.cli.model import TOY
 from nodes.cli.model_options import QuantizeOptions
 from nodes.cli.new_path import new_path
 from nodes.cli.options import Target
 from nodes.console import err, out, print_json
 from nodes.event_loop import end_with_supervisor
+from nodes.language.commands.models import TOY
 from nodes.progress import phases
 from shards.language.folder import read_folder, write_smaller
-from shards.language.texts import Texts
-from shards.quantize.language import (
+from shards.language.quantize import (
     MOST_TOKENS,
     LanguageMode,
     LanguageReport,
     quantize_language,
 )
+from shards.language.texts import Texts
 from swarm.errors import InvalidArgument
 from swarm.scratch import Scratch
 

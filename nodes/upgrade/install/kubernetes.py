@@ -28,7 +28,7 @@ def values(manifest: Manifest, mesh: str, nats: str = "") -> dict[str, Any]:
         "stages": [{"replicas": 1, "resources": _resources([shard.bytes])} for shard in shards],
         "fallback": {"replicas": 1, "resources": _resources([shard.bytes for shard in shards])},
     }
-    if manifest.decoder is not None:
+    if manifest.kind is not None:
         document["language"] = True
     largest = max(sum(each.nbytes for each in shard.sends) for shard in manifest.shards)
     # Room for a batch axis that requests may fill, as `swarm up` gives it.

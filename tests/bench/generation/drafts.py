@@ -70,7 +70,7 @@ def toy(name: str, stages: int) -> SplitResult:
     with tempfile.TemporaryDirectory(prefix="toy-") as folder:
         write_toy(Path(folder) / name, TOYS[name])
         model, language = read_folder(Path(folder) / name)
-        return split(model.read_bytes(), name=name, stages=stages, profile=False, language=language)
+        return split(model.read_bytes(), name=name, stages=stages, profile=False, hints=language)
 
 
 @asynccontextmanager

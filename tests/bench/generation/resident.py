@@ -20,6 +20,7 @@ from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from nodes.console import out
 from nodes.up.mesh import push
+from shards.language.load import decoder_of
 from shards.manifest import Manifest, read_dir, write_dir
 from shards.split.split import split
 from shards.zoo.decoder_graph import DecoderShape, decoder
@@ -155,12 +156,11 @@ async def _ask(mesh: swarm.Mesh, plan: ResidentPlan, looks: Looks, look: Any) ->
 
 
 def _document(plan: ResidentPlan, manifest: Manifest, looks: Looks, took: float) -> dict[str, Any]:
-    assert manifest.decoder is not None
     held = plan.sessions * plan.tokens
     stages = {
         role: {
             "weights": shard.bytes,
-            "kv": held * manifest.decoder.stage_bytes_per_token(shard.stage),
+            "kv": held * decoder_of(manifest).stage_bytes_per_token(shard.stage),
         }
         for role, shard in zip(SHARDS, manifest.shards, strict=True)
     }

@@ -72,7 +72,7 @@ def made_by_edges(
     whole: SplitResult, halves: SplitResult
 ) -> dict[str, tuple[list[Tensors], float]]:
     """What each way sends of each picture, and an edge's milliseconds for one."""
-    task, images = Task.of(whole.manifest.task), pictures()[0]
+    task, images = Task.of(whole.manifest.parts.get("task")), pictures()[0]
     early = load_stage(halves.manifest, 1, halves.files.__getitem__)
     all_here = load_stage(whole.manifest, 1, whole.files.__getitem__)
     makers: dict[str, Callable[[np.ndarray], Tensors]] = {
@@ -177,7 +177,7 @@ async def _sender(mesh: swarm.Mesh, way: str, frames: list[Tensors]) -> Send:
 async def measure(plan: CorePlan, progress: Progress) -> dict[str, Any]:
     whole = await asyncio.to_thread(_split, plan, WHOLE, 1)
     halves = await asyncio.to_thread(_split, plan, HALVES, 2)
-    task = Task.of(whole.manifest.task)
+    task = Task.of(whole.manifest.parts.get("task"))
     made = await asyncio.to_thread(made_by_edges, whole, halves)
     rows: list[dict[str, Any]] = []
     async with local_mesh(shm=False) as local:

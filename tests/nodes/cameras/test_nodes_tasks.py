@@ -66,7 +66,7 @@ def test_a_task_is_told_at_the_split_and_shown_by_inspect(file: Path, tmp_path: 
     assert "ssd, as --decode says" in done.stderr
     assert "--normalise says otherwise" in done.stderr
     manifest, _ = read_dir(folder)
-    task = Task.of(manifest.task)
+    task = Task.of(manifest.parts.get("task"))
     assert task.labels == LABELS
     assert task.baked
     shown = run("model", "inspect", str(folder))
@@ -110,7 +110,7 @@ async def test_stages_answer_boxes_also_none_also_in_a_lossy_codec_and_by_the_fa
     error = {"i8": CodecError(0.1, 0.1, 1)}
     manifest = replace(made.manifest, codecs=error, result_codecs=error)
     result = replace(made, manifest=manifest)
-    task = Task.of(manifest.task)
+    task = Task.of(manifest.parts.get("task"))
     black = np.zeros((50, 50, 3), np.uint8)
     alone = {"bright": task.read(chained(made, task.prepare(IMAGE), "all"), IMAGE.shape)}
     alone["black"] = task.read(chained(made, task.prepare(black), "all"), black.shape)

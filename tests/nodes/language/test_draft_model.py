@@ -13,8 +13,8 @@ from support.waiting import eventually
 from nodes.language.draft_model import DraftModel
 from nodes.language.settings import GenerationOptions
 from nodes.up.mesh import LocalMesh, push
+from shards.language.kv_stage import KvStage
 from shards.language.load import load_decoder_stage
-from shards.runtimes.kv_stage import KvStage
 from shards.split.split import SplitResult, split
 from shards.zoo.decoder_graph import DecoderShape, decoder
 from swarm.errors import InvalidArgument

@@ -108,7 +108,7 @@ async def test_samples_of_a_graph_with_its_task_inside_calibrate_the_file_it_was
     await mesh.registry.push(result.manifest.to_json(), result.files)
     await make_lanes(mesh.link, mesh.subjects, "net", "1", 1, LaneOptions(storage="memory"))
     await mesh.registry.allow_samples("net", True)
-    task = Task.of(result.manifest.task)
+    task = Task.of(result.manifest.parts.get("task"))
     assert task.baked
     picture = np.random.default_rng(1).integers(0, 255, (90, 120, 3), np.uint8)
     inputs = task.prepare(picture)

@@ -50,7 +50,7 @@ def both(model: bytes, wish: Wish, **more: Any) -> tuple[SplitResult, SplitResul
 
 def asked(result: SplitResult, image: np.ndarray) -> Result:
     """A picture in, a result out, by what the manifest says alone."""
-    task = Task.of(result.manifest.task)
+    task = Task.of(result.manifest.parts.get("task"))
     return task.read(chained(result, task.prepare(image), bare=True), image.shape)
 
 
@@ -79,7 +79,7 @@ def test_a_baked_detector_finds_what_the_arithmetic_outside_finds_to_the_bit(hea
 @pytest.mark.parametrize("head", DETECTORS)
 def test_a_plain_loop_over_all_boxes_finds_the_same(head: str) -> None:
     _, outside = both(*DETECTORS[head])
-    task = Task.of(outside.manifest.task)
+    task = Task.of(outside.manifest.parts.get("task"))
     image = PICTURES["astronaut"]
     outputs = chained(outside, task.prepare(image), bare=True)
     made = task.read(outputs, image.shape)
@@ -156,13 +156,13 @@ def test_cut_into_stages_it_finds_the_same_also_when_it_finds_nothing(stages: in
     cut = split(model, name="m", stages=stages, profile=False, task=wish, edge_layers=4)
     assert cut.manifest.stages == stages
     assert cut.manifest.shard(0).stage == 0
-    task = Task.of(cut.manifest.task)
+    task = Task.of(cut.manifest.parts.get("task"))
     for image in PICTURES.values():
         made = task.read(chained(cut, task.prepare(image)), image.shape)
         assert isinstance(made, Detections)
         np.testing.assert_array_equal(made.boxes, found(whole, image).boxes)
     strict = split(model, name="m", stages=stages, profile=False, task=replace(wish, threshold=1))
-    task = Task.of(strict.manifest.task)
+    task = Task.of(strict.manifest.parts.get("task"))
     made = task.read(chained(strict, task.prepare(PICTURES["astronaut"])), (512, 512, 3))
     assert isinstance(made, Detections)
     assert made.boxes.shape == (0, 4)
@@ -182,7 +182,7 @@ def test_a_cut_behind_the_choice_of_boxes_carries_as_many_rows_as_there_are() ->
             task=replace(wish, threshold=threshold),
         )
         assert chosen in {spec.name for spec in cut.manifest.shard(2).receives}
-        task = Task.of(cut.manifest.task)
+        task = Task.of(cut.manifest.parts.get("task"))
         image = PICTURES["coffee"]
         made = task.read(chained(cut, task.prepare(image)), image.shape)
         assert isinstance(made, Detections)
@@ -201,7 +201,7 @@ def test_operators_of_any_age_take_a_task(opset: int) -> None:
     model = make(nodes, [picture], [output], params, opset=opset).SerializeToString()
     wish = Wish("detect", decode="yolo-v8", threshold=0.1)
     baked, outside = both(model, wish)
-    assert Task.of(baked.manifest.task).baked
+    assert Task.of(baked.manifest.parts.get("task")).baked
     assert baked.manifest.opset >= 13
     image = PICTURES["astronaut"]
     assert document(asked(baked, image)) == document(asked(outside, image))
@@ -226,7 +226,7 @@ def test_a_model_whose_operators_cannot_be_raised_keeps_its_task_outside_and_say
         profile=False,
         task=Wish("detect", decode="yolo-v8"),
     )
-    task = Task.of(result.manifest.task)
+    task = Task.of(result.manifest.parts.get("task"))
     if task.baked:  # a later library may
         return
     assert any("not baked" in note for note in result.notes)
@@ -248,7 +248,7 @@ def test_other_tasks_in_their_graphs_answer_the_same(
     kind: str, output: str, labels: tuple[str, ...]
 ) -> None:
     baked, outside = both(backbone([output]), Wish(kind, labels=labels, top=3))
-    assert Task.of(baked.manifest.task).baked
+    assert Task.of(baked.manifest.parts.get("task")).baked
     for image in PICTURES.values():
         one, other = asked(baked, image), asked(outside, image)
         assert type(one) is type(other)

@@ -44,7 +44,7 @@ WEIGHTS = RNG.normal(size=(4, CELLS))
 
 
 def read(result: SplitResult, image: np.ndarray = IMAGE) -> tuple[Task, Result]:
-    task = Task.of(result.manifest.task)
+    task = Task.of(result.manifest.parts.get("task"))
     return task, task.read(chained(result, task.prepare(image), bare=True), image.shape)
 
 
@@ -262,7 +262,9 @@ def test_a_mask_is_what_its_runs_say(seed: int) -> None:
 
 
 def test_other_values_beside_a_box_than_the_head_has_are_refused() -> None:
-    doc = Task.of(given(form(*FORMS["yolo-v8-pose"]), Wish("detect")).manifest.task).to_doc()
+    doc = Task.of(
+        given(form(*FORMS["yolo-v8-pose"]), Wish("detect")).manifest.parts.get("task")
+    ).to_doc()
     for more, each in ((0, 3), (50, 3), (51, 0), (51, 4)):
         wrong = {**doc, "postprocess": {**doc["postprocess"], "more": more, "each": each}}
         with pytest.raises(ManifestError, match=r"more|each"):

@@ -57,7 +57,7 @@ def given(model: bytes, wish: Wish) -> SplitResult:
 
 
 def task_of(model: bytes, wish: Wish) -> Task:
-    return Task.of(given(model, wish).manifest.task)
+    return Task.of(given(model, wish).manifest.parts.get("task"))
 
 
 def pixels(n: int = CELLS) -> np.ndarray:
@@ -435,7 +435,7 @@ def test_a_plain_loop_over_all_boxes_finds_the_same(
     iou = None if decode == "yolo-end2end" else 1.0
     wish = Wish("detect", labels=labels, threshold=0.5, iou=iou, fit="stretch", bake=bake)
     result = given(form(outputs), wish)
-    task = Task.of(result.manifest.task)
+    task = Task.of(result.manifest.parts.get("task"))
     assert (task.postprocess.decode, task.baked) == (decode, bake)
     found = task.read(chained(result, task.prepare(IMAGE), bare=True), IMAGE.shape)
     assert isinstance(found, Detections)
@@ -493,12 +493,12 @@ def classifier(end: list[Any]) -> bytes:
 def test_a_softmax_is_found_through_whatever_keeps_its_values(behind: str, bake: bool) -> None:
     model = classifier([node("Softmax", ["f"], ["s"], axis=1), *BEHIND[behind]("s", "out")])
     result = given(model, Wish("classify", top=4, bake=bake))
-    task = Task.of(result.manifest.task)
+    task = Task.of(result.manifest.parts.get("task"))
     assert task.postprocess.decode == "probabilities"
     found = task.read(chained(result, task.prepare(IMAGE), bare=True), IMAGE.shape)
     assert isinstance(found, Classes)
     raw = given(classifier([node("Identity", ["f"], ["out"])]), Wish("classify", top=4, bake=bake))
-    once = Task.of(raw.manifest.task)
+    once = Task.of(raw.manifest.parts.get("task"))
     expected = once.read(chained(raw, once.prepare(IMAGE), bare=True), IMAGE.shape)
     assert isinstance(expected, Classes)
     assert once.postprocess.decode == "logits"
@@ -522,7 +522,7 @@ def test_a_softmax_that_is_written_out_is_asked_for_and_the_answer_is_taken() ->
 def test_names_and_size_of_the_file_are_used_and_the_owner_overrules_them() -> None:
     said = {"names": NAMES[3], "task": "detect", "imgsz": "[96, 96]"}
     result = given(form(v8(shares(3)), said), Wish("detect"))
-    assert Task.of(result.manifest.task).labels == ("cat", "dog", "cow")
+    assert Task.of(result.manifest.parts.get("task")).labels == ("cat", "dog", "cow")
     assert any("metadata names the 3 classes" in note for note in result.notes)
     task = task_of(form(v8(shares(3)), said), Wish("detect", labels=tuple("abc")))
     assert task.labels == tuple("abc")
@@ -547,5 +547,5 @@ def test_names_and_size_of_the_file_are_used_and_the_owner_overrules_them() -> N
 @pytest.mark.parametrize("names", ["{0: 'a', 2: 'b'}", "[", "7", "['']", "__import__('os')"])
 def test_metadata_that_is_not_understood_is_left_out_with_a_note(names: str) -> None:
     result = given(form(v8(shares(1)), {"names": names}), Wish("detect"))
-    assert Task.of(result.manifest.task).labels == ()
+    assert Task.of(result.manifest.parts.get("task")).labels == ()
     assert any("not understood" in note for note in result.notes)

@@ -23,6 +23,7 @@ from shards.cameras import (
     document,
     lines,
 )
+from shards.cameras.part import PART
 from shards.errors import InputError, ManifestError
 
 PRE = Preprocess("images", 64, 48, fit="letterbox")
@@ -213,3 +214,9 @@ def test_a_vector_has_length_one_and_zero_stays_zero() -> None:
     nothing = of_kind("embed", "embedding").read({"out": values * 0}, IMAGE.shape)
     assert isinstance(nothing, Embedding)
     np.testing.assert_array_equal(nothing.vector, [0, 0])
+
+
+def test_a_manifest_keeps_a_task_that_only_a_later_version_knows_and_no_other_value() -> None:
+    PART.check({"kind": "juggle", "balls": [3]}, ())
+    with pytest.raises(ManifestError, match="task"):
+        PART.check("detect", ())

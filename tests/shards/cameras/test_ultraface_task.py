@@ -47,7 +47,7 @@ def test_it_finds_the_same_faces_to_the_bit_inside_the_graph_and_outside_and_spl
         split(MODEL, name="u", stages=stages, profile=False, task=Wish("detect", bake=bake))
         for bake, stages in ((False, 1), (True, 1), (True, 3))
     ]
-    tasks = [Task.of(result.manifest.task) for result in made]
+    tasks = [Task.of(result.manifest.parts.get("task")) for result in made]
     assert [task.postprocess.decode for task in tasks] == ["ultraface"] * 3
     assert [task.baked for task in tasks] == [False, True, True]
     counts = {}

@@ -7,9 +7,9 @@ from functools import cache
 
 import numpy as np
 
+from shards.language.kv_stage import KvStage
 from shards.language.load import load_decoder_stage
 from shards.language.stage import DecoderStage
-from shards.runtimes.kv_stage import KvStage
 from shards.split.split import SplitResult, split
 from shards.zoo.decoder_graph import DecoderShape, Form, decoder
 

@@ -6,10 +6,10 @@ import pytest
 from decoder_chains import greedy, run, stages_of, tiny
 
 from shards.errors import DeviceError, ModelError
+from shards.language.kv_growing import DeviceKv, GrowingKv
+from shards.language.kv_stage import KvStage
 from shards.language.load import check_alike, load_decoder_stage, stage_form
 from shards.runtimes.device import Placement
-from shards.runtimes.kv_growing import DeviceKv, GrowingKv
-from shards.runtimes.kv_stage import KvStage
 
 FORMS = ["genai", "optimum", "attention"]
 PROMPT = [7, 3, 200, 41, 9]

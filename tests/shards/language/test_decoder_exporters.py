@@ -8,11 +8,11 @@ import pytest
 from decoder_chains import greedy, stages_of, turn
 from exporter_forms import FORMS, SHAPE, WINDOW, with_windows
 
-from shards.decoder_fields import LanguageHints
-from shards.graph.decoder import TOKENS
+from shards.language.decoder import Decoder, LanguageHints
+from shards.language.quantize import quantize_language
+from shards.language.rows import by_rows
+from shards.language.split.graph import TOKENS
 from shards.quantize import tools
-from shards.quantize.language import quantize_language
-from shards.quantize.rows import by_rows
 from shards.runtimes.ort import make_session
 from shards.split.split import split
 from shards.zoo.decoder_graph import decoder
@@ -46,8 +46,8 @@ def test_an_exports_form_is_served_token_for_token(form: str) -> None:
     said = whole(reference, [*PROMPT, *answer])[len(PROMPT) - 1 : -1].argmax(axis=1)
     assert answer == said.tolist()
     assert len(set(answer)) > 3
-    assert result.manifest.decoder is not None
-    assert result.manifest.decoder.width == SHAPE.width
+    assert Decoder.of(result.manifest) is not None
+    assert Decoder.of(result.manifest).width == SHAPE.width
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -76,7 +76,7 @@ def test_an_exports_form_in_eight_bits_is_split_and_served(form: str) -> None:
 def test_what_quantize_makes_of_an_exports_form_is_split(form: str) -> None:
     small, report = quantize_language(FORMS[form](), np.array(PROMPT), mode="rows", max_drop=10.0)
     assert report.gain
-    described = split(small, name="m", stages=2, profile=False).manifest.decoder
+    described = Decoder.of(split(small, name="m", stages=2, profile=False).manifest)
     assert described is not None
     assert described.proof is not None
     assert described.proof.differing == 0
@@ -85,10 +85,10 @@ def test_what_quantize_makes_of_an_exports_form_is_split(form: str) -> None:
 def test_a_window_that_the_graph_lacks_bounds_the_sessions() -> None:
     """The builder of genai leaves Mistral's window out of the graph, and names it beside it."""
     hints = LanguageHints(context=128, window=WINDOW)
-    result = split(decoder(SHAPE), name="m", stages=2, profile=False, language=hints)
-    assert result.manifest.decoder is not None
-    assert result.manifest.decoder.context == WINDOW
+    result = split(decoder(SHAPE), name="m", stages=2, profile=False, hints=hints)
+    assert Decoder.of(result.manifest) is not None
+    assert Decoder.of(result.manifest).context == WINDOW
     assert any("window of 8 tokens" in note for note in result.notes)
-    inside = split(with_windows(), name="m", stages=2, profile=False, language=hints)
-    assert inside.manifest.decoder is not None
-    assert inside.manifest.decoder.context == 128
+    inside = split(with_windows(), name="m", stages=2, profile=False, hints=hints)
+    assert Decoder.of(inside.manifest) is not None
+    assert Decoder.of(inside.manifest).context == 128

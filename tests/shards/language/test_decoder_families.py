@@ -10,6 +10,7 @@ from decoder_chains import greedy, stages_of
 from onnx import helper, numpy_helper
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from shards.language.decoder import Decoder
 from shards.language.folder import read_folder
 from shards.language.texts import Texts
 from shards.split.split import split
@@ -77,8 +78,8 @@ def test_a_familys_folder_becomes_stages_that_are_the_whole_bit_by_bit(
     tmp_path: Path, family: str, form: Form, bits: int
 ) -> None:
     model, language = read_folder(folder_of(tmp_path / family, family, form, bits))
-    result = split(model, name="llm", stages=3, profile=False, language=language)
-    described = result.manifest.decoder
+    result = split(model, name="llm", stages=3, profile=False, hints=language)
+    described = Decoder.of(result.manifest)
     assert described is not None
     assert described.proof is not None
     assert (described.proof.differing, described.exact_batch) == (0, True)
@@ -118,6 +119,8 @@ def test_a_session_stays_within_the_shorter_of_two_rotary_tables() -> None:
     tables = ["cos_cache", "sin_cache"]
     choice = helper.make_node("If", ["is.long"], tables, then_branch=then, else_branch=otherwise)
     model.graph.node.insert(at + 1, choice)
-    described = split(model.SerializeToString(), name="m", stages=2, profile=False).manifest.decoder
+    described = Decoder.of(
+        split(model.SerializeToString(), name="m", stages=2, profile=False).manifest
+    )
     assert described is not None
     assert described.context == 96

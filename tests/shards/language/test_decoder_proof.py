@@ -7,13 +7,13 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from shards.decoder_fields import Proof
 from shards.errors import ModelError
-from shards.graph.decoder import DecoderGraph
+from shards.language.decoder import Decoder, Proof
+from shards.language.kv_stage import KvStage
+from shards.language.split import split as decoder_split
+from shards.language.split.check import DecoderReport, check_decoder
+from shards.language.split.graph import DecoderGraph
 from shards.manifest import Manifest
-from shards.runtimes.kv_stage import KvStage
-from shards.split import decoder_split
-from shards.split.decoder_check import DecoderReport, check_decoder
 from shards.split.split import SplitResult, split
 from shards.zoo.decoder_graph import DecoderShape, decoder
 
@@ -51,7 +51,7 @@ def test_stages_that_are_the_whole_are_so_bit_by_bit(
     split_beside: Callable[[float], SplitResult],
 ) -> None:
     result = split_beside(1.0)
-    proof = Manifest.from_json(result.manifest.to_json()).decoder.proof
+    proof = Decoder.of(Manifest.from_json(result.manifest.to_json())).proof
     assert proof == Proof(runs=66, differing=0, deviation=0.0, apart=0.0)
     assert not any("off" in note for note in result.notes)
 
@@ -74,8 +74,8 @@ def test_other_bits_within_the_tolerance_are_told_with_their_figures(
     split_beside: Callable[[float], SplitResult],
 ) -> None:
     result = split_beside(1.0000004)
-    proof = Manifest.from_json(result.manifest.to_json()).decoder.proof
-    assert proof == result.manifest.decoder.proof
+    proof = Decoder.of(Manifest.from_json(result.manifest.to_json())).proof
+    assert proof == Decoder.of(result.manifest).proof
     assert 0 < proof.differing <= proof.runs == 66
     assert 0 < proof.deviation <= 1e-4
     assert str(proof) in result.notes

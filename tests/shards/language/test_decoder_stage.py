@@ -5,7 +5,8 @@ import pytest
 from decoder_chains import greedy, run, stages_of, tiny, turn
 
 from shards.errors import DoesNotFit, InputError, ModelError, RunError
-from shards.runtimes.kv_stage import check_kv_fits
+from shards.language.decoder import Decoder
+from shards.language.kv_stage import check_kv_fits
 from shards.runtimes.load import load_stage
 
 FORMS = ["genai", "optimum", "attention"]
@@ -141,8 +142,10 @@ def test_the_last_stage_gives_the_logits_of_as_many_tokens_as_wanted() -> None:
 def test_memory_of_sessions_is_known_and_refused_before_anything_is_loaded() -> None:
     result = tiny()
     stages = stages_of(result)
-    assert sum(s.kv_bytes_per_token for s in stages) == result.manifest.decoder.kv_bytes_per_token
-    assert result.manifest.decoder.kv_bytes_per_token == 5 * 2 * 2 * 16 * 4
+    assert (
+        sum(s.kv_bytes_per_token for s in stages) == Decoder.of(result.manifest).kv_bytes_per_token
+    )
+    assert Decoder.of(result.manifest).kv_bytes_per_token == 5 * 2 * 2 * 16 * 4
     with pytest.raises(DoesNotFit, match="a context of 50 tokens fits"):
         check_kv_fits("stage 1", 4, 256, 1024, 4 * 50 * 1024)
 
@@ -158,5 +161,5 @@ def test_a_closed_stage_refuses_and_may_be_closed_twice() -> None:
 
 def test_a_language_model_is_not_loaded_as_an_ordinary_stage() -> None:
     result = tiny()
-    with pytest.raises(ModelError, match="is a language model, whose stages keep sessions"):
+    with pytest.raises(ModelError, match="is a language model: its stages keep sessions"):
         load_stage(result.manifest, 1, result.files.__getitem__)

@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from shards.errors import ArtifactError, ModelError
 from shards.language.chat_template import ChatTemplate, TemplateRefused
+from shards.language.decoder import Decoder
 from shards.language.folder import read_folder
 from shards.language.texts import Texts
 from shards.language.tokenizer import Tokenizer
@@ -109,11 +110,11 @@ def test_a_template_that_reaches_out_or_works_without_an_end_is_refused(source: 
 
 def test_a_folder_is_split_with_its_texts_and_what_they_tell(tmp_path: Path) -> None:
     model, language = read_folder(_folder(tmp_path / "hf"))
-    result = split(model, name="m", stages=2, profile=False, language=language)
+    result = split(model, name="m", stages=2, profile=False, hints=language)
     write_dir(tmp_path / "out", result.manifest, result.files)
     manifest, fetch = read_dir(tmp_path / "out")
-    assert manifest.decoder is not None
-    assert (manifest.decoder.context, manifest.decoder.end_tokens) == (128, (1, 2))
+    assert Decoder.of(manifest) is not None
+    assert (Decoder.of(manifest).context, Decoder.of(manifest).end_tokens) == (128, (1, 2))
     texts = Texts.load(manifest, fetch)
     assert texts.template is not None
     assert texts.template.render(CHAT).endswith("assistant\n")
@@ -147,10 +148,10 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused_where_it_is_split(
     model, hints = read_folder(folder)
     assert hints.largest == (256 + more - 1, f"<extra-{more - 1}>")
     with pytest.raises(ModelError, match=rf"'<extra-{more - 1}>' is {255 + more}.*0 to 255"):
-        split(model, name="llm", stages=2, profile=False, language=hints)
+        split(model, name="llm", stages=2, profile=False, hints=hints)
     file.write_text(known.to_json())
     model, hints = read_folder(folder)
-    assert split(model, name="llm", stages=2, profile=False, language=hints).manifest.decoder
+    assert Decoder.of(split(model, name="llm", stages=2, profile=False, hints=hints).manifest)
 
 
 @pytest.mark.parametrize("form", ["genai", "optimum"])

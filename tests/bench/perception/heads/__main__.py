@@ -103,7 +103,7 @@ def _tried(case: Case, folder: Path) -> tuple[str, Apart | None]:
             asked = f"asked for ({str(error).partition(': ')[2][:40]}…), then "
     else:
         return "refused", None
-    task = Task.of(result.manifest.task)
+    task = Task.of(result.manifest.parts.get("task"))
     session = make_session(result.files[result.manifest.shards[-1].file], level="basic")
     names = [output.name for output in session.get_outputs()]
     outputs = dict(zip(names, session.run(names, task.prepare(image)), strict=True))

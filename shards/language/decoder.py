@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shards.errors import ManifestError
-from shards.json_fields import digest_of, file_name, get
+from shards.json_fields import get
+from shards.schema import Manifest, PartFile, part_file
 from shards.specs import DTYPES
 
 # A size above this is a mistake, and a product of some would be a number that no memory has.
 _LARGEST_SIZE = 1 << 31
 _ROLES = frozenset({"mask", "positions", "seqlens_k", "total_sequence_length", "logits_from"})
-
-
-@dataclass(frozen=True, slots=True)
-class TextFile:
-    """An artifact that is no model: a tokenizer, a chat template, their settings."""
-
-    file: str
-    sha256: str
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +51,16 @@ class LanguageHints:
     quantized: Quantized | None = None
     largest: tuple[int, str] | None = None
     window: int | None = None
+
+    @property
+    def misfit(self) -> str:
+        """As of `shards.parts.Hints`."""
+        if not self.files:
+            return ""
+        return (
+            "the folder has a tokenizer, but the model is no language model with its cache: export "
+            "it with past and present keys and values"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,15 @@ class Decoder:
     exact_batch: bool
     end_tokens: tuple[int, ...]
     stages: tuple[StageStates, ...]
-    files: tuple[TextFile, ...] = ()
+    files: tuple[PartFile, ...] = ()
     proof: Proof | None = None
     quantized: Quantized | None = None
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Decoder | None:
+        """That of a version; None for another kind of model."""
+        raw = manifest.parts.get("decoder")
+        return None if raw is None else decoder_from_dict(raw)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -172,13 +180,22 @@ def decoder_from_dict(raw: object) -> Decoder:
         exact_batch=get(raw, "exact_batch", bool),
         end_tokens=tuple(ends),
         stages=tuple(_stage(item) for item in get(raw, "stages", list)),
-        files=tuple(_text(item) for item in get(raw, "files", list)),
+        files=tuple(part_file(item) for item in get(raw, "files", list)),
         proof=_proof(raw.get("proof")),
         quantized=quantized_from_dict(raw.get("quantized")),
     )
     if not decoder.stages or decoder.stages[-1].layers[1] != decoder.layers:
         raise ManifestError("the stages of the decoder do not hold all its layers")
     return decoder
+
+
+def check_stages(decoder: Decoder, stages: Sequence[int]) -> None:
+    """Raise ManifestError unless the decoder's stages are these, and follow each other."""
+    ends = [0, *(part.layers[1] for part in decoder.stages)]
+    if [part.stage for part in decoder.stages] != list(stages) or [
+        part.layers[0] for part in decoder.stages
+    ] != ends[:-1]:
+        raise ManifestError("the stages of the decoder are not those of the manifest")
 
 
 def _size(raw: Mapping[str, Any], key: str) -> int:
@@ -240,11 +257,3 @@ def _figure(raw: Mapping[str, Any], key: str) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         raise ManifestError(f"manifest field {key!r} must be a number, is {value!r:.80}")
     return float(value)
-
-
-def _text(raw: object) -> TextFile:
-    if not isinstance(raw, dict):
-        raise ManifestError("a text of the decoder is not an object")
-    return TextFile(
-        file_name(get(raw, "file", str)), digest_of(raw, "sha256"), get(raw, "bytes", int)
-    )

@@ -9,9 +9,9 @@ import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from shards.errors import SplitError
-from shards.graph.decoder import TOKENS, DecoderGraph, LayerState
 from shards.graph.graph import names_read
 from shards.graph.layer_range import assemble, check_weights
+from shards.language.split.graph import TOKENS, DecoderGraph, LayerState
 
 # The input of a last stage that says from which row on logits are wanted; -1 is the last row.
 LOGITS_FROM = "logits_from"

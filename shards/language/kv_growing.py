@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.runtimes.kv_stage import KvStage, StageForm
+from shards.language.kv_stage import KvStage, StageForm
 
 
 class GrowingKv(KvStage):

@@ -28,7 +28,7 @@ _MOST_BINDINGS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class StageForm:
-    """The form of a decoder's stage, as `shards.decoder_fields` describes it.
+    """The form of a decoder's stage, as `shards.language.decoder` describes it.
 
     `receives` is the name of its token ids or hidden states, `sends` of its hidden states or
     logits; `states` are pairs of names, what goes in and what replaces it; `feeds` names the other

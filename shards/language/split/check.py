@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shards.decoder_fields import Proof
 from shards.errors import ModelError
-from shards.graph.decoder import MASK, POSITIONS, TOKENS, DecoderGraph
-from shards.runtimes.kv_stage import KvStage, StageForm
+from shards.language.decoder import Proof
+from shards.language.kv_stage import KvStage, StageForm
+from shards.language.split.graph import MASK, POSITIONS, TOKENS, DecoderGraph
 from shards.runtimes.ort import make_session
 from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.synthetic import (

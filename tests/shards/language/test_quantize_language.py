@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_graphs import make, node, value, weights
 
-from shards.decoder_fields import LanguageHints, Quantized
 from shards.errors import ManifestError, ModelError
+from shards.language.decoder import Decoder, LanguageHints, Quantized
+from shards.language.quantize import LanguageMode, quantize_language
+from shards.language.rows import by_rows
 from shards.manifest import Manifest
 from shards.quantize import tools
-from shards.quantize.language import LanguageMode, quantize_language
-from shards.quantize.rows import by_rows
 from shards.runtimes.ort import make_session
 from shards.split.split import split
 from shards.zoo.decoder_graph import DecoderShape, Form, decoder
@@ -59,7 +59,9 @@ def test_stages_in_eight_bits_are_the_whole_bit_by_bit_and_in_any_batch(form: Fo
     model = by_rows(tools.prepare(source))
     kinds = [each.op_type for each in model.graph.node]
     assert kinds.count("MatMulInteger") == 7 * 3 + 1 - 2 * 3 * (form == "genai")
-    described = split(model.SerializeToString(), name="m", stages=3, profile=False).manifest.decoder
+    described = Decoder.of(
+        split(model.SerializeToString(), name="m", stages=3, profile=False).manifest
+    )
     assert described is not None
     assert described.proof is not None
     assert described.proof.differing == 0
@@ -105,8 +107,8 @@ def test_a_text_or_a_model_that_cannot_be_judged_is_refused() -> None:
 def test_a_manifest_keeps_what_it_cost() -> None:
     cost = Quantized("rows", 59, 6.5, 6.25)
     hints = LanguageHints(quantized=cost)
-    result = split(decoder(SHAPE), name="m", stages=2, profile=False, language=hints)
-    described = Manifest.from_json(result.manifest.to_json()).decoder
+    result = split(decoder(SHAPE), name="m", stages=2, profile=False, hints=hints)
+    described = Decoder.of(Manifest.from_json(result.manifest.to_json()))
     assert described is not None
     assert described.quantized == cost
     raw = json.loads(result.manifest.to_json())

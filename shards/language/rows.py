@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from shards.graph.decoder import token_ids
 from shards.graph.graph import Graph
+from shards.language.split.graph import token_ids
 from shards.quantize.tools import layers
 
 _LARGEST = 127

@@ -11,9 +11,12 @@ from typing import Any, Literal
 import numpy as np
 from onnx import ModelProto
 
-from shards.decoder_fields import LanguageHints, Quantized
 from shards.errors import ModelError
-from shards.graph.decoder import (
+from shards.graph.fuse import fuse
+from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
+from shards.language.decoder import LanguageHints, Quantized
+from shards.language.rows import by_rows
+from shards.language.split.graph import (
     MASK,
     POSITIONS,
     TOKENS,
@@ -21,16 +24,13 @@ from shards.graph.decoder import (
     keep_whole_states,
     read_decoder,
 )
-from shards.graph.fuse import fuse
-from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
+from shards.language.split.split import kv_datatype_of, sizes_of
 from shards.quantize import tools
 from shards.quantize.measure import times_by_turns
 from shards.quantize.quantize import MOST_BYTES, Tell
-from shards.quantize.rows import by_rows
 from shards.runtimes.ort import make_session
 from shards.runtimes.ort_errors import reason_of
 from shards.specs import DTYPES
-from shards.split.decoder_split import kv_datatype_of, sizes_of
 
 LanguageMode = Literal["rows", "int4", "int8"]
 MOST_TOKENS = 16_384  # of a text that are judged

@@ -10,24 +10,24 @@ from itertools import pairwise
 import numpy as np
 from onnx import ModelProto, NodeProto
 
-from shards.decoder_fields import Decoder, LanguageHints, StageStates, TextFile
 from shards.errors import ModelError, SplitError
-from shards.graph.decoder import (
+from shards.graph.fuse import fuse
+from shards.graph.source import subgraphs, tensor_bytes
+from shards.language.decoder import Decoder, LanguageHints, StageStates
+from shards.language.kv_growing import GrowingKv
+from shards.language.kv_stage import KvStage, SharedKv, StageForm
+from shards.language.split.check import check_decoder, tolerance_of
+from shards.language.split.graph import (
     TOKENS,
     DecoderGraph,
     embedding_rows,
     keep_whole_states,
     read_decoder,
 )
-from shards.graph.decoder_part import DecoderPart, extract_part, whole_model
-from shards.graph.fuse import fuse
-from shards.graph.source import subgraphs, tensor_bytes
-from shards.manifest import Manifest, Shard, sha256
-from shards.runtimes.kv_growing import GrowingKv
-from shards.runtimes.kv_stage import KvStage, SharedKv, StageForm
+from shards.language.split.part import DecoderPart, extract_part, whole_model
+from shards.manifest import Manifest, PartFile, Shard, sha256
 from shards.specs import TensorSpec
 from shards.split.balance import balance
-from shards.split.decoder_check import check_decoder, tolerance_of
 from shards.split.plan import SplitOptions
 
 # Tokens of a session where neither the graph nor its folder names a bound.
@@ -96,7 +96,7 @@ def split_decoder(
             for stage, (part, _) in enumerate(parts, 1)
         ),
         files=tuple(
-            TextFile(file, sha256(data), len(data)) for file, data in sorted(hints.files.items())
+            PartFile(file, sha256(data), len(data)) for file, data in sorted(hints.files.items())
         ),
         proof=report.proof,
         quantized=hints.quantized,
@@ -119,7 +119,7 @@ def split_decoder(
             "layers": len(decoder.graph),
             "notes": notes,
         },
-        decoder=described,
+        parts={"decoder": described.to_dict()},
     )
     files = {shard.file: data for shard, (_, data) in zip(shards, parts, strict=True)}
     return Manifest.from_json(manifest.to_json()), files | dict(hints.files), tuple(notes)
