@@ -6,8 +6,45 @@ Importing `swarm.<name>.feature` starts nothing and imports no library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+NOBODY: Set[str] = frozenset()
+# In the subjects of rows: a direct read of JetStream, and the bucket of models and desired state.
+GET, CONFIG = "$JS.API.DIRECT.GET", "swarm-{mesh}-config"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One subject of the table of rights (`swarm.security.rights.table`), and who may.
+
+    publish, subscribe: names of roles, and of groups of roles. queues: the queue groups in which
+    alone it may be subscribed to; () for any. many: one message has several answers.
+    """
+
+    subject: str
+    about: str
+    publish: Set[str] = NOBODY
+    subscribe: Set[str] = NOBODY
+    queues: tuple[str, ...] = ()
+    many: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UserRole:
+    """A user's role that a feature adds. behind: the role behind which it stands on the page.
+    groups: of roles, of which it is one. publishes, subscribes: subjects of rows that others
+    declare. starts: the command that takes its credentials, with `{model}`; a node of this role
+    where it is left out.
+    """
+
+    name: str
+    about: str
+    behind: str
+    groups: Set[str] = NOBODY
+    publishes: Set[str] = NOBODY
+    subscribes: Set[str] = NOBODY
+    starts: str = ""
 
 
 @dataclass(frozen=True)
@@ -15,8 +52,16 @@ class Feature:
     """All that a feature adds to the mesh; what it leaves out it does not have.
 
     name: of its rooms. of_mesh(): a subclass of `swarm.client.Client`, whose methods `swarm.Mesh`
-    has.
+    has. roles: of users. rights: rows of the table of rights, by the subject of the row behind
+    which they stand; they are the last ones where that is not there. stored: the kinds of subjects
+    (`swarm.<mesh>.<kind>.…`) that its streams keep; stored_news: those of them that members hear
+    once they are stored; news: the kinds on which the server itself speaks.
     """
 
     name: str
     of_mesh: Callable[[], type] | None = None
+    roles: Sequence[UserRole] = ()
+    rights: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    stored: Sequence[str] = ()
+    stored_news: Sequence[str] = ()
+    news: Sequence[str] = ()

@@ -10,7 +10,17 @@ from typing import Any
 
 from swarm.feature import Feature
 
-NAMES = ("language", "learning", "sites")
+NAMES = (
+    "language",
+    "learning",
+    "sites",
+    "records",
+    "rollout",
+    "auto",
+    "cameras",
+    "watch",
+    "upgrade",
+)
 
 
 @cache

@@ -23,6 +23,7 @@ from nodes.cli.auth_options import (
 )
 from nodes.console import conclude, long_duration, out, print_json
 from swarm.errors import InvalidArgument
+from swarm.features import features
 from swarm.scratch import Scratch
 from swarm.security.authority.authority import Authority, User
 from swarm.security.authority.keys import make_private_folder, write_text
@@ -38,7 +39,6 @@ from swarm.security.authority.server_conf import (
     tls_conf,
 )
 from swarm.security.rights.permissions import permissions_of
-from swarm.security.rights.table import Role
 
 CONF, USERS_CONF, TLS_CONF = "nats-server.conf", "users.conf", "tls.conf"
 PLAIN_MARK = "# plain: users by their public keys\n"
@@ -85,17 +85,13 @@ def _use_of(role: str, models: Sequence[str]) -> str:
     """The command that takes credentials of a role."""
     model = models[0] if models else "MODEL"
     commands = {
-        Role.CLIENT: f"swarm infer {model} --input x.npz",
-        Role.REQUESTER: f"swarm infer {model} --input x.npz",
-        Role.DASHBOARD: "swarm dashboard",
-        Role.UPDATER: f'swarm fleet updater --node "--role shard-1 --model {model}"',
-        Role.OPERATOR: "swarm model list",
-        Role.GATEWAY: "swarm-node --role gateway --http 8000",
-        Role.JOIN: f"swarm-node --role join --of NAME,NAME --model {model}",
-    }
-    return {str(each): line for each, line in commands.items()}.get(
-        role, f"swarm-node --role {role} --model {model}"
-    )
+        "client": "swarm infer {model} --input x.npz",
+        "requester": "swarm infer {model} --input x.npz",
+        "operator": "swarm model list",
+        "gateway": "swarm-node --role gateway --http 8000",
+    } | {each.name: each.starts for feature in features() for each in feature.roles if each.starts}
+    line = commands.get(role, "swarm-node --role {role} --model {model}")
+    return line.format(role=role, model=model)
 
 
 async def run_list(folder: str, as_json: bool) -> None:

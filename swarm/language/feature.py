@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import Feature
+from swarm.feature import Feature, Row
 
 
 def _of_mesh() -> type:
@@ -11,4 +11,34 @@ def _of_mesh() -> type:
     return Generates
 
 
-FEATURE = Feature("language", of_mesh=_of_mesh)
+FEATURE = Feature(
+    "language",
+    of_mesh=_of_mesh,
+    rights={
+        "swarm.{mesh}.fresh.{model}.*.{stage}": [
+            Row(
+                "swarm.{mesh}.generate.{model}",
+                "requests for tokens",
+                publish={"client", "requester", "gateway"},
+                subscribe={"answerers"},
+                queues=("q", "w.*"),
+                many=True,
+            ),
+            Row(
+                "swarm.{mesh}.steps.{model}.*.1.*.*",
+                "sessions to another node of stage 1",
+                publish={"servers"},
+            ),
+            Row(
+                "swarm.{mesh}.steps.{model}.*.{next}.*.*",
+                "steps to the next stage",
+                publish={"servers"},
+            ),
+            Row(
+                "swarm.{mesh}.steps.{model}.*.{stage}.{user}.*",
+                "steps for the own nodes of the own stage",
+                subscribe={"servers"},
+            ),
+        ],
+    },
+)

@@ -236,7 +236,7 @@ class Authority:
                 account_body(
                     # With a store, without JetStream: no message of this account is a call of it.
                     limits.account(store is None, limits.payload),
-                    signing_keys=self._scopes(lambda role: role is not Role.CLIENT),
+                    signing_keys=self._scopes(lambda role: role != Role.CLIENT),
                     revocations=self._revocations(),
                     exports=client_exports(self.mesh),
                     imports=store_imports(store, self.store_key.public) if store else (),
@@ -248,7 +248,7 @@ class Authority:
                 "CLIENTS",
                 account_body(
                     limits.account(False, limits.client_payload),
-                    signing_keys=self._scopes(lambda role: role is Role.CLIENT),
+                    signing_keys=self._scopes(lambda role: role == Role.CLIENT),
                     revocations=self._revocations(),
                     imports=client_imports(self.mesh, mesh.public),
                 ),
@@ -263,7 +263,7 @@ class Authority:
             for public, (name, body) in bodies.items()
         }
 
-    def _scopes(self, wanted: Callable[[Role], bool]) -> list[dict[str, Any]]:
+    def _scopes(self, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
         generations = [self._state.generation] + (
             [self._state.retiring] if self._state.retiring else []
         )
@@ -405,7 +405,7 @@ class Authority:
 
     def _issue(self, user: User, key: AuthorityKey) -> None:
         post = Post.of(user.role)
-        account = self.key("clients" if post.role is Role.CLIENT else "mesh").public
+        account = self.key("clients" if post.role == Role.CLIENT else "mesh").public
         stages = post.stages(user.stages)
         tags = [f"model:{model}" for model in user.models]
         tags += [f"stage:{stage}" for stage in stages]
@@ -423,7 +423,7 @@ class Authority:
 
     # --- files ----------------------------------------------------------------------------
 
-    def _signing_key(self, role: Role, generation: int) -> AuthorityKey:
+    def _signing_key(self, role: str, generation: int) -> AuthorityKey:
         path = self._key_path(f"{role}.{generation}")
         if not path.exists():
             raise InvalidArgument(

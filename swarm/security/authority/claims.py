@@ -18,7 +18,7 @@ from swarm.security.authority.keys import AuthorityKey
 from swarm.security.authority.limits import UNLIMITED, AccountLimits
 from swarm.security.rights.permissions import subjects_of
 from swarm.security.rights.store import ANSWERED_WITHIN, Store
-from swarm.security.rights.table import TOKENS_WITHIN, Role, offered_to_clients
+from swarm.security.rights.table import TOKENS_WITHIN, offered_to_clients
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 
@@ -155,7 +155,7 @@ def unlimited_user_body(account: str) -> dict[str, Any]:
     return {"type": "user", "issuer_account": account, "subs": -1, "data": -1, "payload": -1}
 
 
-def scope(key: str, role: Role, mesh: str, limits: AccountLimits) -> dict[str, Any]:
+def scope(key: str, role: str, mesh: str, limits: AccountLimits) -> dict[str, Any]:
     """A signing key that can issue users of one role of one mesh, and no others."""
     allowed = subjects_of(
         role,

@@ -51,9 +51,9 @@ class AccountLimits:
             raise InvalidArgument(f"limits are {', '.join(sorted(known))}")
         return cls(**doc)
 
-    def message_of(self, role: Role) -> int:
+    def message_of(self, role: str) -> int:
         """The most bytes of a message of this role."""
-        return self.client_payload if role is Role.CLIENT else self.payload
+        return self.client_payload if role == Role.CLIENT else self.payload
 
     def account(self, jetstream: bool, payload: int) -> dict[str, Any]:
         """The limits in an account's JWT. Without the last four it has no JetStream."""

@@ -74,7 +74,7 @@ def plain_conf(authority: Authority, now: float) -> str:
     Expiry is not the server's business here: write the file anew, and signal.
     """
     valid = [user for user in authority.users if user.state(now) == "valid"]
-    clients = [user for user in valid if Post.of(user.role).role is Role.CLIENT]
+    clients = [user for user in valid if Post.of(user.role).role == Role.CLIENT]
     members = [user for user in valid if user not in clients]
     limits = authority.limits
     offered = offered_to_clients(authority.mesh)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from swarm.security.rights.table import ABOUT, ROLES, TABLE, Role
-
-_SHORT = {Role.SHARD: "shard-k", Role.SHARD_1: "shard-1"}
+from swarm.security.rights.table import ABOUT, ROLES, TABLE
 
 
 def markdown() -> str:
     """Two tables: the roles; each subject with who may publish and subscribe."""
     lines = ["| role | |", "|---|---|"]
-    lines += [f"| {_SHORT.get(role, role)} | {ABOUT[role]} |" for role in ROLES]
+    lines += [f"| {role} | {ABOUT[role]} |" for role in ROLES]
     lines += ["", "| subject | for | publish | subscribe |", "|---|---|---|---|"]
     for row in TABLE:
         queues = f", in the queues {' '.join(f'`{q}`' for q in row.queues)}" if row.queues else ""
@@ -21,10 +19,10 @@ def markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _names(roles: Set[Role]) -> str:
+def _names(roles: Set[str]) -> str:
     if len(roles) == len(ROLES):
         return "everybody"
-    return " ".join(_SHORT.get(role, role) for role in ROLES if role in roles)
+    return " ".join(role for role in ROLES if role in roles)
 
 
 if __name__ == "__main__":

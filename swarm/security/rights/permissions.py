@@ -51,7 +51,7 @@ class Permissions:
 class Post:
     """A role and its stage: `shard-2` is the role `shard-k` at stage 2."""
 
-    role: Role
+    role: str
     stage: int = 0
 
     @classmethod
@@ -59,11 +59,11 @@ class Post:
         """Of a role as people write it. Raises `InvalidArgument`."""
         if (shard := _SHARD.fullmatch(text)) is not None:
             stage = int(shard[1])
-            return cls(Role.SHARD_1 if stage == 1 else Role.SHARD, stage)
+            return cls(str(Role.SHARD_1 if stage == 1 else Role.SHARD), stage)
         if text not in ROLES or text == Role.SHARD:
-            known = ", ".join(role for role in ROLES if role is not Role.SHARD)
+            known = ", ".join(role for role in ROLES if role != Role.SHARD)
             raise InvalidArgument(f"role {text!r}: it is {known}, or shard-2, shard-3 …")
-        return cls(Role(text))
+        return cls(text)
 
     def stages(self, of_model: int) -> list[int]:
         """The stages that it serves; a fallback or a standby serves all `of_model` stages."""
@@ -72,7 +72,7 @@ class Post:
         return [self.stage] if self.stage else []
 
     def __str__(self) -> str:
-        return f"shard-{self.stage}" if self.stage else str(self.role)
+        return f"shard-{self.stage}" if self.stage else self.role
 
 
 def permissions_of(
@@ -105,7 +105,7 @@ def permissions_of(
 
 
 def subjects_of(
-    role: Role, places: Mapping[str, Sequence[str]], *, queues: bool = True
+    role: str, places: Mapping[str, Sequence[str]], *, queues: bool = True
 ) -> Permissions:
     """The role's rows with all values of each place. queues: whether a subject that is for queue
     groups is limited to them; without, it may be subscribed to in any way."""
@@ -135,7 +135,7 @@ def _filled(subject: str, places: Mapping[str, Sequence[str]]) -> list[str]:
     return filled
 
 
-def needs_model(role: Role) -> bool:
+def needs_model(role: str) -> bool:
     """Whether some right of the role is for a model."""
     return any("{model}" in row.subject for row in TABLE if role in row.publish | row.subscribe)
 
@@ -153,8 +153,8 @@ def _pattern(subject: str) -> re.Pattern[str]:
 def who_may(publish: bool, subject: str) -> list[str]:
     """The roles that may publish to `subject`, or subscribe to it, in the right mesh, for the
     right model and stage."""
-    roles: set[Role] = set()
+    roles: set[str] = set()
     for row in TABLE:
         if _pattern(row.subject).fullmatch(subject):
             roles |= row.publish if publish else row.subscribe
-    return [str(role) for role in ROLES if role in roles]
+    return [role for role in ROLES if role in roles]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from swarm.features import features
 from swarm.subjects import Subjects, covers, in_domain, stored
 
 WAY = "$JS.ACK.store.-.-.-"
@@ -79,7 +80,7 @@ def store_of(mesh: str, domain: str = "") -> Store:
     written = (
         "$KV.>",
         "$O.>",
-        *(f"{root}.{kind}.>" for kind in ("features", "dead", "events", "audit", "record")),
+        *(f"{root}.{kind}.>" for kind in _of_all("stored", "features", "dead", "events")),
     )
     services = [
         Service(f"{_API}.INFO"),
@@ -95,12 +96,18 @@ def store_of(mesh: str, domain: str = "") -> Store:
         # the place of ours that are for the same ones (`$JS.hub.API.STREAM.>` and so on).
         mappings.append(Mapping(in_domain(f"{_API}.>", domain), f"{WAY}.{_API}.>"))
         services.append(Service("$KV.>", asked=f"{_API}.$KV.>"))
-    told = [f"{root}.{kind}.>" for kind in ("config", "weights", "tap")]
+    told = [f"{root}.{kind}.>" for kind in _of_all("news", "config")]
     news = [News(each, each) for each in (*told, "$JS.EVENT.ADVISORY.>")]
     # nats-server gives nothing that came in as a service out as a stream, so those who listen to
     # these hear the streams that store them.
-    news += [News(stored(root, kind), f"{root}.{kind}.>") for kind in ("events", "audit")]
+    retold = _of_all("stored_news", "events")
+    news += [News(stored(root, kind), f"{root}.{kind}.>") for kind in retold]
     return Store(tuple(services), tuple(mappings), tuple(news))
+
+
+def _of_all(field: str, *kinds: str) -> list[str]:
+    """Kinds of subjects: of the core, and of the features."""
+    return [*kinds, *(kind for each in features() for kind in getattr(each, field))]
 
 
 def ways_of(subjects: Iterable[str], mesh: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""Edges whose sources are cameras, and the nodes that join what several of them see."""

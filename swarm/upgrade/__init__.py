@@ -1,0 +1,1 @@
+"""New releases of the node software, on devices, by waves."""
