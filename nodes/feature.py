@@ -125,8 +125,19 @@ Tensors = Mapping[str, "np.ndarray"]  # by the names that the shards' files have
 TensorsOf = Callable[["Mesh", "ModelInfo", int], Awaitable[Tensors]]
 # Reads a model to be split: its file, and what lies beside it. Raises ModelError.
 Source = Callable[[], "tuple[Path | bytes, Hints]"]
-Command = Callable[..., Any]
-Commands = Mapping[str, Mapping[str, Any]]  # of `Command` or `typer.Typer`
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands of `swarm` that begin with one word. help: of the group."""
+
+    help: str
+    commands: Commands
+
+
+Commands = Mapping[str, Mapping[str, Any]]
+"""Commands by the heading of their help and by name: each is the function `module:name`, whose file
+is imported when the command is called, or a `Group`."""
 
 
 @dataclass(frozen=True)

@@ -119,4 +119,5 @@ add_commands(
         },
         "Servers": {"server": server, "certs": certs, "limits": limits},
     },
+    "auth",
 )

@@ -10,21 +10,29 @@ are declared hidden: `--help-all` shows them too.
 
 A parameter that names something of the mesh says so (`Named`): what can be no name is refused
 before the command does anything. A wrong command line is one line, and exit code 2.
+
+A command is a function in a file of its own, which is imported when the command is called
+(`group`): the file imports its work at its top, and `swarm --help` answers at once.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from nodes.extras import MissingExtra, lacking
+from nodes.feature import Commands, Group
 from nodes.features import features
 from nodes.settings import read_settings
 from swarm.errors import InvalidArgument
@@ -32,7 +40,6 @@ from swarm.subjects import token
 
 Ran = Coroutine[Any, Any, int | None]  # its result is the exit code; None is 0
 Work = Callable[..., int | Ran]
-Panels = Mapping[str, Mapping[str, Work | typer.Typer]]  # commands by heading and name
 _UsageError: Any = typer.BadParameter.__base__
 
 
@@ -56,13 +63,21 @@ class Named:
                 token(version, f"version of {self.what}")
 
 
-def add_commands(app: typer.Typer, panels: Panels) -> None:
-    """Add commands and groups by name, under headings. The help shows them in this order."""
-    order = [name for commands in panels.values() for name in commands]
+def group(commands: Commands, words: str = "") -> type[TyperGroup]:
+    """The class of a group with these commands, and with those that features add, in this order.
+    words: that call the group, without `swarm`."""
+    found = _Loaded(_with_features(commands, words), words)
 
-    class InOrder(TyperGroup):
+    class OfCommands(TyperGroup):
+        def __init__(self, **more: Any) -> None:
+            super().__init__(**more)
+            self.commands = found  # type: ignore[assignment]  # nothing is added to it
+
         def list_commands(self, ctx: Any) -> list[str]:
-            return order
+            return list(found)
+
+        def get_command(self, ctx: Any, name: str) -> Any:
+            return found.unloaded(name) if name in found.declared else None
 
         def main(self, *given: Any, **more: Any) -> Any:
             """As of its base; a wrong command line is one line on standard error."""
@@ -73,26 +88,128 @@ def add_commands(app: typer.Typer, panels: Panels) -> None:
                 code = _wrong_line(error, "--json" in words)
             sys.exit(code)
 
-    app.info.cls = InOrder
-    for panel, commands in panels.items():
-        for name, command in commands.items():
-            if isinstance(command, typer.Typer):
-                app.add_typer(command, name=name, rich_help_panel=panel)
-            else:
-                app.command(name, rich_help_panel=panel)(as_command(command, name))
+    return OfCommands
 
 
-def with_features(core: Panels, group: str = "") -> Panels:
-    """The commands of a group, "" for `swarm` itself: the core's and then those that features add,
-    by their headings."""
+def add_commands(app: typer.Typer, commands: Commands, words: str) -> None:
+    """Make an app a `group`."""
+    app.info.cls = group(commands, words)
+
+
+def _with_features(core: Commands, words: str) -> Commands:
+    """The commands of a group: the core's and then those that features add, by their headings."""
     panels = {panel: dict(commands) for panel, commands in core.items()}
     for feature in features():
         for panel, commands in feature.commands().items():
             for path, command in commands.items():
                 parent, _, name = path.rpartition(" ")
-                if parent == group:
+                if parent == words:
                     panels.setdefault(panel, {})[name] = command
     return panels
+
+
+class _Loaded(Mapping[str, Any]):
+    """The commands of a group by name. Each is imported and built when it is asked for."""
+
+    def __init__(self, panels: Commands, words: str) -> None:
+        self.declared = {
+            name: (panel, command)
+            for panel, commands in panels.items()
+            for name, command in commands.items()
+        }
+        self._words = words
+
+    def __getitem__(self, name: str) -> Any:
+        panel, command = self.declared[name]
+        words = f"{self._words} {name}".strip()
+        if isinstance(command, Group):
+            made = typer.Typer(
+                cls=group(command.commands, words), help=command.help, no_args_is_help=True
+            )
+        elif isinstance(command, typer.Typer):
+            made = command
+        else:
+            made = typer.Typer(add_completion=False)
+            try:
+                work = as_command(_imported(command), words)
+            except ModuleNotFoundError as error:
+                made.command(name, **_ANY_LINE)(_needing(error))
+            else:
+                made.command(name, rich_help_panel=panel)(work)
+            return typer.main.get_command(made)
+        built = typer.main.get_group(made)
+        built.name, built.rich_help_panel = name, panel
+        return built
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.declared)
+
+    def __len__(self) -> int:
+        return len(self.declared)
+
+    def unloaded(self, name: str) -> TyperCommand:
+        """As help and completion show it; it is loaded when it is called."""
+        panel, command = self.declared[name]
+        if isinstance(command, Group):
+            about = command.help
+        elif isinstance(command, typer.Typer):
+            about = str(command.info.help)
+        else:
+            about = _line_of(command)
+        return _Unloaded(name, lambda: self[name], help=about, rich_help_panel=panel)
+
+
+class _Unloaded(TyperCommand):
+    """A command that is not imported yet."""
+
+    def __init__(self, name: str, load: Callable[[], Any], **more: Any) -> None:
+        super().__init__(name, **more)
+        self._load = load
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """As of its base, of the command itself."""
+        return self._load().make_context(*given, **more)
+
+
+def _imported(command: str | Work) -> Work:
+    """The function of `module:name`."""
+    if not isinstance(command, str):
+        return command
+    module, _, name = command.partition(":")
+    work: Work = getattr(import_module(module), name)
+    return work
+
+
+def _line_of(command: str | Work) -> str:
+    """The first paragraph of a command's docstring, read from its file: an import of the file would
+    import the libraries of the work."""
+    if not isinstance(command, str):
+        return (inspect.getdoc(command) or "").partition("\n\n")[0]
+    module, _, name = command.partition(":")
+    found = find_spec(module)
+    source = Path((found and found.origin) or command)
+    for each in ast.parse(source.read_bytes()).body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
+            return (ast.get_docstring(each) or "").partition("\n\n")[0]
+    raise AttributeError(command)
+
+
+_ANY_LINE: Any = {
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
+
+
+def _needing(error: ModuleNotFoundError) -> Callable[[typer.Context], None]:
+    """In place of a command whose file cannot be imported: says which extra brings what it needs.
+    It raises the error itself where none does."""
+
+    def say(context: typer.Context) -> None:
+        from nodes.console import not_installed
+
+        raise typer.Exit(not_installed(error, "--json" in context.args))
+
+    return say
 
 
 def as_command(work: Work, name: str = "") -> Callable[..., None]:

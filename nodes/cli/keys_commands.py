@@ -94,4 +94,4 @@ COMMANDS: dict[str, Work | typer.Typer] = {
     "rotate": rotate,
     "gateway": gateway,
 }
-add_commands(app, {"Commands": COMMANDS})
+add_commands(app, {"Commands": COMMANDS}, "keys")

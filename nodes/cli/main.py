@@ -15,13 +15,11 @@ from nodes.cli.auth_commands import app as auth_app
 from nodes.cli.bench import register as register_bench
 from nodes.cli.command import (
     Named,
-    Panels,
     Ran,
     add_commands,
     argument,
     option,
     seldom,
-    with_features,
 )
 from nodes.cli.keys_commands import app as keys_app
 from nodes.cli.model_commands import app as model_app
@@ -41,14 +39,9 @@ from nodes.cli.options import (
     Target,
     UpOptions,
 )
+from nodes.feature import Commands
 from nodes.records.commands.audit_commands import app as audit_app
-from nodes.sites.commands.site_commands import app as site_app
-from nodes.sites.commands.site_commands import results, submit
 from nodes.terminal import any_encoding, plain_where_asked
-from nodes.upgrade.commands.deploy_commands import app as deploy_app
-from nodes.upgrade.commands.fleet_commands import app as fleet_app
-from nodes.upgrade.commands.fleet_commands import release_app
-from nodes.upgrade.commands.install_commands import app as install_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -282,7 +275,7 @@ def version(
     return run_version(all, json)
 
 
-CORE: Panels = {
+CORE: Commands = {
     "Try": {
         "demo": demo,
         "doctor": doctor,
@@ -300,17 +293,10 @@ CORE: Panels = {
     "Trust": {"auth": auth_app, "keys": keys_app, "audit": audit_app},
     "Fleet": {
         "drain": drain,
-        "install": install_app,
-        "fleet": fleet_app,
-        "release": release_app,
-        "deploy": deploy_app,
-        "site": site_app,
-        "submit": submit,
-        "results": results,
     },
     "Measure": {"bench": bench_app},
 }
-add_commands(app, with_features(CORE))
+add_commands(app, CORE, "")
 
 
 def main() -> None:

@@ -8,13 +8,11 @@ import typer
 
 from nodes.cli.command import (
     Named,
-    Panels,
     Ran,
     add_commands,
     argument,
     option,
     seldom,
-    with_features,
 )
 from nodes.cli.model_options import (
     P99,
@@ -26,6 +24,7 @@ from nodes.cli.model_options import (
     SplitOptions,
 )
 from nodes.cli.options import AGENT, MODEL, VERSION, Json, SignedTarget, Target
+from nodes.feature import Commands
 
 Source = Annotated[
     str,
@@ -204,7 +203,7 @@ def rollback(model: Annotated[str, MODEL, argument(..., "NAME.")], target: Signe
 app = typer.Typer(
     no_args_is_help=True, help="Split models, put them into the mesh, choose the version that runs."
 )
-CORE: Panels = {
+CORE: Commands = {
     "Make": {"split": split, "inspect": inspect, "quantize": quantize},
     "Put into the mesh": {"push": push, "list": list_, "gc": gc},
     "Choose the version that runs": {
@@ -217,4 +216,4 @@ CORE: Panels = {
     },
     "Watch and learn": {"slo": slo, "samples": samples},
 }
-add_commands(app, with_features(CORE, "model"))
+add_commands(app, CORE, "model")

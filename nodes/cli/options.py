@@ -444,24 +444,3 @@ class ReplayOptions:
     )
     tolerance: float = seldom(0.0, "Largest deviation that counts as equal; 0: equal bits.", min=0)
     model_key: str = option("", MODEL_KEY, envvar="SWARM_MODEL_KEY")
-
-
-@dataclass(frozen=True)
-class SiteLimits:
-    """Of `swarm site add`."""
-
-    max_mb: float | None = option(
-        None,
-        "Megabytes of requests that wait, and of answers each; 1074 at first, and then as it is.",
-        min=0.07,
-    )
-    when_full: str = option(
-        "",
-        "refuse: the newest request, which is so at first. drop-oldest: and count it. Empty: as it "
-        "is.",
-    )
-    keep_days: float | None = seldom(
-        None,
-        "Days after which an answer is deleted, read or not; 7 at first, and then as it is.",
-        min=0.001,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodes.feature import Feature
+from nodes.feature import Commands, Feature, Group
 from nodes.sites.settings import SiteOptions
 from swarm.errors import InvalidArgument
 
@@ -17,4 +17,20 @@ def _check(config: NodeConfig) -> None:
         raise InvalidArgument("a gateway forwards what sites have stored: --role gateway --site …")
 
 
-FEATURE = Feature("sites", settings=[SiteOptions], check=_check)
+COMMANDS: Commands = {
+    "Fleet": {
+        "site": Group(
+            "What a linked site stores while it is cut off; see `swarm submit`.",
+            {
+                "Commands": {
+                    "add": "nodes.sites.commands.site:add",
+                    "status": "nodes.sites.commands.site:status",
+                    "remove": "nodes.sites.commands.site:remove",
+                }
+            },
+        ),
+        "submit": "nodes.sites.commands.submit:submit",
+        "results": "nodes.sites.commands.submit:results",
+    }
+}
+FEATURE = Feature("sites", settings=[SiteOptions], check=_check, commands=lambda: COMMANDS)

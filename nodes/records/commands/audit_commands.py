@@ -68,4 +68,6 @@ def verify(
 app = typer.Typer(
     no_args_is_help=True, help="Who asked what, with which outcome; was the record changed?"
 )
-add_commands(app, {"Commands": {"init": init, "tail": tail, "export": export, "verify": verify}})
+add_commands(
+    app, {"Commands": {"init": init, "tail": tail, "export": export, "verify": verify}}, "audit"
+)

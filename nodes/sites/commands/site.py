@@ -1,32 +1,55 @@
-"""`swarm site …`, `swarm submit`, `swarm results`: the work of these commands."""
+"""`swarm site …`: the store of a site."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
+
+import typer
 
 import swarm
-from nodes.cli.arrays import read_inputs
-from nodes.cli.options import SiteLimits, Target
+from nodes.cli.command import argument, option, seldom
+from nodes.cli.options import DOMAIN, Target
 from nodes.cli.with_mesh import client_of
-from nodes.console import conclude, err, out, print_json
-from swarm.errors import InvalidArgument, NotFound, Status
+from nodes.console import conclude, out, print_json
+from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.status_listener import request_statuses
 from swarm.link import LinkMessage
 from swarm.sites.forwarding import dropped_so_far
 from swarm.sites.store import Limits, SiteStore
 from swarm.subjects import speaker
-from swarm.wire import oip
 
 MB = 1_000_000
 LISTEN = 1.3  # seconds: a gateway that is asked for its status has said it by then
+SiteName = Annotated[str, DOMAIN, typer.Argument(help="JetStream domain of the site's server.")]
 
 
-async def run_add(site: str, options: SiteLimits, target: Target) -> None:
-    """`swarm site add`."""
+@dataclass(frozen=True)
+class SiteLimits:
+    """Of `swarm site add`."""
+
+    max_mb: float | None = option(
+        None,
+        "Megabytes of requests that wait, and of answers each; 1074 at first, and then as it is.",
+        min=0.07,
+    )
+    when_full: str = option(
+        "",
+        "refuse: the newest request, which is so at first. drop-oldest: and count it. Empty: as it "
+        "is.",
+    )
+    keep_days: float | None = seldom(
+        None,
+        "Days after which an answer is deleted, read or not; 7 at first, and then as it is.",
+        min=0.001,
+    )
+
+
+async def add(site: SiteName, options: SiteLimits, target: Target) -> None:
+    """Make the store of a site's requests and answers, or change its limits."""
     async with client_of(target) as client:
         store, asked = SiteStore(client.link, client.subjects, site), _asked(options)
         try:
@@ -54,8 +77,13 @@ def _asked(options: SiteLimits) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-async def run_status(site: str, target: Target) -> None:
-    """`swarm site status`."""
+async def status(
+    target: Target,
+    site: Annotated[str, DOMAIN] = argument(
+        "", "JetStream domain of the site; that of the server when empty."
+    ),
+) -> None:
+    """Show what a site stores: requests that wait, answers, how many were dropped."""
     async with client_of(target) as client:
         store = SiteStore(client.link, client.subjects, client.site(site))
         forwarders = await _forwarders(client, store.site)
@@ -119,8 +147,12 @@ async def _forwarders(client: swarm.Mesh, site: str) -> dict[str, str]:
     return said
 
 
-async def run_remove(site: str, yes: bool, target: Target) -> None:
-    """`swarm site remove`."""
+async def remove(
+    site: SiteName,
+    target: Target,
+    yes: bool = seldom(False, "Delete what waits there, too."),
+) -> None:
+    """Delete the store of a site."""
     async with client_of(target) as client:
         store = SiteStore(client.link, client.subjects, site)
         state = await store.state()
@@ -133,57 +165,3 @@ async def run_remove(site: str, yes: bool, target: Target) -> None:
         conclude(
             target.json, {"site": site, "removed": True}, f"site {site} stores nothing any more"
         )
-
-
-async def run_submit(
-    model: str, source: str, agent: str, site: str, repeat: int, target: Target
-) -> None:
-    """`swarm submit`."""
-    async with client_of(target) as client:
-        inputs = read_inputs(source)
-        tickets = [
-            await client.submit(model, inputs, agent=agent, site=site) for _ in range(repeat)
-        ]
-        first, last = tickets[0], tickets[-1]
-        numbers = f"{first.number}" if first is last else f"{first.number} to {last.number}"
-        conclude(
-            target.json,
-            {"tickets": [asdict(ticket) for ticket in tickets]},
-            f"stored at site {first.site} as number {numbers}",
-            f"next: swarm results --agent {agent} --nats {target.nats}",
-        )
-
-
-async def run_results(agent: str, site: str, follow: bool, count: int, target: Target) -> int:
-    """`swarm results`; returns its exit code: 1 where an answer is a failure, or none is there."""
-    async with client_of(target) as client:
-        answers = client.results(agent, site=site, follow=follow or count > 0)
-        given = failed = dropped = 0
-        async for answer in answers:
-            given += 1
-            failed += answer.result.status is not Status.OK
-            dropped = answer.dropped
-            _print(answer, target.json)
-            if given == count:
-                await answers.read()
-                break
-        if not given and not target.json:
-            err.print(f"no answer to {agent} is there: `swarm site status` tells what waits")
-        if dropped and not target.json:
-            err.print(f"{dropped} requests of this site were dropped: its store was full")
-        return 1 if failed or not given else 0
-
-
-def _print(answer: swarm.Answer, as_json: bool) -> None:
-    """One answer on one line, or as a JSON document."""
-    result = answer.result
-    if as_json:
-        doc: dict[str, Any] = {"number": answer.number, "dropped": answer.dropped}
-        print_json(doc | {"result": oip.as_doc(result)})
-        return
-    if result.status is Status.OK:
-        shapes = ", ".join(f"{name} {list(a.shape)}" for name, a in result.outputs.items())
-        text = f"{result.model}@{result.version} {shapes}" + (" degraded" * result.degraded)
-    else:
-        text = f"{result.status}: {result.message}"
-    out.print(f"{answer.number} {result.id} {text}", markup=False, soft_wrap=True)

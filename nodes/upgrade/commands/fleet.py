@@ -7,19 +7,20 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.table import Table
 
 import swarm
 from nodes.cli.acts import on_record
+from nodes.cli.command import Named, option, seldom
 from nodes.cli.options import SignedTarget, Target
 from nodes.cli.with_mesh import client_of, operator
 from nodes.console import conclude, duration, err, out, print_json, unless
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
-from nodes.upgrade.commands.fleet_options import UpdaterOptions, WaveOptions
 from nodes.upgrade.device import Limits
 from nodes.upgrade.environments import Environments
 from nodes.upgrade.releases import Releases
@@ -36,8 +37,42 @@ from swarm.subjects import TOKEN, token
 log = logging.getLogger("swarm.upgrade")
 
 
-async def run_upgrade(options: WaveOptions, target: SignedTarget) -> int:
-    """`swarm fleet upgrade`; returns its exit code, 1 where the wave has stopped."""
+@dataclass(frozen=True)
+class WaveOptions:
+    """Which release, and how it goes through the fleet."""
+
+    to: str = option("", "Version of a release that was pushed; without it, how the wave stands.")
+    canary: int = option(1, "Devices that go first.", min=1)
+    step: str = option("10%/5m", "Share of the fleet that follows, and time between two groups.")
+    guard: str = option("slo", "slo: a model's objective that burns ends it. none: nothing does.")
+    enrol: float = seldom(15.0, "Seconds in which devices see the wave.", min=0)
+    stop: bool = seldom(False, "Stop the wave: who is on the way goes back, who is there stays.")
+
+
+@dataclass(frozen=True)
+class UpdaterOptions:
+    """What a device runs, and where its releases are."""
+
+    home: str = seldom("/var/lib/swarm-updater", "Folder of the releases.")
+    node: str = option(
+        "", "Arguments of `swarm-node` for each node of this device, separated by ';'."
+    )
+    adopt: str = seldom("", "Environment that serves now; this program's own by default.")
+    device: Annotated[str, Named("device")] = seldom(
+        "", "Its name in waves; by default its user's, or the host's."
+    )
+    trust: str = option("", "File with the keys whose releases it takes; else yours are.")
+    ready: str = option("3m", "Time in which nodes of a release have to become ready.")
+    proof: str = seldom("10s", "Time for which they then have to stay so.")
+    look: float = seldom(0.5, "Seconds between two looks at the nodes.", min=0.01)
+    ask: float = seldom(5.0, "Seconds between two looks at the wave.", min=0.05)
+
+
+async def upgrade(options: WaveOptions, target: SignedTarget) -> int:
+    """Bring devices to a release, a few at a time, or show how that stands.
+
+    Those go whose updater runs; there is no master. A device that refuses the release stops it.
+    Exits with 1 where the wave has stopped."""
     changes = bool(options.to or options.stop)
     async with client_of(target, signs=changes) as client:
         more = operator(target) if changes else {}
@@ -146,8 +181,10 @@ def _environments(options: UpdaterOptions) -> Environments:
     return environments
 
 
-async def run_updater(options: UpdaterOptions, target: Target) -> None:
-    """`swarm fleet updater`."""
+async def updater(options: UpdaterOptions, target: Target) -> None:
+    """Run the nodes of this device, and take releases as waves say, until SIGTERM.
+
+    SIGTERM and Ctrl-C end the nodes too; they outlive an updater that is killed."""
     nodes = [shlex.split(part) for part in options.node.split(";") if part.strip()]
     if not nodes:
         raise InvalidArgument('--node is missing: --node "--role shard-1 --model NAME"')
@@ -157,7 +194,7 @@ async def run_updater(options: UpdaterOptions, target: Target) -> None:
     link = LinkOptions(servers=target.nats, **target.access.options())
     # Under rights a device's word has its user's name.
     device = token(options.device or link.connects_as or host, "--device")
-    updater = Updater(
+    work = Updater(
         device,
         target.mesh,
         link,
@@ -169,5 +206,5 @@ async def run_updater(options: UpdaterOptions, target: Target) -> None:
     )
     set_up_logging(LogForm(False, target.json), role="updater", mesh=target.mesh)
     log.info("%s runs release %s", device, environments.current())
-    await unless(stop_on_signals(), updater.run())
+    await unless(stop_on_signals(), work.run())
     await units.stop()

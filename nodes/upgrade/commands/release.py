@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from nodes.cli.acts import on_record
-from nodes.cli.options import SignedTarget
+from nodes.cli.command import seldom
+from nodes.cli.options import Json, SignedTarget
 from nodes.cli.with_mesh import client_of, operator
 from nodes.console import conclude
 from nodes.progress import progress
@@ -21,16 +25,23 @@ from nodes.upgrade.release import (
 )
 from nodes.upgrade.releases import Releases
 from swarm.errors import BadSignature, InvalidArgument, NotFound, Untrusted
+from swarm.security import signing
 from swarm.security.files import replace
-from swarm.security.signing import sign, verify
 from swarm.security.trusted_keys import TrustedKeys, own_key
 
 CONTEXT = "swarm release 1"
 LARGEST = 1 << 20  # bytes of a document
+Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="It holds the files of a release.")]
+Version = Annotated[
+    str, typer.Option(hidden=True, help="Of the release; that of the folder's swarm_mesh-*.whl.")
+]
+Extras = Annotated[str, typer.Option(hidden=True, help="Of the package, that devices need.")]
 
 
-async def run_push(folder: str, version: str, extras: str, target: SignedTarget) -> None:
-    """`swarm release push`."""
+async def push(
+    folder: Folder, target: SignedTarget, version: Version = "", extras: Extras = "node"
+) -> None:
+    """Sign the wheels in a folder as one release, and store them in the mesh."""
     async with client_of(target) as client:
         release = release_of(Path(folder), version, extras)
         releases = Releases(client.link, client.subjects, **operator(target))
@@ -47,24 +58,33 @@ async def run_push(folder: str, version: str, extras: str, target: SignedTarget)
         )
 
 
-async def run_sign(folder: str, version: str, key: str, as_json: bool) -> None:
-    """`swarm release sign`."""
+async def sign(
+    folder: Folder,
+    version: Version = "",
+    key: str = seldom("", "File of the key pair; the user's own by default."),
+    json: Json = False,
+) -> None:
+    """Write the hashes of a folder's files to release.json, and its signature to release.sig."""
     path, identity = Path(folder), own_key(key)
     release = release_of(path, version)
     document = release.to_json()
-    signature = base64.b64encode(sign(identity, CONTEXT, document)).decode()
+    signature = base64.b64encode(signing.sign(identity, CONTEXT, document)).decode()
     replace(path / DOCUMENT, document, 0o644)
     replace(path / SIGNATURE, f"{identity.public} {signature}\n".encode(), 0o644)
     doc = {"version": release.version, "signed_by": identity.public}
-    conclude(as_json, doc, f"{path / DOCUMENT} is signed by {identity.public}")
+    conclude(json, doc, f"{path / DOCUMENT} is signed by {identity.public}")
 
 
-async def run_verify(folder: str, trust: str, as_json: bool) -> None:
-    """`swarm release verify`."""
+async def verify(
+    folder: Folder,
+    trust: str = seldom("", "File with trusted keys; else yours are."),
+    json: Json = False,
+) -> None:
+    """Check a folder's files against release.json and its signature."""
     release, public = verified(Path(folder), TrustedKeys.of(trust))
     doc = {"version": release.version, "signed_by": public, "files": sorted(release.files)}
     said = f"release {release.version}: {len(release.files)} files, as {public} signed them"
-    conclude(as_json, doc, said)
+    conclude(json, doc, said)
 
 
 def verified(folder: Path, trusted: TrustedKeys) -> tuple[Release, str]:
@@ -84,7 +104,7 @@ def verified(folder: Path, trusted: TrustedKeys) -> tuple[Release, str]:
             f"believed, `swarm keys trust {public:.80}`"
         )
     try:
-        verify(public, CONTEXT, document, signature)
+        signing.verify(public, CONTEXT, document, signature)
     except BadSignature as error:
         raise Untrusted(f"{folder / DOCUMENT} was altered after it was signed: {error}") from None
     release = Release.from_json(document)

@@ -17,7 +17,7 @@ from support.commands import ROOT, said
 from nodes.cli.options import Target
 from nodes.config import settings_of_nodes
 from nodes.settings import parse
-from nodes.upgrade.commands.fleet_options import UpdaterOptions
+from nodes.upgrade.commands.fleet import UpdaterOptions
 
 UNIT = ROOT / "deploy" / "systemd" / "swarm-node@.service"
 INSTALLED = "etc/systemd/system/swarm-node@.service"

@@ -1,4 +1,4 @@
-"""`swarm install …`: the commands and their options; see `nodes.cli.main`."""
+"""`swarm install …`: a node as a service of this machine."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
-from nodes.cli.command import add_commands, option, seldom
+from nodes.cli.command import option, seldom
 from nodes.cli.options import MODEL, Json, Target
+from nodes.config import NodeConfig
+from nodes.console import err, print_json
+from nodes.upgrade.install.machine import Machine
+from nodes.upgrade.install.plan import Installation, installation, updater_installation
 from swarm.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from nodes.upgrade.install.plan import Installation
+from swarm.security.trusted_keys import own_trust_file
 
 HELP_ROOT = "Folder of the system to be changed, for images; this machine's by default."
 
@@ -33,8 +33,6 @@ class ServiceOptions:
 
 async def node(options: ServiceOptions, target: Target) -> int:
     """Make a node a service of systemd: its user, its unit, its settings in /etc/swarm."""
-    from nodes.upgrade.install.plan import installation
-
     program, settings, trusted, credentials = _asked(options, target, "swarm-node")
     plan = installation(options.role, program, settings, credentials, trusted)
     return _install(plan, options.root, target.json)
@@ -47,8 +45,6 @@ async def updater(
     own_credentials: str = seldom("", "A .creds file of the updater; --credentials: the node's."),
 ) -> int:
     """The same with an updater: the node takes releases as `swarm fleet upgrade` says."""
-    from nodes.upgrade.install.plan import updater_installation
-
     program, settings, trusted, credentials = _asked(options, target, "swarm")
     if not (trusted or releases):
         raise InvalidArgument("say whose releases are taken: --releases FILE, or --trust FILE")
@@ -62,9 +58,6 @@ def _asked(
 ) -> tuple[str, dict[str, str], str, str]:
     """The path of a program, the node's settings, its trusted keys and its credentials. Raises
     `InvalidArgument`."""
-    from nodes.config import NodeConfig
-    from swarm.security.trusted_keys import own_trust_file
-
     NodeConfig(role=options.role, model=options.model, mesh=target.mesh)  # raises
     program = options.program or shutil.which(name, path=str(_programs()))
     if not program:
@@ -90,9 +83,6 @@ def _asked(
 
 
 def _install(plan: Installation, root: str, as_json: bool) -> int:
-    from nodes.console import err, print_json
-    from nodes.upgrade.install.machine import Machine
-
     written = Machine(Path(root)).install(plan)
     if as_json:
         print_json({"written": written, "enabled": list(plan.enabled)})
@@ -109,9 +99,6 @@ async def remove(
     json: Json = False,
 ) -> None:
     """Stop the nodes of this machine, and delete their unit, data and user."""
-    from nodes.console import err, print_json
-    from nodes.upgrade.install.machine import Machine
-
     deleted = Machine(Path(root)).remove(settings)
     if json:
         print_json({"deleted": deleted})
@@ -130,7 +117,3 @@ def _read(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: {error}") from None
-
-
-app = typer.Typer(no_args_is_help=True, help="A node as a service of this machine.")
-add_commands(app, {"Service": {"node": node, "updater": updater, "remove": remove}})

@@ -1,4 +1,4 @@
-"""`swarm deploy …`: files that run a model's nodes elsewhere; see `nodes.cli.main`."""
+"""`swarm deploy …`: files that run a model's nodes elsewhere."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import add_commands, option, seldom
+from nodes.cli.command import option, seldom
+from nodes.cli.new_path import in_folder
 from nodes.cli.options import Target, checked_servers
+from nodes.cli.with_mesh import client_of
+from nodes.console import out, print_json
+from nodes.upgrade.install.kubernetes import as_yaml, values
+from shards.manifest import FILE_NAME, Manifest, read_dir
 
 ModelOrFolder = Annotated[
     str, typer.Argument(help="NAME or NAME@VERSION in the mesh, or a folder of `model split`.")
@@ -27,12 +32,6 @@ async def k8s(
     ),
 ) -> None:
     """Write values of the Helm chart deploy/kubernetes/swarm: stages, and memory for each."""
-    from nodes.cli.new_path import in_folder
-    from nodes.cli.with_mesh import client_of
-    from nodes.console import out, print_json
-    from nodes.upgrade.install.kubernetes import as_yaml, values
-    from shards.manifest import FILE_NAME, Manifest, read_dir
-
     if output:
         in_folder(output)
     if (Path(model) / FILE_NAME).exists():
@@ -50,7 +49,3 @@ async def k8s(
         print_json(document)
     elif not output:
         out.print(text, markup=False, soft_wrap=True, end="")
-
-
-app = typer.Typer(no_args_is_help=True, help="Files that run a model's nodes elsewhere.")
-add_commands(app, {"Elsewhere": {"k8s": k8s}})
