@@ -25,13 +25,17 @@ if TYPE_CHECKING:
     from nodes.config import NodeConfig
     from nodes.connection.connection import Connection
     from nodes.health.endpoint import Pages
+    from nodes.versions.loaded import Loaded, Loading
+    from nodes.versions.serving import Serving, Shared
     from nodes.versions.versions import Versions
     from shards.manifest import Manifest
     from shards.parts import Hints
     from swarm.gossip import Event
+    from swarm.link import LinkMessage
     from swarm.link.kept_stream import KeptStream
     from swarm.mesh import Mesh
     from swarm.model import ModelInfo
+    from swarm.requests.witnessing import Notices
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,39 @@ class Places(Protocol):
 
     def failed(self, version: str, stage: int, error: Exception) -> None:
         """A stage could not be loaded."""
+        ...
+
+
+@dataclass(frozen=True)
+class KindOfServing:
+    """How versions of a kind of model are loaded and served, where that is not by lanes.
+
+    prepare(loading): what loads a version, in a thread; its `Loaded` has this kind. serving(shared,
+    loaded): what serves it. Both raise `SwarmError` and `ShardsError`.
+    """
+
+    prepare: Callable[[Loading], Awaitable[Callable[[], Loaded]]]
+    serving: Callable[[Shared, Loaded], Serving]
+
+
+class Service(Protocol):
+    """Requests of another verb than `infer` that clients send to a node."""
+
+    @property
+    def verb(self) -> str:
+        """Of the subject."""
+        ...
+
+    def start(self) -> None:
+        """Be asked from now on."""
+        ...
+
+    async def stop(self) -> None:
+        """Take no more requests."""
+        ...
+
+    def take(self, message: LinkMessage, waited: float) -> None:
+        """Answer a request in the place of a node that has not begun, for `waited` seconds."""
         ...
 
 
@@ -159,7 +196,9 @@ class Feature:
     has takes its place. places(config): what says which stages a node serves, where that changes
     while it runs, else None. audit(connection): what keeps on record what a node does, else None.
     source(path): what reads a model that is to be split, None where the path is not the feature's
-    affair. describes(manifest): lines that tell people of a version.
+    affair. describes(manifest): lines that tell people of a version. serves(manifest): the kind of
+    a version that nodes serve otherwise than by lanes, else None. services: what else clients may
+    ask a node for; they tell the witnesses by `notices`.
     """
 
     name: str
@@ -178,3 +217,5 @@ class Feature:
     commands: Callable[[], Commands] = dict
     source: Callable[[str], Source | None] = lambda path: None
     describes: Callable[[Manifest], Iterable[str]] = lambda manifest: ()
+    serves: Callable[[Manifest], KindOfServing | None] = lambda manifest: None
+    services: Callable[[Surroundings, Notices], Iterable[Service]] = lambda around, notices: ()

@@ -9,8 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
-from nodes.language.server import GenerationServer
+from nodes.language.feature import KIND
 from nodes.versions.serving import Serving
 from swarm.errors import Internal, NotFound, ResourceExhausted, SwarmError
 from swarm.language.admission import AGAIN_AFTER
@@ -22,6 +23,10 @@ from swarm.requests.infer_service import service_error
 from swarm.requests.witness import key_of
 from swarm.requests.witnessing import Notices
 from swarm.wire.maps import pack
+
+if TYPE_CHECKING:  # a node without language models needs none of it
+    from nodes.language.server import GenerationServer
+    from nodes.language.serving import GenerationServing
 
 log = logging.getLogger("swarm.language")
 
@@ -50,9 +55,11 @@ class GenerateService:
         self._sid = 0
         self._unread: deque[tuple[bytes, str]] = deque()
 
+    verb = "generate"
+
     def start(self) -> None:
         """Be asked from now on, if a language model is served here."""
-        if any(serving.generation for serving in self._servings()):
+        if any(serving.stages for serving in self._generating()):
             self._sid = self._link.subscribe(self._subject, self._asked, QUEUE)
 
     async def stop(self) -> None:
@@ -118,12 +125,19 @@ class GenerateService:
         except SwarmError as failure:
             log.info("a refusal could not be sent: %s", failure)
 
+    def _generating(self) -> list[GenerationServing]:
+        return [
+            cast("GenerationServing", serving)
+            for serving in self._servings()
+            if serving.loaded.kind is KIND
+        ]
+
     def _head(self, version: str) -> GenerationServer:
         """Stage 1 of a version that is served here, the newest by its loading. Raises
         `NotFound`."""
         heads = [
             server
-            for serving in self._servings()
+            for serving in self._generating()
             for server in serving.generation
             if server.stage == 1 and version in ("", serving.info.version)
         ]

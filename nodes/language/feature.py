@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nodes.feature import Feature, Source
+from nodes.feature import Feature, KindOfServing, Service, Source, Surroundings
 from nodes.language.settings import GenerationOptions
 
 if TYPE_CHECKING:
+    from nodes.versions.loaded import Loaded, Loading
+    from nodes.versions.serving import Serving, Shared
     from shards.manifest import Manifest
+    from swarm.requests.witnessing import Notices
+
+
+async def _prepare(loading: Loading) -> Callable[[], Loaded]:
+    from nodes.language.loaded import prepare
+
+    return await prepare(loading)
+
+
+def _serving(shared: Shared, loaded: Loaded) -> Serving:
+    from nodes.language.serving import GenerationServing
+
+    return GenerationServing(shared, loaded)
+
+
+KIND = KindOfServing(_prepare, _serving)
+
+
+def _services(around: Surroundings, notices: Notices) -> list[Service]:
+    from nodes.config import COVERS
+
+    connection = around.connection
+    config = connection.config
+    if config.stage != 1 and config.role not in COVERS:
+        return []
+    from nodes.language.answering import GenerateService
+
+    pulling = around.versions.pulling
+    return [GenerateService(connection.mesh, config.model_name, pulling, notices)]
+
+
+def _serves(manifest: Manifest) -> KindOfServing | None:
+    return KIND if "decoder" in manifest.parts else None
 
 
 def _source(path: str) -> Source | None:
@@ -23,4 +59,11 @@ def _describes(manifest: Manifest) -> list[str]:
     return lines_of(manifest)
 
 
-FEATURE = Feature("language", settings=[GenerationOptions], source=_source, describes=_describes)
+FEATURE = Feature(
+    "language",
+    settings=[GenerationOptions],
+    serves=_serves,
+    source=_source,
+    describes=_describes,
+    services=_services,
+)

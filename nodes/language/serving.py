@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
 
 from nodes.language.draft_model import DraftModel
+from nodes.language.loaded import LoadedLanguage
 from nodes.language.server import GenerationServer
 from nodes.language.settings import GenerationOptions
 from nodes.versions.loaded import Loaded
 from nodes.versions.serving import Serving, Shared
+from swarm.fleet.advertised import Where, holds_entry
 from swarm.gossip import Event
 from swarm.language.admission import Shares
 from swarm.language.limits import Limits
@@ -19,12 +22,7 @@ DRAIN_WITHIN = 4.0  # seconds for sessions that no other node takes
 ENDED = frozenset(("died", "left"))  # events of nodes that take no steps any more
 
 
-def serving_of(shared: Shared, loaded: Loaded) -> Serving:
-    """What serves a version. Raises as `Serving`."""
-    return GenerationServing(shared, loaded) if loaded.decoders else Serving(shared, loaded)
-
-
-def _draft_model(loaded: Loaded) -> DraftModel | None:
+def _draft_model(loaded: LoadedLanguage) -> DraftModel | None:
     draft = loaded.draft
     return None if draft is None else DraftModel(draft.stages, draft.vocabulary)
 
@@ -33,6 +31,7 @@ class GenerationServing(Serving):
     """A `Serving` without lanes: `generation` are its stages."""
 
     def __init__(self, shared: Shared, loaded: Loaded) -> None:
+        assert isinstance(loaded, LoadedLanguage)
         super().__init__(shared, loaded)
         connection, info = shared.connection, self.info
         options = connection.config.of(GenerationOptions)
@@ -45,7 +44,7 @@ class GenerationServing(Serving):
             reuse=options.prefix_reuse,
             drafts=options.drafts,
         )
-        self._membership = connection.membership
+        self._membership, self._follows = connection.membership, options.follow
         self.generation = [
             GenerationServer(
                 connection.mesh,
@@ -56,7 +55,7 @@ class GenerationServing(Serving):
                 partial(connection.peers.serving, info),
                 limits,
                 texts=loaded.texts,
-                end_tokens=loaded.language.end_tokens if loaded.language else (),
+                end_tokens=loaded.language.end_tokens,
                 grammars=loaded.grammars if stage == info.last else None,
                 draft=_draft_model(loaded) if stage == 1 else None,
                 on_ended=None if shared.audit is None else partial(shared.audit.session, info),
@@ -69,6 +68,30 @@ class GenerationServing(Serving):
         self._membership.on_event.append(self._heard_of)
         for server in self.generation:
             server.start()
+
+    @property
+    def stages(self) -> frozenset[int]:
+        """See `Serving`."""
+        return frozenset(server.stage for server in self.generation)
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """See `Serving`."""
+        return frozenset(server.decoder.device for server in self.generation)
+
+    def told(self) -> dict[Where, tuple[str, Any]]:
+        """How many sessions each stage has, and their beginnings: all prompts in the slots are
+        hashed for it."""
+        return {
+            (where := (self.info.model, self.info.version, each.stage)): holds_entry(
+                where, each.core.served, each.decoder.slots, self._follows, each.core.marks()
+            )
+            for each in self.generation
+        }
+
+    def rows(self, now: float) -> dict[str, list[dict[str, Any]]]:
+        """See `Serving`."""
+        return {"generation": [each.status(now) for each in self.generation]}
 
     def _heard_of(self, event: Event) -> None:
         if event.kind in ENDED:

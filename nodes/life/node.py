@@ -98,9 +98,7 @@ class Node:
         self.became_ready = self._reconciler.became_ready
 
     def _devices(self) -> set[str]:
-        language = (s for serving in self._versions.serving.values() for s in serving.generation)
-        found = {server.decoder.device for server in language}
-        return found | {server.model.device for server in self._versions.servers()}
+        return {device for serving in self._versions.all() for device in serving.devices}
 
     def status(self) -> dict[str, Any]:
         """The status document as of now."""

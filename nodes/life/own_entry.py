@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Set
+from typing import Any
 
 from nodes.connection.connection import Connection
-from nodes.language.settings import GenerationOptions
 from nodes.stage.pictures import codecs_read
 from nodes.stage.server import StageServer
 from nodes.versions.serving import Serving, by_stage, link_rate, places
@@ -18,7 +18,6 @@ from swarm.fleet.advertised import (
     MAX_LINK_WAIT_MS,
     Where,
     busy_entries,
-    holds_entry,
     load_entries,
     serves_entries,
     takes_entries,
@@ -33,7 +32,7 @@ LOAD_EVERY = 3 * BEAT  # seconds
 NOISE_REQUESTS, NOISE_US = 2, 200
 NOISE_BUSY = 0.05  # of a utilisation
 BUSY_OVER = 2.0  # seconds
-HOLDS_EVERY = 1.0  # seconds; how many sessions a stage has, and their beginnings
+TOLD_EVERY = 1.0  # seconds; what else servings tell of their stages
 REQUEST_COUNTS = 2  # the first numbers of a load count requests, the others are microseconds
 
 
@@ -55,8 +54,8 @@ class OwnEntry:
         self._gossiped_load: dict[Where, list[int]] = {}
         self._busy = Utilisation()
         self._gossiped_busy: dict[Where, float] = {}
-        self._holds: dict[Where, tuple[int, int, bool, bytes]] = {}  # of stages of language models
-        self._holds_due = 0.0
+        self._told: dict[Where, tuple[str, Any]] = {}  # see `Serving.told`
+        self._told_due = 0.0
         self._keys: Set[str] = set()  # in the gossip now: stages and loads
         self._gossiped_link: dict[str, int] = {}  # by key, 0 for what need not be gossiped
         self._load_fits = False  # whether the gossip had room for all loads
@@ -79,9 +78,7 @@ class OwnEntry:
         self._members.set("priority", self._config.priority if self._takes is None else RESERVE)
         self._members.set("host", self._mesh.lender.host)
         self._members.set("inbox", self._mesh.inbox)
-        found = {server.model.device for server in self._served().values()}
-        language = [each for serving in self._servings() for each in serving.generation]
-        devices = sorted(found | {each.decoder.device for each in language})
+        devices = sorted({device for serving in self._servings() for device in serving.devices})
         # One that computes on several devices is asked as its best one is: "cpu" sorts by itself.
         self._members.set("device", next((d for d in devices if d != "cpu"), "cpu"))
         self._members.set("codecs", codecs_read())
@@ -125,10 +122,11 @@ class OwnEntry:
         if busy != known:
             self._gossiped_busy = busy
             self._load_fits = False
-        if now >= self._holds_due:
-            self._holds_due = now + HOLDS_EVERY  # all prompts in the slots are hashed for it
-            if (holds := self._held()) != self._holds:
-                self._holds, self._load_fits = holds, False
+        if now >= self._told_due:
+            self._told_due = now + TOLD_EVERY
+            told = {where: each for s in self._servings() for where, each in s.told().items()}
+            if told != self._told:
+                self._told, self._load_fits = told, False
         if loads != self._gossiped_load:
             self._gossiped_load = loads
             if (free := free_bytes()) is not None:
@@ -153,19 +151,6 @@ class OwnEntry:
             else:
                 self._members.delete(key)
 
-    def _held(self) -> dict[Where, tuple[int, int, bool, bytes]]:
-        """What is told of the stages of language models, see `holds_entry`."""
-        servers = [server for serving in self._servings() for server in serving.generation]
-        return {
-            (each.info.model, each.info.version, each.stage): (
-                each.core.served,
-                each.decoder.slots,
-                self._config.of(GenerationOptions).follow,
-                each.core.marks(),
-            )
-            for each in servers
-        }
-
     def _served(self) -> dict[Where, StageServer]:
         return by_stage(self._servings())
 
@@ -176,7 +161,7 @@ class OwnEntry:
         }
         serves, loads = serves_entries(self._announced), load_entries(gossiped)
         loads |= busy_entries({w: b for w, b in self._gossiped_busy.items() if w in gossiped})
-        loads |= dict(holds_entry(w, *h) for w, h in self._holds.items() if w in self._announced)
+        loads |= dict(told for where, told in self._told.items() if where in self._announced)
         if self._takes is not None:
             serves |= takes_entries([self._takes])
         for key in self._keys - serves.keys() - loads.keys():

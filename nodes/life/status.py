@@ -161,8 +161,9 @@ class StatusPublisher:
             "codecs": codecs_read(),
             "gossip": self._gossip_document(),
         }
-        if generation := [each for serving in servings for each in serving.generation]:
-            doc["generation"] = [each.status(now) for each in generation]
+        for serving in servings:
+            for name, rows in serving.rows(now).items():
+                doc.setdefault(name, []).extend(rows)
         if brings := link_rate(servers):
             doc["link_rate"] = int(brings)
         if self._ready_ms:

@@ -7,9 +7,9 @@ from typing import Any
 
 import swarm
 from nodes.audit import Audit
-from nodes.config import COVERS
 from nodes.connection.connection import Connection
-from nodes.language.answering import GenerateService
+from nodes.feature import Surroundings
+from nodes.features import features
 from nodes.requests.answering import InferAnswerer
 from nodes.requests.objectives import Objectives
 from nodes.requests.placer import Placer
@@ -59,11 +59,10 @@ class RequestService:
             for site in config.of(SiteOptions).sites
         ]
         self._notices = Notices(mesh.link, mesh.subjects, connection.id)
-        self._generate = None
-        if config.stage == 1 or config.role in COVERS:
-            self._generate = GenerateService(
-                mesh, config.model_name, versions.pulling, self._notices
-            )
+        around = Surroundings(connection, versions, audit)
+        self._more = [
+            service for each in features() for service in each.services(around, self._notices)
+        ]
         self._fleet = FleetAnswers(mesh.link, mesh.subjects, connection.id, connection.peers.view)
         about = {"node": connection.id, "role": config.role}
         self._service = InferService(
@@ -77,8 +76,7 @@ class RequestService:
             config.budget,
         )
         takes = {"infer": self._service.take}
-        if self._generate is not None:
-            takes["generate"] = self._generate.take
+        takes |= {each.verb: each.take for each in self._more}
         self._witnessing = Witnessing(
             config.link,
             mesh.subjects,
@@ -103,8 +101,8 @@ class RequestService:
         """Be asked from now on."""
         self._service.start()
         self._fleet.start()
-        if self._generate is not None:
-            self._generate.start()
+        for each in self._more:
+            each.start()
         if self._config.answers_requests:
             own(self._objectives.run(), "objectives")
             own(self._witnessing.run(), "witness")
@@ -114,8 +112,8 @@ class RequestService:
     async def stop(self) -> None:
         """Take no more requests, and answer those under way."""
         self._fleet.stop()
-        if self._generate is not None:
-            await self._generate.stop()
+        for each in self._more:
+            await each.stop()
         await self._service.stop()
         self._notices.close()
 

@@ -9,31 +9,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nodes.config import NodeConfig
 from nodes.connection.events import Tell
-from nodes.language.draft import DraftStages, draft_source
-from nodes.language.settings import GenerationOptions
+from nodes.features import first
 from nodes.low_priority import in_low_priority_thread
 from nodes.placing.ways import EDGE as EVERYTHING
 from nodes.placing.ways import stages_held
 from nodes.stage.selftest import Known, learned
 from nodes.versions.artifacts import NodeArtifacts
-from shards.errors import DoesNotFit, ModelError
-from shards.language import grammar
-from shards.language.decoder import Decoder
-from shards.language.grammar import Grammars
-from shards.language.kv_stage import KvStage
-from shards.language.load import load_decoder_stage
-from shards.language.texts import TOKENIZER, Texts
-from shards.manifest import Manifest, verify
+from shards.errors import DoesNotFit
+from shards.manifest import Manifest
 from shards.runtimes.load import DeviceChange, Fetch, StageRuntime, load_lighter, load_stage
 from shards.runtimes.ort import Level, OrtRuntime
 from shards.runtimes.synthetic import random_feeds
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
+
+if TYPE_CHECKING:
+    from nodes.feature import KindOfServing
 
 log = logging.getLogger("swarm.node")
 
@@ -47,10 +43,8 @@ T = TypeVar("T")
 
 @dataclass
 class Loaded:
-    """The runtimes of a version that this node needs: its stages, and stage 0 if it asks; of a
-    language model (`language`) `decoders` in their place, with its `texts` where this node reads or
-    writes any, `grammars` where it chooses tokens and has the library for schemas, and `draft`
-    where it has stage 1 and a model that guesses.
+    """The runtimes of a version that this node needs: its stages, and stage 0 if it asks. kind: of
+    a version that is served in a way of its own, None for one that is served by lanes.
 
     local: stages that an edge computes itself (`--placement`), for nobody else. known: what the
     stages gave for known input, by stage (`learn_known`). on_replaced: who computes
@@ -64,13 +58,9 @@ class Loaded:
     seconds: float
     lighter_seconds: float = 0.0
     known: dict[int, Known] = field(default_factory=dict)
-    decoders: dict[int, KvStage] = field(default_factory=dict)
-    language: Decoder | None = None
-    texts: Texts | None = None
-    grammars: Grammars | None = None
-    draft: DraftStages | None = None
     on_replaced: list[OnReplaced] = field(default_factory=list)
     local: dict[int, StageRuntime] = field(default_factory=dict)
+    kind: KindOfServing | None = None
 
     @property
     def weights(self) -> int:
@@ -127,10 +117,29 @@ class Loaded:
         for runtime in (*self.stages.values(), *self.local.values(), self.edge, self.lighter):
             if runtime is not None:
                 runtime.close()
-        for decoder in self.decoders.values():
-            decoder.close()
-        if self.draft is not None:
-            self.draft.close()
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A version that is to be loaded. stages: those that this node serves. fetch(name): a file of
+    it, verified. changed(stage, change): tells that a stage computes on another device. started:
+    `time.monotonic()` of its begin."""
+
+    mesh: Mesh
+    artifacts: NodeArtifacts
+    config: NodeConfig
+    info: ModelInfo
+    manifest: Manifest
+    kind: KindOfServing
+    stages: Sequence[int]
+    fetch: Fetch
+    changed: Callable[[int, DeviceChange], None]
+    started: float
+
+
+def kind_of(manifest: Manifest) -> KindOfServing | None:
+    """How a version is loaded and served, where that is not by lanes."""
+    return first(lambda feature: feature.serves(manifest))
 
 
 async def load(
@@ -157,9 +166,6 @@ async def load(
     with_edge = edge and info.edge is not None
     folders, fetch = await artifacts.folders(manifest), artifacts.fetcher(manifest)
     vault = await artifacts.vault(manifest)
-
-    guesses = manifest.kind is not None and 1 in wanted and config.of(GenerationOptions).draft_model
-    drafts = await draft_source(mesh.registry, artifacts, config, manifest) if guesses else None
     loop = asyncio.get_running_loop()
 
     def changed(number: int, change: DeviceChange) -> None:
@@ -169,6 +175,12 @@ async def load(
             detail |= {"device": change.device, "why": change.why}
             with contextlib.suppress(RuntimeError):  # the node has ended
                 loop.call_soon_threadsafe(tell, "device", detail)
+
+    if (kind := kind_of(manifest)) is not None:
+        asked = Loading(
+            mesh, artifacts, config, info, manifest, kind, wanted, fetch, changed, started
+        )
+        return await in_background(config, await kind.prepare(asked), urgent)
 
     def stage(number: int, level: Level) -> StageRuntime:
         return load_stage(
@@ -215,38 +227,7 @@ async def load(
                 break
         return held
 
-    def decoder(number: int) -> KvStage:
-        options = config.of(GenerationOptions)
-        return load_decoder_stage(
-            manifest,
-            number,
-            fetch,
-            slots=options.slots,
-            context=options.session_tokens,
-            threads=config.threads,
-            placement=config.placement,
-            tell=partial(changed, number),
-        )
-
     def build() -> Loaded:
-        if (language := Decoder.of(manifest)) is not None:
-            decoders = {number: decoder(number) for number in wanted}
-            texts = texts_of(manifest, fetch) if {1, info.last} & set(wanted) else None
-            grammars = None
-            if texts is not None and info.last in wanted:
-                grammars = grammars_of(texts, language, info)
-            return Loaded(
-                info,
-                {},
-                None,
-                None,
-                time.monotonic() - started,
-                decoders=decoders,
-                language=language,
-                texts=texts,
-                grammars=grammars,
-                draft=None if drafts is None else drafts.load(config),
-            )
         if config.role == WARM:
             loaded = what_fits()
         else:
@@ -263,32 +244,6 @@ async def load(
         return Loaded(info, loaded, first, light, seconds, light_ms / 1e3, local=local)
 
     return await in_background(config, build, urgent)
-
-
-def texts_of(manifest: Manifest, fetch: Fetch) -> Texts | None:
-    """The texts of a language model's version, verified; None where it takes and gives ids alone.
-    Raises ArtifactError, ModelError: where libraries lack, it names them."""
-    files = {each.file: each for each in manifest.part_files()}
-    if TOKENIZER not in files:
-        return None
-    read: dict[str, bytes] = {}
-    for name, text in files.items():
-        data = fetch(name)
-        data = data if isinstance(data, bytes) else data.read_bytes()
-        read[name] = verify(data, text.sha256, name)
-    return Texts.of(read)
-
-
-def grammars_of(texts: Texts, language: Decoder, info: ModelInfo) -> Grammars | None:
-    """What reads schemas of answers; None without the library, and for a tokenizer that it does not
-    know."""
-    if not grammar.is_installed():
-        return None
-    try:
-        return Grammars(texts.tokenizer, language.end_tokens)
-    except ModelError as error:
-        log.warning("%s@%s answers by no schema: %s", info.model, info.version, error)
-        return None
 
 
 async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool = False) -> T:

@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from nodes.audit import Audit
 from nodes.connection.connection import Connection
-from nodes.language.server import GenerationServer
 from nodes.limits import check_payload, credit_of, lane_options
 from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
 from nodes.stage.selftest import Known
@@ -40,12 +40,18 @@ def by_stage(servings: Iterable[Serving]) -> dict[Where, StageServer]:
 
 
 def places(servings: Iterable[Serving]) -> set[Where]:
-    """The stages of these versions, those of language models too."""
-    servings = list(servings)
-    generation = [each for serving in servings for each in serving.generation]
-    return set(by_stage(servings)) | {
-        (each.info.model, each.info.version, each.stage) for each in generation
+    """The stages of these versions, by whatever way they are served."""
+    return {
+        (serving.info.model, serving.info.version, stage)
+        for serving in servings
+        for stage in serving.stages
     }
+
+
+def serving_of(shared: Shared, loaded: Loaded) -> Serving:
+    """What serves a version. Raises as `Serving`."""
+    kind = loaded.kind
+    return Serving(shared, loaded) if kind is None else kind.serving(shared, loaded)
 
 
 def link_rate(servers: Iterable[StageServer]) -> float:
@@ -81,7 +87,6 @@ class Serving:
         self._shared = shared
         self._drained = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
-        self.generation: list[GenerationServer] = []  # the stages of a language model
         self.servers: list[StageServer] = []
         for stage in loaded.stages:
             self.servers.append(self._server(stage))
@@ -134,6 +139,19 @@ class Serving:
     def stages(self) -> frozenset[int]:
         """The stages that are served, or about to be."""
         return frozenset(server.stage for server in self.servers)
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Those that the stages compute on."""
+        return frozenset(server.model.device for server in self.servers)
+
+    def told(self) -> dict[Where, tuple[str, Any]]:
+        """What else the gossip tells of the stages: a key and its value. Asked each second."""
+        return {}
+
+    def rows(self, now: float) -> dict[str, list[dict[str, Any]]]:
+        """Lists of a status document, beside that of the stages with lanes."""
+        return {}
 
     def add(self, stage: int) -> StageServer:
         """Serve one more of the stages that are loaded, from now on."""

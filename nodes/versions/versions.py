@@ -12,7 +12,6 @@ from nodes.audit import Audit
 from nodes.connection.connection import Connection
 from nodes.feature import Places
 from nodes.features import first
-from nodes.language.serving import serving_of
 from nodes.stage.server import StageServer
 from nodes.versions.asked_models import AskedModels
 from nodes.versions.clock_news import ClockNews
@@ -20,7 +19,7 @@ from nodes.versions.kept_times import KeptTimes
 from nodes.versions.loaded import Loaded
 from nodes.versions.loader import Loader
 from nodes.versions.refused_versions import RefusedVersions
-from nodes.versions.serving import Serving, Shared
+from nodes.versions.serving import Serving, Shared, serving_of
 from shards.errors import ShardsError
 from swarm.errors import ApiError, InvalidArgument, NotFound, SwarmError, Unavailable
 from swarm.fleet.placement import Served

@@ -15,7 +15,7 @@ from nodes.connection.router import Router
 from nodes.life.own_entry import OwnEntry, Utilisation, spent
 from nodes.stage.counters import StageStats
 from shards.runtimes import memory
-from swarm.fleet.advertised import ANSWERS, candidates, identity_of, serving
+from swarm.fleet.advertised import ANSWERS, candidates, holds_entry, identity_of, serving
 from swarm.fleet.membership import Membership
 from swarm.fleet.peers import Peers
 from swarm.gossip import LAN, Gossip, PeerView, Request, Send
@@ -50,7 +50,13 @@ def serve(served: ModelInfo) -> Any:
         )
         for s in served.stages
     ]
-    return SimpleNamespace(info=served, servers=servers, generation=[])
+    return SimpleNamespace(
+        info=served,
+        servers=servers,
+        stages=frozenset(server.stage for server in servers),
+        devices=frozenset({"cpu"}),
+        told=dict,
+    )
 
 
 class Node:
@@ -184,14 +190,16 @@ async def test_versions_that_come_and_go_take_their_keys_with_them() -> None:
     assert serving(node.heard().values(), "m", "1", 1) == []
 
 
-async def test_the_sessions_of_a_language_model_and_their_beginnings_are_told() -> None:
-    stage = SimpleNamespace(
+async def test_what_a_version_without_lanes_tells_of_its_stages_is_told() -> None:
+    where = ("m", "1", 2)
+    sessions = SimpleNamespace(
         info=info("m", "1", 2),
-        stage=2,
-        core=SimpleNamespace(served=1, marks=lambda: b"marked"),
-        decoder=SimpleNamespace(slots=8, device="cuda"),
+        servers=[],
+        stages=frozenset({2}),
+        devices=frozenset({"cuda"}),
+        told=lambda: {where: holds_entry(where, 1, 8, False, b"marked")},
     )
-    node = Node(SimpleNamespace(info=stage.info, servers=[], generation=[stage]))
+    node = Node(sessions)
     node.tell()
     [told] = serving(node.heard().values(), "m", "1", 2)
     assert told.holds == (1, 8, False, b"marked")
