@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from swarm.mesh import Mesh
     from swarm.model import ModelInfo
     from swarm.requests.witnessing import Notices
+    from swarm.link import Link
+    from swarm.link.kept_stream import KeptStream
+    from swarm.mesh import Mesh
+    from swarm.model import ModelInfo
+    from swarm.subjects import Subjects
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,9 @@ class Group:
 Commands = Mapping[str, Mapping[str, Any]]
 """Commands by the heading of their help and by name: each is the function `module:name`, whose file
 is imported when the command is called, or a `Group`."""
+Note = Callable[["Link", "Subjects", str, str, Mapping[str, Any]], Awaitable[bool]]
+Command = Callable[..., Any]
+Commands = Mapping[str, Mapping[str, Any]]  # of `Command` or `typer.Typer`
 
 
 @dataclass(frozen=True)
@@ -199,6 +207,9 @@ class Feature:
     affair. describes(manifest): lines that tell people of a version. serves(manifest): the kind of
     a version that nodes serve otherwise than by lanes, else None. services: what else clients may
     ask a node for; they tell the witnesses by `notices`.
+    affair. describes(manifest): lines that tell people of a version.
+    note(link, subjects, act, by, fields): keeps on record what an operator has done; False where
+    the mesh keeps none; raises `SwarmError`.
     """
 
     name: str
@@ -211,6 +222,7 @@ class Feature:
     leaves_within: Callable[[NodeConfig], float] = lambda config: 0.0
     places: Callable[[NodeConfig], Places | None] = lambda config: None
     audit: Callable[[Connection], Audit | None] = lambda connection: None
+    note: Note | None = None
     pages: Callable[[Watched], Pages] = lambda node: {}
     keeps: Callable[[Mesh], Iterable[KeptStream]] = lambda mesh: ()
     tensors_of: TensorsOf | None = None

@@ -23,6 +23,7 @@ _MEANT_FOR_OTHERS = ("swarm.", "$")
 # ends so: a right to answer processes is none to forge what the server says.
 FROM_SERVER = "server"
 _OF_SECOND = "b"  # ends the inbox of a process's second connection
+OTHER = "_"  # stands for each character of a name that no subject may hold
 ANY = "any"  # the lane that all replicas of a stage share
 
 
@@ -33,6 +34,11 @@ def token(value: str, what: str = "token") -> str:
             f"{what} {value!r} may hold only letters, digits, '_' and '-', 1 to 128 of them"
         )
     return value
+
+
+def as_token(text: str) -> str:
+    """A name that somebody gave, without the characters that no subject may hold."""
+    return re.sub(r"[^A-Za-z0-9_-]", OTHER, text[:128])
 
 
 def may_answer(reply: str) -> bool:

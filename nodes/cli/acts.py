@@ -1,11 +1,11 @@
-"""What an operator's command has done, on record where the mesh keeps an audit."""
+"""What an operator's command has done, on record where the mesh keeps acts."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import swarm
+from nodes.acts import are_noted, note
 from nodes.cli.options import Servers
 from nodes.console import err
 from swarm.errors import SwarmError
@@ -16,12 +16,10 @@ async def on_record(
 ) -> None:
     """Record an act that was done. An audit that cannot be written undoes nothing: a line on
     standard error says so. more: texts and integers."""
-    from swarm.records.acts import record_act
-
     if model:
         more |= {"model": model, "version": version}
     try:
-        await record_act(client.link, client.subjects, act, time.time(), more)
+        await note(client.link, client.subjects, act, more)
     except SwarmError as error:
         err.print(f"not in the audit: {act}: {error}", markup=False, soft_wrap=True)
 
@@ -29,7 +27,7 @@ async def on_record(
 async def auth_on_record(servers: Servers, mesh: str, act: str, user: str) -> None:
     """As `on_record`, of an act on a folder of keys: only where servers are told of it, and as the
     user of --credentials. Before they are told: the act may end that user's own connection."""
-    if not servers.nats:
+    if not (servers.nats and are_noted()):
         return
     if not (servers.credentials or servers.nkey):
         err.print(f"not in the audit: {act}: give an operator's --credentials too")

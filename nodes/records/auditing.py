@@ -30,12 +30,11 @@ from swarm.records.record import (
     RECEIVED,
     Entry,
     agent_token,
-    as_token,
     digest_of,
     hop_fields,
 )
 from swarm.records.recorder import Recorder
-from swarm.subjects import TOKEN, second_inbox
+from swarm.subjects import TOKEN, as_token, second_inbox
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Request, Result
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from nodes.feature import Feature
 from nodes.records.settings import AuditOptions
@@ -10,6 +12,8 @@ from nodes.records.settings import AuditOptions
 if TYPE_CHECKING:
     from nodes.audit import Audit
     from nodes.connection.connection import Connection
+    from swarm.link import Link
+    from swarm.subjects import Subjects
 
 
 def _audit(connection: Connection) -> Audit | None:
@@ -20,4 +24,12 @@ def _audit(connection: Connection) -> Audit | None:
     return NodeAudit(connection)
 
 
-FEATURE = Feature("records", settings=[AuditOptions], audit=_audit)
+async def _note(
+    link: Link, subjects: Subjects, act: str, by: str, fields: Mapping[str, Any]
+) -> bool:
+    from swarm.records.acts import record_act
+
+    return await record_act(link, subjects, act, time.time(), by, fields)
+
+
+FEATURE = Feature("records", settings=[AuditOptions], audit=_audit, note=_note)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import socket
 from collections.abc import Mapping
@@ -10,35 +9,27 @@ from typing import Any
 
 from swarm.errors import ApiError, NoResponders, Unavailable
 from swarm.link import Link, jetstream
-from swarm.records.record import BEGINNING, OPERATOR, Entry, as_token, parse, seal
+from swarm.records.record import BEGINNING, OPERATOR, Entry, parse, seal
 from swarm.records.stream import READ_TIMEOUT, extent_of
-from swarm.subjects import Subjects, api
+from swarm.subjects import Subjects, api, as_token
 
 ATTEMPTS = 5  # while other commands write too
 _PLACE = re.compile(rb"Nats-Sequence: ([0-9]{1,18})")
 
 
-def person() -> str:
-    """The user of this process, "" for one without a name."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return ""
-
-
 async def record_act(
-    link: Link, subjects: Subjects, act: str, at: float, fields: Mapping[str, Any]
+    link: Link, subjects: Subjects, act: str, at: float, by: str, fields: Mapping[str, Any]
 ) -> bool:
-    """Record an act and who did it, behind the last one; False where the mesh has no audit.
+    """Record an act behind the last one; False where the mesh has no audit.
 
-    at: seconds since 1970. fields: texts and integers that say what was done. Raises `Unavailable`,
-    `ApiError`, `NotConnected`, `PermissionDenied`, `DecodeError` (the last act on record is no
-    record).
+    at: seconds since 1970. by: the name of who did it. fields: texts and integers that say what was
+    done. Raises `Unavailable`, `ApiError`, `NotConnected`, `PermissionDenied`, `DecodeError` (the
+    last act on record is no record).
     """
     if await extent_of(link, subjects.audit_stream) is None:
         return False
     subject = subjects.audit(OPERATOR)
-    who = {"person": as_token(person()), "host": as_token(socket.gethostname())}
+    who = {"person": as_token(by), "host": as_token(socket.gethostname())}
     entry = Entry("act", OPERATOR, at, fields={**who, **fields, "act": act})
     refusal: ApiError | None = None
     for _ in range(ATTEMPTS):

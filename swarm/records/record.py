@@ -13,7 +13,6 @@ guessed, such as one bit, tells it to whoever guesses.)
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import DecodeError
-from swarm.subjects import TOKEN
+from swarm.subjects import OTHER, TOKEN, as_token
 from swarm.wire.hops import Hop
 from swarm.wire.tensors import datatype_of, memory_of, plain
 
@@ -34,7 +33,6 @@ BEGINNING = "0" * 64  # `prev` of a recorder's first record
 RECEIVED = "received"
 OPERATOR = "operator"  # the agent of what is done by commands
 NOBODY = "-"  # the subject's token for an agent without a name
-OTHER = "_"  # stands for each character of an agent's name that no subject may hold
 MOST_BYTES = 64 << 10  # of a record that is read
 MOST_HOPS = 64  # in a record
 
@@ -53,12 +51,6 @@ def digest_of(tensors: Mapping[str, np.ndarray]) -> str:
         total.update(line.encode() + b"\n")
         total.update(memory_of(plain(array)))
     return total.hexdigest()
-
-
-def as_token(text: str) -> str:
-    """A name that somebody gave, without the characters that no subject may hold: no record has any
-    other text of a stranger."""
-    return re.sub(r"[^A-Za-z0-9_-]", OTHER, text[:128])
 
 
 def agent_token(agent: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from nodes.acts import person
 from nodes.cli.acts import on_record
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of, named_version
@@ -11,7 +12,6 @@ from nodes.console import out, print_json
 from swarm.auto.document import PlanInForce
 from swarm.auto.plan_store import PlanStore
 from swarm.errors import NotFound
-from swarm.records.acts import person
 
 
 async def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> None:

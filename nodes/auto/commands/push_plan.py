@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import swarm
+from nodes.acts import person
 from nodes.auto.asked_plan import asked_draft, stages_of
 from nodes.auto.commands.planning import read_plan_file
 from nodes.auto.commands.planning_mesh import statuses
@@ -16,7 +17,6 @@ from swarm.auto.document import PlanInForce, outline
 from swarm.auto.drafts import Draft
 from swarm.auto.plan_store import PlanStore
 from swarm.model import ModelInfo
-from swarm.records.acts import person
 from swarm.wire.codec_choice import AUTO
 
 

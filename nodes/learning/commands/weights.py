@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
+from nodes.acts import person
 from nodes.cli.acts import on_record
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of, named_version
 from nodes.console import conclude, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.learning.weights import Weights
-from swarm.records.acts import person
 from swarm.security.identity import Identity
 from swarm.security.trusted_keys import own_key
 

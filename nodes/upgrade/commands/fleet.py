@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from rich.table import Table
 
 import swarm
+from nodes.acts import person
 from nodes.cli.acts import on_record
 from nodes.cli.command import Named, option, seldom
 from nodes.cli.options import SignedTarget, Target
@@ -30,7 +31,6 @@ from nodes.upgrade.wave import Progress, Told, Wave, parse_wave, progress, steps
 from swarm.errors import InvalidArgument
 from swarm.ids import ulid
 from swarm.link import LinkOptions
-from swarm.records.acts import person
 from swarm.security.trusted_keys import TrustedKeys
 from swarm.subjects import TOKEN, token
 

@@ -7,16 +7,14 @@ record where the mesh keeps an audit.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 
+from nodes.acts import note
 from swarm.errors import InvalidArgument, SwarmError
 from swarm.fleet.drain import drain
 from swarm.link import Link
 from swarm.models.registry import Registry
-from swarm.records.acts import record_act
-from swarm.records.record import as_token
-from swarm.subjects import Subjects, token
+from swarm.subjects import Subjects, as_token, token
 
 log = logging.getLogger("swarm.dashboard")
 
@@ -74,7 +72,7 @@ class Acts:
         fields = {name: value for name, value in done.items() if name != "act"}
         fields["browser"] = as_token(where)
         try:
-            kept = await record_act(self._link, self._subjects, done["act"], time.time(), fields)
+            kept = await note(self._link, self._subjects, done["act"], fields)
         except SwarmError as error:
             log.warning("not in the audit: %s: %s", done, error)
             return f"not recorded: {error}"

@@ -140,7 +140,7 @@ async def test_a_record_whose_answer_is_lost_with_the_connection_leaves_a_good_c
 async def test_the_server_deletes_no_record(server: EmbeddedServer, links: Links) -> None:
     link = await links.connect(server.url)
     await ensure_audit(link, SUBJECTS)
-    assert await record_act(link, SUBJECTS, "promote", 1.5e9, {"model": "digits"})
+    assert await record_act(link, SUBJECTS, "promote", 1.5e9, "ann", {"model": "digits"})
     with pytest.raises(ApiError, match="not permitted"):
         await jetstream.call(link, api("STREAM.MSG.DELETE", SUBJECTS.audit_stream), {"seq": 1})
 
@@ -149,9 +149,11 @@ async def test_acts_of_several_commands_at_once_are_one_chain(
     server: EmbeddedServer, links: Links
 ) -> None:
     link = await links.connect(server.url)
-    assert not await record_act(link, SUBJECTS, "promote", 1.5e9, {}), "no audit is kept"
+    assert not await record_act(link, SUBJECTS, "promote", 1.5e9, "ann", {}), "no audit is kept"
     await ensure_audit(link, SUBJECTS)
-    await asyncio.gather(*(record_act(link, SUBJECTS, "promote", 1.5e9, {}) for _ in range(3)))
+    await asyncio.gather(
+        *(record_act(link, SUBJECTS, "promote", 1.5e9, "ann", {}) for _ in range(3))
+    )
     verdict = await judged(link)
     assert verdict.good, verdict.faults
     assert verdict.heads["operator"][0] == 3
