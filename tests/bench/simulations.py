@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim import gossip_report, learning_report, plan_churn, routing_report
+from sim import gossip_report, learning_report, routing_report
+from sim.auto import plan_churn
 
 from bench.report.charts import new_chart, save_chart
 from bench.report.frame import Benchmark, Progress

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from nodes.auto.commands.planning import of_manifest
 from nodes.cli.main import app
 from shards.manifest import read_dir
+from shards.split.split import split
 from shards.zoo import digits_model
+
+sys.path.append(str(Path(__file__).parents[2] / "shards"))
+from shard_graphs import floats, make, node, value
 
 DEVICES = """
 usual_link = { mbit_s = 1000, rtt_ms = 0.2 }
@@ -85,3 +91,14 @@ def test_a_plan_is_drawn_where_there_is_matplotlib_and_else_it_says_how(files: P
         assert "pip install matplotlib" in drawn.stderr
     else:
         assert picture.read_text().startswith("<?xml")
+
+
+def test_a_plan_counts_the_bytes_of_the_example() -> None:
+    nodes = [node("Conv", ["x", "w"], ["c"], strides=[2, 2]), node("Relu", ["c"], ["r"])]
+    nodes += [node("Conv", ["r", "v"], ["y"], strides=[2, 2])]
+    stored = {"w": floats(4, 3, 3, 3), "v": floats(4, 4, 3, 3)}
+    model = make(nodes, [value("x", ["n", 3, "h", "w"])], [value("y", None)], stored)
+    manifest = split(
+        model.SerializeToString(), name="net", version="1", stages=2, profile=False
+    ).manifest
+    assert of_manifest(manifest).segments[0].out >= 4 * 4 * 80 * 80

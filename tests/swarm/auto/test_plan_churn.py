@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sim.plan_churn import Churn, most_within
-from sim.plan_world import READ_EVERY, World
+from sim.auto.plan_churn import Churn, most_within
+from sim.auto.plan_world import READ_EVERY, World
 
 from swarm.auto.drafting import SHARE, Drafting
 from swarm.auto.drafts import Draft, StageFacts

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise, permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim.plan_world import World
+from sim.auto.plan_world import World
 
 from nodes.auto.searching import Searching, problem_of
 from shards.auto.plan import make_plan

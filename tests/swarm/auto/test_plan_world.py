@@ -9,7 +9,7 @@ from itertools import combinations, pairwise, permutations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim.plan_world import STAGES, World
+from sim.auto.plan_world import STAGES, World
 
 from swarm.auto.document import PlanInForce
 from swarm.auto.drafts import (

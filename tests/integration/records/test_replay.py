@@ -27,8 +27,8 @@ from shards.split.split import split
 from swarm.link import jetstream
 from swarm.subjects import api
 
-sys.path.append(str(Path(__file__).parents[1] / "shards"))
-sys.path.append(str(Path(__file__).parents[1] / "shards" / "cameras"))
+sys.path.append(str(Path(__file__).parents[2] / "shards"))
+sys.path.append(str(Path(__file__).parents[2] / "shards" / "cameras"))
 from detector_graphs import ssd
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]

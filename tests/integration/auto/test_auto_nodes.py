@@ -14,6 +14,8 @@ from support.meshes import close, digits, mesh_of, split_digits
 
 from nodes.up.mesh import LocalMesh, push
 from swarm.auto.plan_store import PlanStore
+
+pytest.importorskip("nodes.records", reason="the feature `records` is not there")
 from swarm.records.record import parse
 from swarm.records.stream import extent_of, read_stream
 

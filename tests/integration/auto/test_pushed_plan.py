@@ -17,6 +17,8 @@ from nodes.cli.main import app
 from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir
 from swarm.auto.plan_store import PlanStore, StoredPlan
+
+pytest.importorskip("nodes.records", reason="the feature `records` is not there")
 from swarm.records.record import parse
 from swarm.records.stream import extent_of, read_stream
 

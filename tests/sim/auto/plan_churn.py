@@ -13,7 +13,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from sim.plan_world import BEAT, MODEL, VERSION, Device, World
+from sim.auto.plan_world import BEAT, MODEL, VERSION, Device, World
 from swarm.auto.drafts import Partition, StageFacts, predicted
 from swarm.auto.links import NEAR, NodeLink
 from swarm.auto.picture import auto_nodes, named_by_hand

@@ -1,0 +1,1 @@
+"""Simulated meshes of nodes of role auto."""
