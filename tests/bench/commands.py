@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bench.feature import features
 from nodes.cli.bench import reach_benchmarks
 from nodes.cli.command import as_command, option
 from nodes.cli.options import Json
@@ -96,7 +97,7 @@ def throughput(
 
     delivery = _delivery_mode(delivery)
     names = _known(models, PIPELINES)
-    levels = _numbers(concurrency, "--concurrency")
+    levels = numbers_of(concurrency, "--concurrency")
     plan = ThroughputPlan(names, levels, rounds, seconds, stages, delivery, ultraface)
     return tell.run(THROUGHPUT, plan)
 
@@ -169,7 +170,7 @@ def generate(
         from bench.generation.memory import MEMORY, MemoryPlan
 
         return tell.run(MEMORY, MemoryPlan(many))
-    at_once = tuple(_numbers(sessions, "--sessions"))
+    at_once = tuple(numbers_of(sessions, "--sessions"))
     shape = _link_shape(link) if link else None
     if drafts:
         from bench.generation.drafts import DRAFTS, DraftPlan
@@ -227,7 +228,7 @@ def scale(
     trials: int = option(5, "Kills in a large fleet, and in five.", min=1),
 ) -> int:
     """What grows with nodes, models and agents; the laws in words."""
-    counts = _numbers(nodes, "--nodes") if nodes else []
+    counts = numbers_of(nodes, "--nodes") if nodes else []
     if max(counts, default=0) > MOST_REAL_NODES:
         if len(counts) > 1:
             raise typer.BadParameter(f"--nodes: more than {MOST_REAL_NODES} nodes stand alone")
@@ -240,8 +241,8 @@ def scale(
 
     plan = ScalePlan(
         counts,
-        _numbers(models, "--models") if models else [],
-        _numbers(agents, "--agents") if agents else [],
+        numbers_of(models, "--models") if models else [],
+        numbers_of(agents, "--agents") if agents else [],
         rounds,
         Point(requests=requests, hosts=hosts),
     )
@@ -311,19 +312,6 @@ def learning(
     return tell.run(LEARNING, SimulationPlan(full, seed))
 
 
-def churn(
-    tell: Told,
-    devices: int = option(40, "Nodes of role auto.", min=2, max=2000),
-    minutes: float = option(20.0, "Of virtual time.", min=1.0),
-    pace: float = option(1.0, "Times the usual churn a device.", min=0.1),
-    seed: int = option(1, "Of the simulation."),
-) -> int:
-    """Plans of a fleet that changes all the time, simulated: moves, slots, what a look costs."""
-    from bench.simulations import CHURN, ChurnPlan
-
-    return tell.run(CHURN, ChurnPlan(devices, minutes, pace, seed))
-
-
 def routing(
     tell: Drawn,
     full: bool = option(False, "Ten times the requests: some minutes."),
@@ -379,32 +367,6 @@ def chaos(
     between, each = duration(every), duration(budget)
     plan = ChaosPlan(seed, rate, between, seconds, each, nodes_per_stage, model, server, at_least)
     return CHAOS.run(plan, json)
-
-
-def auto(
-    tell: Told,
-    nodes: int = option(0, "Nodes of role auto; 0: 6, with fade 4.", min=0, max=32),
-    memory: int = option(60, "Megabytes that each gives to stages."),
-    rate: float = option(0.0, "Requests a second; 0: 30, cut: 15, fade: 2.", min=0.0),
-    events: str = option(
-        "join,leave,kill-two",
-        "In this order; also kill-one, pause-two, slow (a quarter of a core), fade; or "
-        "cut: the network, in two halves, for 30 s.",
-    ),
-    draw: int = option(0, "Instead: so many events by chance."),
-    seed: int = option(1, "Of --draw."),
-) -> int:
-    """Nodes that share stages by themselves: one joins, one leaves, two die, under load."""
-    from bench.fleets.auto import AUTO, AutoPlan, drawn
-    from bench.fleets.cutting import CUT, CutPlan
-
-    if events == "cut":
-        return tell.run(CUT, CutPlan(nodes or 6, memory, rate or 15.0))
-    nodes = nodes or (4 if "fade" in events else 6)
-    happen = drawn(seed, draw, nodes) if draw else tuple(events.split(","))
-    rate = rate or (2.0 if "fade" in happen else 30.0)
-    plan = AutoPlan(nodes, memory=memory, rate=rate, events=happen)
-    return tell.run(AUTO, plan)
 
 
 def autoscale(
@@ -551,7 +513,7 @@ def gate(
     from bench.perception.gate import GATE, GatePlan
 
     names = tuple(_known(clips, CLIPS) if clips else CLIPS)
-    plan = GatePlan(tuple(_numbers(seeds, "--seeds")), names, frames, most_skipped, ultraface)
+    plan = GatePlan(tuple(numbers_of(seeds, "--seeds")), names, frames, most_skipped, ultraface)
     return tell.run(GATE, plan)
 
 
@@ -610,7 +572,7 @@ def guard(
     """What a guard takes for strange: false alarms of a day, and 19 ways to spoil a picture."""
     from bench.perception.guard import GUARD, GuardPlan
 
-    plan = GuardPlan(seconds, tuple(_numbers(seeds, "--seeds")), warm_up, ultraface)
+    plan = GuardPlan(seconds, tuple(numbers_of(seeds, "--seeds")), warm_up, ultraface)
     return tell.run(GUARD, plan)
 
 
@@ -620,17 +582,8 @@ def plan(
     links_: str = option("", "Mbit/s/ms/percent lost, as 20/10/0,5/50/0.", "--links"),
     rounds: int = option(9, "Requests of each way, in turns.", min=2),
     codec: str = option("auto", "none, or auto, which loses nothing."),
-    predict: str = option(
-        "", "Instead: random plans, as 1-20, predicted and measured on parts of a core."
-    ),
 ) -> int:
     """Where to compute: every cut on nine links, and an edge's choice beside the best (root)."""
-    if predict:
-        from bench.fleets.predicting import PREDICTED, PredictPlan
-
-        first, _, last = predict.partition("-")
-        numbers = _numbers(f"{first},{last or first}", "--predict")
-        return tell.run(PREDICTED, PredictPlan(*numbers))
     from bench.fleets.links import shapes_of
     from bench.fleets.placing import LINKS, MODELS, PLAN, PlacePlan
     from swarm.errors import InvalidArgument
@@ -665,7 +618,7 @@ def _delivery_mode(name: str) -> str:
     return mode
 
 
-def _numbers(text: str, hint: str) -> list[int]:
+def numbers_of(text: str, hint: str) -> list[int]:
     """Positive integers, separated by commas."""
     try:
         values = [int(part) for part in _words(text)]
@@ -686,7 +639,6 @@ COMMANDS = (
     scale,
     failover,
     chaos,
-    auto,
     autoscale,
     site,
     upgrade,
@@ -696,7 +648,6 @@ COMMANDS = (
     gossip,
     learning,
     routing,
-    churn,
     compare,
     regression,
     weights,
@@ -712,7 +663,11 @@ COMMANDS = (
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add all benchmark commands to `swarm bench`."""
+    """Add all benchmark commands to `swarm bench`, and those of `bench.<feature>.feature`: one of a
+    name that is there takes its place."""
     app.callback()(reach_benchmarks)
-    for command in COMMANDS:
+    known = {each.__name__: each for each in COMMANDS}
+    for feature in features():
+        known |= {each.__name__: each for each in feature.commands}
+    for command in known.values():
         app.command()(as_command(command))

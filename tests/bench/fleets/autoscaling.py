@@ -27,7 +27,7 @@ from support.starved import starved
 
 import swarm
 from bench.asked import Asked, Workload, ask, ask_service, is_lost
-from bench.fleets.auto import workload_of
+from bench.fleets.workloads import workload_of
 from bench.report.charts import new_chart, save_chart
 from bench.report.figure import percentile, significant
 from bench.report.frame import Benchmark, Progress, by_turns

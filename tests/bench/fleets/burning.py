@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from bench.asked import Workload
-from bench.fleets.auto import workload_of
 from bench.fleets.autoscaling import (
     AUTO,
     DEVICES,
@@ -33,6 +32,7 @@ from bench.fleets.autoscaling import (
     show_runs,
     used,
 )
+from bench.fleets.workloads import workload_of
 from bench.report.figure import significant
 from bench.report.frame import Benchmark, Progress
 from nodes.console import out

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
+from bench.feature import features
 from bench.hostile import (
     fleet_targets,
     gateway_targets,
@@ -27,17 +28,21 @@ from bench.hostile import (
 from bench.hostile.slices import Finding, SliceResult, message_at, run_slice
 from bench.hostile.target import Target
 
+_MODULES = (
+    link_targets,
+    message_targets,
+    fleet_targets,
+    trust_targets,
+    model_targets,
+    gateway_targets,
+)
 TARGETS: dict[str, Target] = {
     target.name: target
-    for module in (
-        link_targets,
-        message_targets,
-        fleet_targets,
-        trust_targets,
-        model_targets,
-        gateway_targets,
+    for targets in (
+        *(module.TARGETS for module in _MODULES),
+        *(feature.targets() for feature in features()),
     )
-    for target in module.TARGETS
+    for target in targets
 }
 
 

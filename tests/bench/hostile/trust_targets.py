@@ -1,4 +1,4 @@
-"""Parsers of keys, credentials, seals, signatures, records and checkpoints."""
+"""Parsers of keys, credentials, seals, signatures and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from bench.hostile.target import FLOOR, Case, Target, json_objects
 from nodes.connection.checkpoint import MAGIC, Checkpoint
 from swarm.errors import BadSignature, InvalidArgument, SwarmError, Untrusted
 from swarm.link.access import read_credentials
-from swarm.records.chain import Extent, verify
-from swarm.records.record import BEGINNING, Entry, canonical, hash_of, parse, seal
 from swarm.security.attestation import attest, attested_key
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.claims import credentials_text
@@ -162,32 +160,6 @@ def _open_attestation(stack: ExitStack) -> Case:
     return Case((public.encode() + signature,), read)
 
 
-def _open_audit(stack: ExitStack) -> Case:
-    def record(sequence: int, prev: str) -> tuple[bytes, str]:
-        entry = Entry("request", "camera-1", 1e9, "01J", {"status": "OK", "hops": [{"stage": 1}]})
-        return seal(entry, "node-a", sequence, prev)
-
-    first, digest = record(1, BEGINNING)
-    second, last = record(2, digest)
-
-    def canonically(data: bytes) -> bytes:
-        """In the one form, and with the hash that it should have."""
-        try:
-            doc = json.loads(data)
-            doc["hash"] = hash_of(doc)
-            return canonical(doc)
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            return data
-
-    def read(data: bytes) -> None:
-        verify([(1, first), (2, data), (3, second)], Extent(1, 3))  # beside it: told of, or refused
-        verdict = verify([(1, first), (2, data)], Extent(1, 2), {"node-a": (2, last)})
-        assert verdict.good is (data == second)  # in its place
-        parse(data)
-
-    return Case((second,), read, canonically, declared=json_objects)
-
-
 def _open_checkpoint(stack: ExitStack) -> Case:
     folder = _folder(stack)
     checkpoint = Checkpoint(str(folder), "default", "shard-1")
@@ -216,6 +188,5 @@ TARGETS = (
     Target("sealed-file", "bytes", _open_sealed, 0.5),
     Target("signed-entries", "bytes", _open_entries, 0.5),
     Target("attestation", "bytes", _open_attestation, 0.2),
-    Target("audit-records", "json", _open_audit, 0.5),
     Target("checkpoints", "msgpack", _open_checkpoint, 0.3),
 )

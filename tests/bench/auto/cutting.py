@@ -28,7 +28,8 @@ from support.meshes import mesh_of
 
 import swarm
 from bench.asked import Workload, is_lost, kind
-from bench.fleets.auto import Load, show, workload_of
+from bench.auto.auto import Load, show
+from bench.fleets.workloads import workload_of
 from bench.report.frame import Benchmark
 from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir

@@ -20,7 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 from support.auto_meshes import (
     SETTLES_WITHIN,
     alive,
@@ -31,12 +30,13 @@ from support.auto_meshes import (
     until_settled,
 )
 from support.cut_link import NamespacedNode, start_in
-from support.meshes import mesh_of, whole
+from support.meshes import mesh_of
 from support.slow_link import SlowLink, slow_link
 from support.starved import starved
 
 import swarm
 from bench.asked import Asked, Workload, ask, is_lost, kind
+from bench.fleets.workloads import GOOD, workload_of
 from bench.paced import paced
 from bench.report.figure import percentile
 from bench.report.frame import Benchmark
@@ -44,20 +44,15 @@ from nodes.console import out
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import LocalMesh
 from shards.manifest import write_dir
-from shards.split.split import split
-from shards.zoo.builders import mobilenet
-from shards.zoo.graph_writer import GraphWriter
 from swarm.errors import Unavailable
 from swarm.requests.request import DURABLE
 
 QUARTER = 0.25  # of a core
 PAUSED = 12.0  # seconds for which two nodes stand still
 MOVES_WITHIN = 100.0  # seconds: a minute between two moves, and patience
-GOOD, FADED, ROUND_TRIP = 100.0, 2.5, 0.004  # Mbit/s and seconds of a link that fades
-DEEP = 30  # layers of each stage behind such a link: 7 to 25 ms, and 50 KB between stages
+FADED, ROUND_TRIP = 2.5, 0.004  # Mbit/s and seconds of a link that fades
 QUIET = 5.0  # seconds of load before the first event, and behind each
 WARM_UP = 20  # requests
-INPUTS = 8
 
 
 @dataclass(frozen=True)
@@ -85,38 +80,6 @@ def drawn(seed: int, count: int, nodes: int) -> tuple[str, ...]:
         events.append(chance.choice(able))
         nodes += DRAWN[events[-1]]
     return tuple(events)
-
-
-def deep(stages: int) -> bytes:
-    """Stages that compute longer than their features are on a link of `GOOD` Mbit/s. Each layer
-    turns the channels' vector and keeps its length, so errors and values neither grow nor fade."""
-    writer = GraphWriter("deep", batch=1)
-    tensor = writer.input("x", [64, 14, 14])
-    kernel = np.zeros((64, 64, 5, 5), np.float32)
-    kernel[:, :, 2, 2] = np.linalg.qr(writer.random.standard_normal((64, 64)))[0]
-    weight = writer.constant("w", kernel)
-    for stage in range(1, stages + 1):
-        for layer in range(1, DEEP + 1):
-            name = f"stage{stage}" if layer == DEEP else f"t{stage}.{layer}"
-            tensor = writer.add("Conv", [tensor, weight], name, pads=[2] * 4)
-    writer.output(tensor, [64, 14, 14])
-    return writer.to_bytes()
-
-
-def workload_of(stages: int, size: int = 64, is_deep: bool = False) -> Workload:
-    """A MobileNet for small pictures, or a deep model; inputs with the whole model's outputs.
-    size: pixels of a picture's height and width."""
-    if is_deep:
-        data = deep(stages)
-        result = split(data, name="deep", cuts=[f"stage{n}" for n in range(1, stages)])
-    else:
-        data = mobilenet(size=size)
-        result = split(data, name="mobilenet", stages=stages)
-    spec = result.manifest.inputs[0]
-    rng = np.random.default_rng(1)
-    shape = [max(1, d) for d in spec.shape]
-    inputs = [{spec.name: rng.random(shape, dtype=np.float32)} for _ in range(INPUTS)]
-    return Workload(result, list(inputs), list(whole(data, inputs)))
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.cut_link import why_not
 
-from bench.fleets.cutting import CutPlan, Told, agreement, misses, play, slots_of, went_back
+from bench.auto.cutting import CutPlan, Told, agreement, misses, play, slots_of, went_back
 
 HEALED = 10.0
 AB = (1, 4)

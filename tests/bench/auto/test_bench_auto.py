@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.fleets.auto import AUTO, DRAWN, LEAST, MOST, AutoPlan, drawn, misses, play
+from bench.auto.auto import AUTO, DRAWN, LEAST, MOST, AutoPlan, drawn, misses, play
 
 
 def test_lost_wrong_and_failed_requests_are_misses() -> None:
