@@ -167,6 +167,7 @@ Tensors = Mapping[str, "np.ndarray"]  # by the names that the shards' files have
 TensorsOf = Callable[["Mesh", "ModelInfo", int], Awaitable[Tensors]]
 # Reads a model to be split: its file, and what lies beside it. Raises ModelError.
 Source = Callable[[], "tuple[Path | bytes, Hints]"]
+Note = Callable[["Link", "Subjects", str, str, Mapping[str, Any]], Awaitable[bool]]
 
 
 @dataclass(frozen=True)
@@ -180,9 +181,6 @@ class Group:
 Commands = Mapping[str, Mapping[str, Any]]
 """Commands by the heading of their help and by name: each is the function `module:name`, whose file
 is imported when the command is called, or a `Group`."""
-Note = Callable[["Link", "Subjects", str, str, Mapping[str, Any]], Awaitable[bool]]
-Command = Callable[..., Any]
-Commands = Mapping[str, Mapping[str, Any]]  # of `Command` or `typer.Typer`
 
 
 @dataclass(frozen=True)
