@@ -31,15 +31,11 @@ if TYPE_CHECKING:
     from shards.manifest import Manifest
     from shards.parts import Hints
     from swarm.gossip import Event
-    from swarm.link import LinkMessage
+    from swarm.link import Link, LinkMessage
     from swarm.link.kept_stream import KeptStream
     from swarm.mesh import Mesh
     from swarm.model import ModelInfo
     from swarm.requests.witnessing import Notices
-    from swarm.link import Link
-    from swarm.link.kept_stream import KeptStream
-    from swarm.mesh import Mesh
-    from swarm.model import ModelInfo
     from swarm.subjects import Subjects
 
 
@@ -205,7 +201,6 @@ class Feature:
     affair. describes(manifest): lines that tell people of a version. serves(manifest): the kind of
     a version that nodes serve otherwise than by lanes, else None. services: what else clients may
     ask a node for; they tell the witnesses by `notices`.
-    affair. describes(manifest): lines that tell people of a version.
     note(link, subjects, act, by, fields): keeps on record what an operator has done; False where
     the mesh keeps none; raises `SwarmError`.
     """
