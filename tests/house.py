@@ -26,6 +26,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodes.features import NAMES
+
 ROOT = Path(__file__).resolve().parents[1]
 HOUSE = ("swarm", "shards", "nodes", "tests")
 CACHES = (".mypy_cache",)
@@ -34,25 +36,32 @@ OF_THE_WHOLE = ("tests/test_house.py", "tests/test_pages.py", "tests/deploy")
 SECONDS = 1800.0
 
 
-def names(root: Path = ROOT) -> tuple[str, ...]:
-    """The features, in the order of `nodes/features.py`."""
-    from nodes.features import NAMES
+def names() -> tuple[str, ...]:
+    """The features whose rooms are there, in the order of `nodes/features.py`."""
+    rooms = {path.parent.name for top in HOUSE for path in (ROOT / top).rglob("*.py")}
+    return tuple(name for name in NAMES if name in rooms)
 
-    return tuple(name for name in NAMES if any(_rooms(root, [name])))
 
-
-def with_dependents(features: Collection[str], root: Path = ROOT) -> set[str]:
+def with_dependents(features: Collection[str]) -> set[str]:
     """These features, and those that cannot be without them."""
-    contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]
-    arrows = [
-        tuple(arrow.split(" -> "))
-        for contract in contracts["contracts"]
-        for arrow in contract.get("arrows", [])
-    ]
     gone = set(features)
-    while more := {source for source, target in arrows if target in gone} - gone:
+    while more := {source for source, target in _pairs("arrows") if target in gone} - gone:
         gone |= more
     return gone
+
+
+def held_by(features: Collection[str]) -> list[str]:
+    """Imports of these features by what stays, which `pyproject.toml` still excuses."""
+    return [
+        f"{source} -> {target}"
+        for source, target in _pairs("unsorted")
+        if target in features and source not in features
+    ]
+
+
+def _pairs(kind: str) -> list[list[str]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    return [arrow.split(" -> ") for each in settings["contracts"] for arrow in each.get(kind, [])]
 
 
 def copy_without(features: Collection[str], into: Path) -> None:
@@ -93,15 +102,6 @@ def _furnish(tree: Path) -> None:
             place.symlink_to(program)
 
 
-def _rooms(root: Path, features: Collection[str]) -> list[Path]:
-    return [
-        path
-        for top in HOUSE
-        for path in (root / top).rglob("*")
-        if path.is_dir() and path.name in features
-    ]
-
-
 @dataclass(frozen=True)
 class Step:
     """A check of a tree. command: a program of the environment, and its words."""
@@ -132,15 +132,15 @@ class Step:
         return "" if done.returncode == 0 else done.stdout or f"exit code {done.returncode}"
 
 
-def steps(tests: Sequence[str] = ("tests",), workers: int = 3) -> list[Step]:
-    """All steps; tests: what pytest runs of the tree."""
+def steps(tests: Sequence[str], workers: int) -> list[Step]:
+    """All steps, the quick ones first. tests: what pytest runs of the tree."""
     ignored = [f"--ignore={path}" for path in OF_THE_WHOLE]
     return [
         Step("lint", ["ruff", "check", "--quiet", "."]),
-        Step("types", ["mypy"]),
         Step("imports", ["lint-imports", "--no-logo"]),
         Step("demo", ["swarm", "demo", "--seconds", "6", "--json"]),
         Step("collection", ["pytest", "-n", "0", "--collect-only", *ignored]),
+        Step("types", ["mypy"]),
         Step("tests", ["pytest", "-n", str(workers), "--tb=short", *ignored, *tests]),
     ]
 
