@@ -193,7 +193,9 @@ def samples(
     return run_samples(model, allowed, target)
 
 
-def rollback(model: Annotated[str, MODEL, typer.Argument(help="NAME.")], target: SignedTarget) -> Ran:
+def rollback(
+    model: Annotated[str, MODEL, typer.Argument(help="NAME.")], target: SignedTarget
+) -> Ran:
     """Let the version before the present one serve all traffic again."""
     from nodes.cli.model import run_rollback
 
