@@ -74,6 +74,14 @@ def rights() -> str:
     return markdown()
 
 
+def requester_rules() -> str:
+    """What a requester does after an attempt, rule by rule."""
+    from swarm.requests.attempts import RULES
+
+    rows = [f"| {n} | {rule.when} | {rule.does} |" for n, rule in enumerate(RULES, 1)]
+    return "\n".join(["| rule | when | the requester |", "|---|---|---|", *rows]) + "\n"
+
+
 def node_options() -> str:
     """The settings of `swarm-node`, with their defaults."""
     from nodes.config import settings_of_nodes
@@ -83,6 +91,7 @@ def node_options() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "rules of a requester": requester_rules,
     "rooms of swarm": partial(rooms, "swarm"),
     "rooms of shards": partial(rooms, "shards"),
     "rooms of nodes": partial(rooms, "nodes"),

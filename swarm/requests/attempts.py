@@ -1,12 +1,16 @@
-"""What a requester does after an attempt that brought no answer: pure functions.
+"""What a requester does when an attempt ends without the answer: a table of pure decisions.
 
 A stage that dies is not the requester's business: its lane hands the work on. Asked again is only
 what no lane can know of: a request that was never stored (no stream, no connection), one that a
 restarted server lost from memory, an answer that was lost, and in fast mode whatever is lost.
+
+`RULES` is the table, which the page (`swarm/requests/README.md`) shows: of all rules, the first one
+that holds decides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -84,18 +88,21 @@ class Attempts:
     """The attempts at one request so far.
 
     wants_fast: the caller asked for fast mode. begun, at: when the first and the last attempt was
-    made, by the clock of `now`. number: of the last attempt. fast: the last attempt went in fast
-    mode. laneless: in fast mode no lane took the last attempt, so the next one goes without a lane.
-    stored: a lane, or a node, has the last attempt. sent: large messages that the connection had
-    taken when it was sent. carried: whether the server had all of them when that was last noted.
-    leaving: it had not then, or the time before, so nobody had time to say more. unanswered:
-    attempts in a row without an answer in good time.
+    made, by the clock of `now`. number: of the last attempt. hedge: of its second copy, 0 without
+    one. fast: the last attempt went in fast mode. laneless: in fast mode no lane took the last
+    attempt, so the next one goes without a lane. stored: a lane, or a node, has the last attempt.
+    sent: how many large messages the connection had taken by the time that the last attempt was
+    sent. carried: whether the server had all of these messages when the requester last looked.
+    leaving: the last attempt may still be on its way to the server, since these messages were on
+    theirs when the requester last looked or the time before. unanswered: attempts in a row without
+    an answer in good time.
     """
 
     wants_fast: bool
     begun: float
     at: float = 0.0
     number: int = 0
+    hedge: int = 0
     fast: bool = False
     laneless: bool = False
     stored: bool = False
@@ -105,12 +112,21 @@ class Attempts:
     unanswered: int = 0
 
     @property
+    def last(self) -> int:
+        """The number of the copy that was sent last."""
+        return self.hedge or self.number
+
+    @property
     def needs_requester(self) -> bool:
         """Whether only the requester recovers the last attempt: no lane will bring an answer."""
         return self.wants_fast and (self.fast or not self.stored)
 
-    def note_carried(self, carried: bool) -> None:
-        """Whether the server has the messages of `sent` now."""
+    def begin(self, now: float) -> None:
+        """One more attempt is made."""
+        self.number, self.hedge, self.at = self.last + 1, 0, now
+
+    def looked(self, carried: bool) -> None:
+        """The requester has looked whether the server has the messages of `sent`."""
         self.leaving = not self.stored and not (carried and self.carried)
         self.carried = carried
 
@@ -134,48 +150,151 @@ class Step(NamedTuple):
     when_connected: bool = False
 
 
-def next_step(
-    outcome: Outcome,
-    attempts: Attempts,
-    silences: Silences,
-    *,
-    now: float,
-    remaining: float,
-    has_retry: bool,
-    pause: float,
-    config: AttemptConfig = DEFAULTS,
-) -> Step:
-    """After an attempt. remaining: seconds of the request's budget. has_retry: whether the retry
-    budget grants one. pause: seconds between this attempt and the next, by backoff."""
-    if isinstance(outcome, LinkEnded):
-        return Step(Do.END)
-    if outcome is not None and outcome.status is not Status.UNAVAILABLE:
-        # To ask again would only fail again. A full lane ends it too: its refusal comes fast, and
-        # to wait is the caller's choice.
-        return Step(Do.END)
-    silent = outcome is None
-    if silent and attempts.leaving:
-        # A copy would wait behind it, and the requests of others behind the copy.
-        seconds = max(config.ask_stored_later, config.missing_after_share * remaining)
-        return Step(Do.WAIT, seconds)
-    if silent and attempts.needs_requester:
-        if silences.swallowed(attempts.at):
-            return Step(Do.REPEAT) if silences.may_repeat() else Step(Do.WAIT, config.ask_later)
-        if not silences.may_ask(now):
-            return Step(Do.WAIT, config.ask_later)
-    # To ask again for a request that nobody could take multiplies no overload.
-    free = is_unserved(outcome) and now - attempts.begun < config.unserved_for
-    paid = not free and (attempts.stored or (attempts.fast and is_unserved(outcome)))
-    if paid and not has_retry:
-        if silent:  # others of the same silence have spent the retries: there are new ones soon
-            later = config.ask_later if attempts.needs_requester else config.ask_stored_later
-            return Step(Do.WAIT, later)
-        return Step(Do.LAST_CHANCE)
-    if pause >= remaining:
-        return Step(Do.LAST_CHANCE)
-    if isinstance(outcome, NotConnected):
-        return Step(Do.AGAIN, pause, paid=paid, when_connected=True)
-    return Step(Do.AGAIN, 0.0 if silent else pause, paid=paid)
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """An attempt has ended with `outcome`. remaining: seconds of the request's budget. has_retry:
+    whether the retry budget grants one. pause: seconds between this attempt and the next, by
+    backoff."""
+
+    outcome: Outcome
+    attempts: Attempts
+    silences: Silences
+    now: float
+    remaining: float
+    has_retry: bool
+    pause: float
+    config: AttemptConfig = DEFAULTS
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether to ask again would only fail again. A full lane's refusal counts too: it comes
+        fast, and to wait is the caller's choice."""
+        outcome = self.outcome
+        if outcome is None:
+            return False
+        return isinstance(outcome, LinkEnded) or outcome.status is not Status.UNAVAILABLE
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no answer came in good time."""
+        return self.outcome is None
+
+    @property
+    def is_swallowed(self) -> bool:
+        """Whether a silence that is over has swallowed an attempt that no lane keeps."""
+        attempts = self.attempts
+        lost = self.is_silent and attempts.needs_requester
+        return lost and self.silences.swallowed(attempts.at)
+
+    @property
+    def must_wait_its_turn(self) -> bool:
+        """Whether so many attempts that no lane keeps are unanswered that few may ask again."""
+        lost = self.is_silent and self.attempts.needs_requester
+        return lost and not self.silences.may_ask(self.now)
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether an attempt takes a retry from the budget: one that a node may compute beside the
+        last. To ask again for a request that nobody could take multiplies no overload."""
+        unserved, attempts = is_unserved(self.outcome), self.attempts
+        if unserved and self.now - attempts.begun < self.config.unserved_for:
+            return False
+        return attempts.stored or (attempts.fast and unserved)
+
+    @property
+    def later(self) -> float:
+        """Seconds until a silent request asks once more whether it may be sent again."""
+        needs = self.attempts.needs_requester
+        return self.config.ask_later if needs else self.config.ask_stored_later
+
+
+class Rule(NamedTuple):
+    """A row of the table. when, does: for people."""
+
+    when: str
+    holds: Callable[[Situation], bool]
+    does: str
+    step: Callable[[Situation], Step]
+
+
+RULES = (
+    Rule(
+        "the answer is good, or a failure that another attempt would repeat",
+        lambda s: s.is_decided,
+        "it is the result",
+        lambda s: Step(Do.END),
+    ),
+    Rule(
+        "silence, and the attempt may still be on its way to the server",
+        lambda s: s.is_silent and s.attempts.leaving,
+        "wait 0.4 of the rest of the budget, at least 0.5 s: a copy would queue behind it, and the "
+        "requests of others behind the copy",
+        lambda s: Step(
+            Do.WAIT,
+            max(s.config.ask_stored_later, s.config.missing_after_share * s.remaining),
+        ),
+    ),
+    Rule(
+        "silence, which swallowed an attempt that no lane keeps, is over; few repeats are under "
+        "way",
+        lambda s: s.is_swallowed and s.silences.may_repeat(),
+        "send it again, beside the retry budget: nobody has computed it",
+        lambda s: Step(Do.REPEAT),
+    ),
+    Rule(
+        "the same, and many repeats are under way",
+        lambda s: s.is_swallowed,
+        "wait 50 ms",
+        lambda s: Step(Do.WAIT, s.config.ask_later),
+    ),
+    Rule(
+        "silence, no lane keeps the attempt, and eight in a row are unanswered",
+        lambda s: s.must_wait_its_turn,
+        "wait 50 ms: one request in that time asks for all",
+        lambda s: Step(Do.WAIT, s.config.ask_later),
+    ),
+    Rule(
+        "silence, a node may compute the attempt, and the retry budget is spent",
+        lambda s: s.is_silent and s.is_paid and not s.has_retry,
+        "wait 0.5 s, or 50 ms where no lane keeps the attempt",
+        lambda s: Step(Do.WAIT, s.later),
+    ),
+    Rule(
+        "a refusal, a node may compute the attempt, and the retry budget is spent",
+        lambda s: s.is_paid and not s.has_retry,
+        "send no more, and wait for the attempts that may still be answered",
+        lambda s: Step(Do.LAST_CHANCE),
+    ),
+    Rule(
+        "the pause before the next attempt is longer than the rest of the budget",
+        lambda s: s.pause >= s.remaining,
+        "send no more, and wait for the attempts that may still be answered",
+        lambda s: Step(Do.LAST_CHANCE),
+    ),
+    Rule(
+        "there is no connection",
+        lambda s: isinstance(s.outcome, NotConnected),
+        "send it again when there is one",
+        lambda s: Step(Do.AGAIN, s.pause, paid=s.is_paid, when_connected=True),
+    ),
+    Rule(
+        "silence",
+        lambda s: s.is_silent,
+        "send it again, at once",
+        lambda s: Step(Do.AGAIN, 0.0, paid=s.is_paid),
+    ),
+    Rule(
+        "a refusal that may pass",
+        lambda s: True,
+        "send it again, after 5 ms, doubled up to 100 ms, with full jitter",
+        lambda s: Step(Do.AGAIN, s.pause, paid=s.is_paid),
+    ),
+)
+
+
+def next_step(situation: Situation) -> Step:
+    """By the first rule that holds."""
+    return next(rule.step(situation) for rule in RULES if rule.holds(situation))
 
 
 def goes_fast(attempts: Attempts, doubtful: bool) -> bool:
@@ -215,7 +334,7 @@ def missing_after(
 def ends_wait(result: Result, attempts: Attempts, silences: Silences) -> bool:
     """Whether an answer ends the present wait: an attempt that is over may have failed where the
     present one does better."""
-    earlier = result.attempt < attempts.number
+    earlier = result.attempt < attempts.last
     if result.status is Status.UNAVAILABLE and earlier:
         return False
     if result.status is Status.RESOURCE_EXHAUSTED and attempts.wants_fast:

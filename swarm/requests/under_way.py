@@ -29,6 +29,7 @@ from swarm.requests.attempts import (
     Attempts,
     Do,
     Outcome,
+    Situation,
     ends_wait,
     goes_fast,
     is_behind,
@@ -204,17 +205,18 @@ class UnderWay:
                 if self.no_lane and (self.is_probe or loop.time() > self.ask.tried_until):
                     return failed, False
             now = self._shared.routes.clock()
-            attempts.note_carried(link.send_rate.has_carried(attempts.sent))
-            step = next_step(
+            attempts.looked(link.send_rate.has_carried(attempts.sent))
+            situation = Situation(
                 outcome,
                 attempts,
                 silences,
-                now=now,
+                now,
                 remaining=self.ask.deadline - loop.time(),
                 has_retry=shared.retry_budget.has_retry(now),
                 pause=backoff.next(),
                 config=config,
             )
+            step = next_step(situation)
             if step.do in (Do.END, Do.LAST_CHANCE):
                 return failed, step.do is Do.LAST_CHANCE
             if step.do is Do.WAIT:
@@ -240,8 +242,7 @@ class UnderWay:
         mode an attempt that no lane takes goes without one, at once."""
         attempts = self.attempts
         while self._late_answer is None:
-            attempts.number += 1
-            attempts.at = self._shared.routes.clock()
+            attempts.begin(self._shared.routes.clock())
             if self._sending is not None:
                 self._sending.drop()
             self._outcome = asyncio.get_running_loop().create_future()
@@ -306,7 +307,7 @@ class UnderWay:
             reply=self._reply,
             budget_us=0,  # counted down by the parcel
             tensors=dict(ask.tensors),
-            attempt=attempts.number,
+            attempt=attempts.last,
             agent=ask.agent,
             sequence=ask.sequence,
             session=ask.session,
@@ -359,10 +360,10 @@ class UnderWay:
                     self._copies -= isinstance(error, NoResponders)  # it had left
                 else:
                     self._copies -= not event.may_be_stored
-                is_present = parcel.features.attempt == attempts.number
+                is_present = parcel.features.attempt == attempts.last
                 self._shared.hedges -= is_hedge
                 if is_hedge and is_present:
-                    attempts.number -= 1  # the first copy is still on its way
+                    attempts.hedge = 0  # the first copy is still on its way
                 elif is_present:
                     attempts.stored = False
                     if isinstance(error, NoResponders):
@@ -415,12 +416,12 @@ class UnderWay:
         """A second copy beside the first, which goes on; the first answer wins."""
         shared = self._shared
         if shared.hedger.try_hedge(shared.routes.clock()):
-            self.attempts.number += 1
+            self.attempts.hedge = self.attempts.number + 1
             shared.hedges += 1
             try:
                 self._send(is_hedge=True)
             except SwarmError:  # of the routing policy
-                self.attempts.number -= 1
+                self.attempts.hedge = 0
                 shared.hedges -= 1
 
     # --- waits ------------------------------------------------------------------------
@@ -503,7 +504,7 @@ class UnderWay:
 
     def _receive_result(self, result: Result) -> None:
         ok, silences = result.status is Status.OK, self._silences
-        if not ok and result.attempt <= self.attempts.number:
+        if not ok and result.attempt <= self.attempts.last:
             self._failed |= {result.attempt}
         if silences.troubled:
             silences.answered(self._shared.routes.clock(), ok)
@@ -527,7 +528,7 @@ class UnderWay:
             return outcome
         if outcome is None:
             return self._expired()  # silence, or a reconnect
-        return self.ask.failed(outcome, self.attempts.number)
+        return self.ask.failed(outcome, self.attempts.last)
 
     def _expired(self) -> Result:
         """The result of a request whose budget is over."""
@@ -538,11 +539,11 @@ class UnderWay:
         )
         if attempts.stored:
             where = "the first stage, or its lane, had it"
-        text = f"no answer inside the budget ({where}, {attempts.number} attempt(s)); "
+        text = f"no answer inside the budget ({where}, {attempts.last} attempt(s)); "
         text += f"before that: {self._refusal}; " if self._refusal else ""
         info = self.ask.info
         text += self.way.routes.flaw(info.model, info.version) or LOOK
-        return self.ask.failed(DeadlineExceeded(text), attempts.number)
+        return self.ask.failed(DeadlineExceeded(text), attempts.last)
 
 
 LOOK = "`swarm status` shows which stages have a ready node"

@@ -23,10 +23,12 @@ from swarm.errors import (
 from swarm.flow.backoff import Backoff
 from swarm.requests import silence
 from swarm.requests.attempts import (
+    RULES,
     AttemptConfig,
     Attempts,
     Do,
     Outcome,
+    Situation,
     Step,
     ends_wait,
     goes_fast,
@@ -70,15 +72,8 @@ def step(
     has_retry: bool = True,
     pause: float = 0.01,
 ) -> Step:
-    return next_step(
-        outcome,
-        tried,
-        silences or Silences(),
-        now=now,
-        remaining=remaining,
-        has_retry=has_retry,
-        pause=pause,
-    )
+    found = silences or Silences()
+    return next_step(Situation(outcome, tried, found, now, remaining, has_retry, pause))
 
 
 booleans = st.booleans()
@@ -163,6 +158,44 @@ def test_an_attempt_is_made_only_inside_the_budget_and_paid_only_if_it_is_grante
     assert taken.when_connected == (taken.do is Do.AGAIN and isinstance(outcome, NotConnected))
 
 
+def over(silence_ended: float) -> Silences:
+    """A lasting silence that was over at this time."""
+    silences = hung(silence_ended)
+    silences.answered(silence_ended)
+    return silences
+
+
+SWALLOWED_BY, BUSY, UNDER_WAY = over(6.0), over(6.0), contextlib.ExitStack()
+UNDER_WAY.enter_context(BUSY.repeating())  # as many repeats as there may be
+LANE, FAST, LEAVING = (
+    Attempts(False, 0.0, at=5.0, number=1, stored=True),
+    Attempts(True, 0.0, at=5.0, number=1, fast=True),
+    Attempts(False, 0.0, at=5.0, number=1, leaving=True),
+)
+CALM, ASKED = Silences(), hung(10.0)
+ASKED.asked(10.0)
+SITUATIONS = [
+    Situation(result(), LANE, CALM, 10.0, 5.0, True, 0.01),
+    Situation(None, LEAVING, CALM, 10.0, 5.0, True, 0.01),
+    Situation(None, FAST, SWALLOWED_BY, 10.0, 5.0, True, 0.01),
+    Situation(None, FAST, BUSY, 10.0, 5.0, True, 0.01),
+    Situation(None, FAST, ASKED, 10.0, 5.0, True, 0.01),
+    Situation(None, LANE, CALM, 10.0, 5.0, False, 0.01),
+    Situation(result(Status.UNAVAILABLE), LANE, CALM, 10.0, 5.0, False, 0.01),
+    Situation(result(Status.UNAVAILABLE), LANE, CALM, 10.0, 0.1, True, 0.2),
+    Situation(OFFLINE, LANE, CALM, 10.0, 5.0, True, 0.01),
+    Situation(None, LANE, CALM, 10.0, 5.0, True, 0.01),
+    Situation(LOST, LANE, CALM, 10.0, 5.0, True, 0.01),
+]
+
+
+@pytest.mark.parametrize(("number", "situation"), list(enumerate(SITUATIONS, 1)))
+def test_each_rule_of_the_table_decides_somewhere(number: int, situation: Situation) -> None:
+    """A row that an earlier one always hides would be a lie on the page."""
+    assert len(SITUATIONS) == len(RULES)
+    assert 1 + next(n for n, rule in enumerate(RULES) if rule.holds(situation)) == number
+
+
 @given(outcomes, all_tried, all_silences())
 def test_asking_whether_to_ask_again_changes_nothing(
     outcome: Outcome, tried: Attempts, silences: Silences
@@ -200,17 +233,17 @@ def test_a_request_that_its_slow_link_has_not_carried_yet_is_never_sent_again(
 
 def test_a_request_that_has_just_left_has_one_more_wait_to_be_answered() -> None:
     tried = Attempts(False, begun=0.0, at=1.0, number=1)
-    tried.note_carried(carried=True)
+    tried.looked(carried=True)
     assert not tried.leaving, "it remaining long ago"
-    tried.note_carried(carried=False)
+    tried.looked(carried=False)
     assert tried.leaving
-    tried.note_carried(carried=True)
+    tried.looked(carried=True)
     assert tried.leaving
-    tried.note_carried(carried=True)
+    tried.looked(carried=True)
     assert not tried.leaving
-    tried.note_carried(carried=False)
+    tried.looked(carried=False)
     tried.stored = True
-    tried.note_carried(carried=True)
+    tried.looked(carried=True)
     assert not tried.leaving
 
 
@@ -448,14 +481,9 @@ class Mesh:
                 if remaining <= 1e-9:
                     self.ended[number] = now, outcome
                     return
+                has_retry, pause = self.budget.has_retry(now), backoff.next()
                 taken = next_step(
-                    outcome,
-                    tried,
-                    self.silences,
-                    now=now,
-                    remaining=remaining,
-                    has_retry=self.budget.has_retry(now),
-                    pause=backoff.next(),
+                    Situation(outcome, tried, self.silences, now, remaining, has_retry, pause)
                 )
                 if taken.do is Do.WAIT:
                     now = yield min(taken.seconds, remaining)
