@@ -111,7 +111,7 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
             edge_cut=options.edge_cut or None,
             lighter=read_model(options.lighter).read_bytes() if options.lighter else None,
             bandwidth=ONE_HOST_BYTES_PER_MS if options.one_host else LINK_BYTES_PER_MS,
-            task=wish,
+            addition=wish,
             hints=hints,
             batch=options.batch,
             known=known,

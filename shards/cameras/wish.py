@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shards.cameras.asked import Head
 from shards.cameras.decode import DECODERS, is_chosen, suppresses
@@ -12,6 +13,7 @@ from shards.cameras.pixels import FITS
 from shards.cameras.seen import Said, Seen
 from shards.cameras.task import COLOURS, KINDS, Postprocess, Preprocess, Task
 from shards.errors import TaskError
+from shards.parts import Added
 from shards.specs import TensorSpec
 
 # (pixel * scale - mean) / std; the last ones are torchvision's, for networks trained on ImageNet.
@@ -58,6 +60,12 @@ class Wish:
             _one_of("--fit", self.fit, FITS)
         if self.colours:
             _one_of("--colours", self.colours, COLOURS)
+
+    def add(self, model: Any, lighter: bytes | None) -> Added:
+        """As of `shards.parts.Addition`: a model gets this task. Raises TaskError, SplitError."""
+        from shards.cameras.graph.give import add_task  # only who splits has onnx
+
+        return add_task(self, model, lighter)
 
 
 def settle(

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from onnx import ModelProto
 
-from shards.cameras.graph.evidence import said_by
 from shards.errors import ModelError
 from shards.graph.graph import Graph
+from shards.graph.metadata import picture_size
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import infer_types
 from shards.quantize import tools
@@ -126,7 +126,7 @@ def quantize(
     source, _ = read_model(model)
     if weight_bytes(source) >= PROTOBUF_LIMIT:
         raise ModelError("the model has 2 GiB of weights or more: ONNX Runtime's tools need less")
-    wanted = Wanted(example, shapes or {}, said_by(source).size)
+    wanted = Wanted(example, shapes or {}, picture_size(source))
     work = _Work(source, chosen, tell, wanted)
     calibration = read_samples(calibrate, work.inputs) if calibrate is not None else None
     evaluation = read_samples(keep_accuracy, work.inputs) if keep_accuracy is not None else None

@@ -15,18 +15,16 @@ from onnx import ModelProto
 
 from shards.batch.follow import follow
 from shards.batch.rebuild import rebuilding
-from shards.cameras.graph.evidence import SIGMOID, SOFTMAX, made_by, said_by
-from shards.cameras.graph.give import give_task
-from shards.cameras.task import Task
-from shards.cameras.wish import Wish
-from shards.errors import ModelError, SplitError
+from shards.errors import ModelError
 from shards.graph.fuse import fuse, fuse_on_disk
 from shards.graph.graph import Graph, keep_outputs
 from shards.graph.layer_range import LayerRange, extract, layer_range
+from shards.graph.made_by import SIGMOID, SOFTMAX, made_by
+from shards.graph.metadata import picture_size
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import TensorType, infer_sizes, infer_types
 from shards.manifest import LighterModel, Manifest, Shard, check_token, sha256
-from shards.parts import Hints, Kind, kinds
+from shards.parts import Added, Addition, Hints, Kind, kinds
 from shards.runtimes.ort import Beside, make_session
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
 from shards.specs import Example, TensorSpec
@@ -69,7 +67,7 @@ def split(
     bandwidth: float = LINK_BYTES_PER_MS,
     created: str | None = None,
     hints: Hints | None = None,
-    task: Wish | None = None,
+    addition: Addition | None = None,
     time_whole: bool = False,
     batch: str = "auto",
     known: Sequence[Manifest] = (),
@@ -86,11 +84,10 @@ def split(
     `shards.split.example`), and `extra["example"]` says which. `outputs` are the tensors that the
     model answers with, instead of all its outputs; what only others need is left out. `bandwidth`
     is the link's, in bytes per millisecond: the bytes of a cut count as time of the stage that
-    sends them. `created` is an RFC 3339 time, now by default. `task` says what the model is for:
-    the manifest tells it, and the graph gets its arithmetic (`shards.cameras.graph`). `time_whole`
-    times the whole model beside its parts. `batch` says whether requests may share a run: "auto"
-    where the graph's structure shows that rows stay apart, "on" by your word, "off" never; runs
-    confirm both. `known` are versions that were split before: where one is of the same file, and
+    sends them. `created` is an RFC 3339 time, now by default. `addition` is made before anything is
+    cut, such as a task with its arithmetic. `time_whole` times the whole model beside its parts.
+    `batch` says whether requests may share a run: "auto" where the graph's structure shows that
+    rows stay apart, "on" by your word, "off" never; runs confirm both. `known` are versions that were split before: where one is of the same file, and
     has as many stages, its cuts are taken, so that the same options give the same version whatever
     is measured.
 
@@ -99,22 +96,22 @@ def split(
 
     Before this returns, the shards are compared with the whole model at the same optimisation
     level. Any deviation is told in a note. Raises ModelError (invalid or unsupported model, or a
-    deviation above the model's tolerance), SplitError (cannot be split as asked), TaskError (shapes
-    do not tell the task), ManifestError (name or version is no token).
+    deviation above the model's tolerance), SplitError (cannot be split as asked), ManifestError (name or
+    version is no token), and what the addition raises.
     """
     check_token("model name", name)
     check_token("model version", version)
     check_mode(batch)
-    source, digest, folder = _read(model, wants_all=task is not None)
+    source, digest, folder = _read(model, wants_all=addition is not None)
     disk = None if folder is None else Files()
     ends = known_ends(known, digest, stages)
     options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth, ends)
     created = created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     if (kind := _kind_of(source)) is not None:
-        if lighter is not None or example or shapes or outputs or task is not None:
+        if lighter is not None or example or shapes or outputs or addition is not None:
             raise ModelError(
                 f"{kind.about} is split without a lighter model, an example, shapes, --outputs "
-                "and --task"
+                "and additions (--task)"
             )
         if batch != "auto":
             raise ModelError(f"{kind.about} shares runs by a proof of its own: leave --batch out")
@@ -132,12 +129,10 @@ def split(
         raise ModelError(hints.misfit)
     if outputs:
         keep_outputs(source, outputs)
-    told: Task | None = None
-    task_notes: tuple[str, ...] = ()
-    if task is not None:
-        source, told, task_notes = give_task(source, task)
-        lighter = _with_task(lighter, task, told)
-    wanted = Wanted(example, shapes or {}, said_by(source).size)
+    added = Added(source, lighter, {}) if addition is None else addition.add(source, lighter)
+    source, lighter, added_parts, added_notes = added.model, added.lighter, added.parts, added.notes
+    del added
+    wanted = Wanted(example, shapes or {}, picture_size(source))
     graph = _fused(source, folder, disk)
     del source
     types = infer_types(graph)
@@ -180,7 +175,7 @@ def split(
     if time_whole and whole is not None and feeds is not None:
         uncut = layer_range(graph, 0, len(graph), first=True, last=True)
         [whole_ms] = run_chain([(uncut, whole)], [feeds], budget_s=1.0).times_ms
-    notes = (*task_notes, *plan.notes, *report.notes)
+    notes = (*added_notes, *plan.notes, *report.notes)
     examples = report.examples | {
         name: _of_probabilities(report.examples[name])
         for name in made_by(graph, SIGMOID | SOFTMAX) & report.examples.keys()
@@ -219,22 +214,9 @@ def split(
             "layers": len(graph),
             "notes": list(notes),
         },
-        parts={} if told is None else {"task": told.to_doc()},
+        parts=added_parts,
     )
     return SplitResult(Manifest.from_json(manifest.to_json()), files, notes, whole_ms)
-
-
-def _with_task(lighter: bytes | None, wish: Wish, told: Task) -> bytes | None:
-    """The lighter model with the same task inside. Raises SplitError where it has another one."""
-    if lighter is None or not told.baked:
-        return lighter
-    model, task, _ = give_task(read_model(lighter)[0], wish)
-    if task.preprocess != told.preprocess or not task.baked or task.labels != told.labels:
-        raise SplitError(
-            f"the lighter model takes {task.preprocess}, the model {told.preprocess}: "
-            "--no-bake leaves both as they are"
-        )
-    return bytes(model.SerializeToString())
 
 
 def _read(

@@ -146,11 +146,11 @@ COLOURED = """() => {
 async def test_a_picture_dropped_on_a_detector_shows_the_boxes_that_the_model_finds(
     local: LocalMesh, url: str, look: Look
 ) -> None:
-    result = split(ULTRAFACE, name="faces", stages=1, profile=False, task=Wish("detect"))
+    result = split(ULTRAFACE, name="faces", stages=1, profile=False, addition=Wish("detect"))
     await add_model(local, result, "shard-1")
     picture = png_of_faces()
     outside = split(
-        ULTRAFACE, name="outside", stages=1, profile=False, task=Wish("detect", bake=False)
+        ULTRAFACE, name="outside", stages=1, profile=False, addition=Wish("detect", bake=False)
     )
     expected = found_by_hand(picture, Task.of(outside.manifest.parts.get("task")))
     assert len(expected["detections"]) >= 8

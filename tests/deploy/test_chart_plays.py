@@ -264,7 +264,7 @@ def test_a_language_model_is_served_by_images_of_its_own_at_a_server_outside(
 def test_a_camera_is_served_with_credentials_at_a_server_outside(
     helm: Path, tmp_path: Path, playground: Machine, people: People
 ) -> None:
-    people.has(split(red_detector(), name="red", stages=2, task=Wish("detect", bake=False)))
+    people.has(split(red_detector(), name="red", stages=2, addition=Wish("detect", bake=False)))
     cv2.imwrite(str(people.home / "now.jpg"), scene(0, (96, 64)))
     camera: dict[str, Any] = {"name": "hall", "source": "http://video:8080/now.jpg"}
     camera["arguments"] = ["--send", "jpeg:85", "--rate", "10"]

@@ -8,21 +8,38 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
 from shards.cameras.graph.bake import bake
-from shards.cameras.graph.evidence import SIGMOID, SOFTMAX, made_by, said_by
+from shards.cameras.graph.evidence import said_by
 from shards.cameras.heads import PictureInput, picture_input
 from shards.cameras.seen import Said, Seen
 from shards.cameras.task import Task
 from shards.cameras.wish import Wish, settle
-from shards.errors import ModelError, TaskError
+from shards.errors import ModelError, SplitError, TaskError
 from shards.graph.graph import Graph
-from shards.graph.source import PROTOBUF_LIMIT, weight_bytes
+from shards.graph.made_by import SIGMOID, SOFTMAX, made_by
+from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import infer_types
+from shards.parts import Added
 from shards.runtimes.ort import make_session
 from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.synthetic import random_feeds
 from shards.specs import TensorSpec, spec_of
 
 _SIZES = "orig_target_sizes"  # width and height, [n, 2]
+
+
+def add_task(wish: Wish, model: ModelProto, lighter: bytes | None) -> Added:
+    """As of `shards.parts.Addition`. Raises TaskError, and SplitError where the lighter model has
+    another task."""
+    model, told, notes = give_task(model, wish)
+    if lighter is not None and told.baked:
+        other, task, _ = give_task(read_model(lighter)[0], wish)
+        if task.preprocess != told.preprocess or not task.baked or task.labels != told.labels:
+            raise SplitError(
+                f"the lighter model takes {task.preprocess}, the model {told.preprocess}: "
+                "--no-bake leaves both as they are"
+            )
+        lighter = bytes(other.SerializeToString())
+    return Added(model, lighter, {"task": told.to_doc()}, notes)
 
 
 def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[str, ...]]:

@@ -126,7 +126,7 @@ async def _mesh(plan: CamerasPlan, way: str, protocol: str, port: int) -> dict[s
     stages = 1 if way == ONE else 3
     wish = Wish("detect", labels=("face",), threshold=0.7)
     file = ultraface_file(plan.ultraface)
-    result = await asyncio.to_thread(split, file, name="faces", stages=stages, task=wish)
+    result = await asyncio.to_thread(split, file, name="faces", stages=stages, addition=wish)
     url = f"{protocol}://127.0.0.1:{port}" + ("/live" if protocol == "rtsp" else "")
     source = url + ("?listen" if protocol == "rtsp" else "")
     heard: list[Heard] = []

@@ -65,7 +65,7 @@ class CorePlan:
 
 def _split(plan: CorePlan, name: str, stages: int) -> SplitResult:
     wish = Wish("detect", labels=("face",), threshold=0.7)
-    return split(ultraface_file(plan.ultraface), name=name, stages=stages, task=wish)
+    return split(ultraface_file(plan.ultraface), name=name, stages=stages, addition=wish)
 
 
 def made_by_edges(

@@ -118,7 +118,7 @@ async def test_a_detectors_versions_are_compared_by_the_objects_that_they_find()
     def detector(version: str, stages: int, seed: int = 0) -> Any:
         wish = Wish("detect", decode="ssd", threshold=0.2)
         file = ssd((64, 48), 300, 5, seed=seed)
-        return split(file, name="net", version=version, stages=stages, profile=False, task=wish)
+        return split(file, name="net", version=version, stages=stages, profile=False, addition=wish)
 
     first = detector("1", 2)
     task = Task.of(first.manifest.parts.get("task"))

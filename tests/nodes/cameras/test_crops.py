@@ -117,7 +117,7 @@ async def test_objects_of_a_still_picture_are_asked_about_once_and_a_new_one_is(
         image[16:24, left : left + 8] = (250, 10, 20)
         cv2.imwrite(str(tmp_path / f"{number:04}.png"), image[..., ::-1])
     wish = Wish("detect", threshold=0.3, bake=False)
-    found = await asyncio.to_thread(split, red_detector(), name="red", stages=1, task=wish)
+    found = await asyncio.to_thread(split, red_detector(), name="red", stages=1, addition=wish)
     about = await asyncio.to_thread(split, watched_model(), name="watched", stages=1)
     async with mesh_of() as local:
         await add_model(local, found, "shard-1")

@@ -143,7 +143,7 @@ async def test_no_frame_leaves_before_the_mesh_has_the_detector(
     await asyncio.sleep(1.0)  # nothing may come: there is no event to wait for
     assert spy.lines("waits") == []
     wish = Wish("detect", threshold=0.3, bake=False)
-    made = await asyncio.to_thread(split, red_detector(), name="red", stages=2, task=wish)
+    made = await asyncio.to_thread(split, red_detector(), name="red", stages=2, addition=wish)
     await push(watched, made.manifest.to_json(), made.files)
     await eventually(lambda: not edge.alive and len(spy.lines("waits")) == 20)
     assert {line["status"] for line in spy.lines("waits")} == {"OK"}

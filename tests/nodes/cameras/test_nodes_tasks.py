@@ -106,7 +106,7 @@ def test_a_task_that_is_not_clear_is_one_line_with_the_choices(
 async def test_stages_answer_boxes_also_none_also_in_a_lossy_codec_and_by_the_fallback(
     picture: Path,
 ) -> None:
-    made = split(MODEL, name="net", stages=2, profile=False, task=WISH)
+    made = split(MODEL, name="net", stages=2, profile=False, addition=WISH)
     error = {"i8": CodecError(0.1, 0.1, 1)}
     manifest = replace(made.manifest, codecs=error, result_codecs=error)
     result = replace(made, manifest=manifest)
@@ -148,7 +148,7 @@ async def test_stages_answer_boxes_also_none_also_in_a_lossy_codec_and_by_the_fa
 @pytest.mark.integration
 async def test_nothing_found_crosses_stages_as_no_rows_and_no_task_is_said(picture: Path) -> None:
     wish = Wish("detect", labels=("a", "b"), threshold=1.0)
-    result = split(yolo("v8", 160, 2), name="none", stages=2, profile=False, task=wish)
+    result = split(yolo("v8", 160, 2), name="none", stages=2, profile=False, addition=wish)
     async with mesh_of(result, "shard-1", "shard-2") as local:
         where = ["--nats", local.url, "--mesh", local.name]
         of_picture = [*where, "--input", str(picture)]

@@ -44,7 +44,7 @@ def picture_of(seed: int, kind: str = ".jpg", size: tuple[int, int] = (90, 110))
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def reds() -> AsyncIterator[LocalMesh]:
     """A detector outside of whose graph pixels are made FP32, in two stages with a fallback."""
-    result = await asyncio.to_thread(split, red_detector(), name="red", stages=2, task=WISH)
+    result = await asyncio.to_thread(split, red_detector(), name="red", stages=2, addition=WISH)
     async with mesh_of(result, "shard-1", "shard-2", "fallback") as local:
         yield local
 
@@ -52,7 +52,7 @@ async def reds() -> AsyncIterator[LocalMesh]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def watched() -> AsyncIterator[LocalMesh]:
     """All messages go by the server, as bytes that anybody can read."""
-    result = await asyncio.to_thread(split, red_detector(), name="watched", stages=1, task=WISH)
+    result = await asyncio.to_thread(split, red_detector(), name="watched", stages=1, addition=WISH)
     async with mesh_of(result, "shard-1", shm=False) as local:
         yield local
 
@@ -90,7 +90,7 @@ async def test_whoever_runs_the_first_layers_for_a_client_decodes_its_picture(
     reds: LocalMesh,
 ) -> None:
     made = await asyncio.to_thread(
-        split, red_detector(), name="early", stages=1, edge_layers=2, task=WISH
+        split, red_detector(), name="early", stages=1, edge_layers=2, addition=WISH
     )
     gateway = reds.start("gateway", "")
     nodes = await add_model(reds, made, "shard-1")
@@ -217,7 +217,7 @@ def draw_proof(folder: Path) -> str:
 async def test_a_node_without_opencv_says_so_and_refuses_pictures_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = await asyncio.to_thread(split, red_detector(), name="red", stages=1, task=WISH)
+    result = await asyncio.to_thread(split, red_detector(), name="red", stages=1, addition=WISH)
     async with mesh_of(result) as local:
         with monkeypatch.context() as without:
             without_opencv(without, tmp_path)

@@ -104,7 +104,7 @@ async def test_samples_of_a_graph_with_its_task_inside_calibrate_the_file_it_was
     file = tmp_path / "net.onnx"
     file.write_bytes(ssd((64, 48), 300, 5))
     wish = Wish("detect", decode="ssd", colours="bgr", normalise="-1..1")
-    result = split(file, name="net", version="1", stages=1, profile=False, task=wish)
+    result = split(file, name="net", version="1", stages=1, profile=False, addition=wish)
     await mesh.registry.push(result.manifest.to_json(), result.files)
     await make_lanes(mesh.link, mesh.subjects, "net", "1", 1, LaneOptions(storage="memory"))
     await mesh.registry.allow_samples("net", True)

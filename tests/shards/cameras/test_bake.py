@@ -42,7 +42,7 @@ DETECTORS = {
 
 def both(model: bytes, wish: Wish, **more: Any) -> tuple[SplitResult, SplitResult]:
     made = [
-        split(model, name="m", stages=1, profile=False, task=replace(wish, bake=bake), **more)
+        split(model, name="m", stages=1, profile=False, addition=replace(wish, bake=bake), **more)
         for bake in (True, False)
     ]
     return made[0], made[1]
@@ -153,7 +153,7 @@ def test_a_detector_in_its_graph_answers_20_bytes_a_box_instead_of_all_its_prior
 def test_cut_into_stages_it_finds_the_same_also_when_it_finds_nothing(stages: int) -> None:
     model, wish = DETECTORS["yolo-v8"]
     whole, _ = both(model, wish)
-    cut = split(model, name="m", stages=stages, profile=False, task=wish, edge_layers=4)
+    cut = split(model, name="m", stages=stages, profile=False, addition=wish, edge_layers=4)
     assert cut.manifest.stages == stages
     assert cut.manifest.shard(0).stage == 0
     task = Task.of(cut.manifest.parts.get("task"))
@@ -161,7 +161,9 @@ def test_cut_into_stages_it_finds_the_same_also_when_it_finds_nothing(stages: in
         made = task.read(chained(cut, task.prepare(image)), image.shape)
         assert isinstance(made, Detections)
         np.testing.assert_array_equal(made.boxes, found(whole, image).boxes)
-    strict = split(model, name="m", stages=stages, profile=False, task=replace(wish, threshold=1))
+    strict = split(
+        model, name="m", stages=stages, profile=False, addition=replace(wish, threshold=1)
+    )
     task = Task.of(strict.manifest.parts.get("task"))
     made = task.read(chained(strict, task.prepare(PICTURES["astronaut"])), (512, 512, 3))
     assert isinstance(made, Detections)
@@ -179,7 +181,7 @@ def test_a_cut_behind_the_choice_of_boxes_carries_as_many_rows_as_there_are() ->
             name="m",
             cuts=[chosen],
             profile=False,
-            task=replace(wish, threshold=threshold),
+            addition=replace(wish, threshold=threshold),
         )
         assert chosen in {spec.name for spec in cut.manifest.shard(2).receives}
         task = Task.of(cut.manifest.parts.get("task"))
@@ -224,7 +226,7 @@ def test_a_model_whose_operators_cannot_be_raised_keeps_its_task_outside_and_say
         name="m",
         stages=1,
         profile=False,
-        task=Wish("detect", decode="yolo-v8"),
+        addition=Wish("detect", decode="yolo-v8"),
     )
     task = Task.of(result.manifest.parts.get("task"))
     if task.baked:  # a later library may
@@ -277,13 +279,13 @@ def test_a_classifier_keeps_its_batch_axis_and_a_detector_takes_one_picture() ->
 def test_a_lighter_model_gets_the_same_task_or_is_refused() -> None:
     model, wish = DETECTORS["yolo-v8"]
     light = yolo("v8", 320, 6, seed=9)
-    result = split(model, name="m", stages=1, profile=False, task=wish, lighter=light)
+    result = split(model, name="m", stages=1, profile=False, addition=wish, lighter=light)
     assert result.manifest.lighter is not None
     lighter = onnx.load_model_from_string(result.files["lighter.onnx"]).graph
     assert [output.name for output in lighter.output] == ["boxes", "scores", "classes"]
     other = yolo("v8", 160, 6)
     with pytest.raises(SplitError, match="lighter"):
-        split(model, name="m", stages=1, profile=False, task=wish, lighter=other)
+        split(model, name="m", stages=1, profile=False, addition=wish, lighter=other)
 
 
 def test_a_picture_of_free_size_gets_the_one_that_is_asked_for() -> None:

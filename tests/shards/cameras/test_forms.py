@@ -53,7 +53,7 @@ def form(
 
 
 def given(model: bytes, wish: Wish) -> SplitResult:
-    return split(model, name="m", stages=1, profile=False, task=wish)
+    return split(model, name="m", stages=1, profile=False, addition=wish)
 
 
 def task_of(model: bytes, wish: Wish) -> Task:

@@ -44,7 +44,7 @@ PICTURES = {
 
 def test_it_finds_the_same_faces_to_the_bit_inside_the_graph_and_outside_and_split() -> None:
     made = [
-        split(MODEL, name="u", stages=stages, profile=False, task=Wish("detect", bake=bake))
+        split(MODEL, name="u", stages=stages, profile=False, addition=Wish("detect", bake=bake))
         for bake, stages in ((False, 1), (True, 1), (True, 3))
     ]
     tasks = [Task.of(result.manifest.parts.get("task")) for result in made]

@@ -97,7 +97,7 @@ def _tried(case: Case, folder: Path) -> tuple[str, Apart | None]:
     for given in (least, options):
         try:
             wish = Wish(case.kind, **given)
-            result = split(path, name="m", stages=1, profile=False, task=wish)
+            result = split(path, name="m", stages=1, profile=False, addition=wish)
             break
         except TaskError as error:
             asked = f"asked for ({str(error).partition(': ')[2][:40]}…), then "

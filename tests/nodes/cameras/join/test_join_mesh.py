@@ -48,7 +48,7 @@ async def test_boxes_of_two_edges_are_told_as_objects_with_from_whom(tmp_path: P
     async with mesh_of() as local:
         room = Sink(local, "room")
         wish = Wish("detect", threshold=0.3, iou=0.1, bake=False, labels=("red",))
-        made = await asyncio.to_thread(split, red_detector(), name="red", stages=1, task=wish)
+        made = await asyncio.to_thread(split, red_detector(), name="red", stages=1, addition=wish)
         await add_model(local, made, "shard-1")
         words = ("--of", "left,right", "--match", str(tmp_path / "floor.json"), "--sink", "room")
         local.start("join", "red", *words, "--within", "60")
