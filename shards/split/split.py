@@ -87,17 +87,17 @@ def split(
     sends them. `created` is an RFC 3339 time, now by default. `addition` is made before anything is
     cut, such as a task with its arithmetic. `time_whole` times the whole model beside its parts.
     `batch` says whether requests may share a run: "auto" where the graph's structure shows that
-    rows stay apart, "on" by your word, "off" never; runs confirm both. `known` are versions that were split before: where one is of the same file, and
-    has as many stages, its cuts are taken, so that the same options give the same version whatever
-    is measured.
+    rows stay apart, "on" by your word, "off" never; runs confirm both. `known` are versions that
+    were split before: where one is of the same file, and has as many stages, its cuts are taken, so
+    that the same options give the same version whatever is measured.
 
     A model of a kind of its own (`shards.parts.Kind`) is split as that kind does it; `hints` tell
     about it what its graph does not. `lighter` and `example` do not go with it.
 
     Before this returns, the shards are compared with the whole model at the same optimisation
     level. Any deviation is told in a note. Raises ModelError (invalid or unsupported model, or a
-    deviation above the model's tolerance), SplitError (cannot be split as asked), ManifestError (name or
-    version is no token), and what the addition raises.
+    deviation above the model's tolerance), SplitError (cannot be split as asked), ManifestError
+    (name or version is no token), and what the addition raises.
     """
     check_token("model name", name)
     check_token("model version", version)
