@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nodes.auto.places import AutoPlaces
 from nodes.auto.settings import AUTO, AutoOptions
-from nodes.feature import Feature, Part, Role, Surroundings
+from nodes.feature import Commands, Feature, Part, Role, Surroundings
 
 if TYPE_CHECKING:
     from nodes.config import NodeConfig
@@ -26,6 +26,9 @@ def _parts(around: Surroundings) -> list[Part]:
     return [Planning(around.connection, around.versions, places, record=record)]
 
 
+COMMANDS: Commands = {
+    "Choose the version that runs": {"model plan": "nodes.auto.commands.plan:plan"}
+}
 FEATURE = Feature(
     "auto",
     settings=[AutoOptions],
@@ -36,4 +39,5 @@ FEATURE = Feature(
     },
     places=_places,
     parts=_parts,
+    commands=lambda: COMMANDS,
 )

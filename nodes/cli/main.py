@@ -14,7 +14,6 @@ import typer
 from nodes.cli.auth_commands import app as auth_app
 from nodes.cli.bench import register as register_bench
 from nodes.cli.command import (
-    Named,
     Ran,
     add_commands,
     argument,
@@ -33,14 +32,11 @@ from nodes.cli.options import (
     InferOptions,
     Json,
     OwnServers,
-    RecordOptions,
-    ReplayOptions,
     ServedModel,
     Target,
     UpOptions,
 )
 from nodes.feature import Commands
-from nodes.records.commands.audit_commands import app as audit_app
 from nodes.terminal import any_encoding, plain_where_asked
 
 app = typer.Typer(
@@ -223,28 +219,6 @@ def status(
     return run_status(target, any_node=any_node)
 
 
-def record(model: ServedModel, options: RecordOptions, target: Target) -> Ran:
-    """Keep requests and the features at each cut, payloads included, for `swarm replay`."""
-    from nodes.records.commands.recording import run_record
-
-    return run_record(model, options, target)
-
-
-def replay(
-    options: ReplayOptions,
-    target: Target,
-    id: Annotated[str, Named("request")] = argument(
-        "", "One request, as its answer or `swarm audit` says.", metavar="[ID]"
-    ),
-) -> Ran:
-    """Run recorded requests again, off the serving path, and compare hop by hop.
-
-    Exits with 0 where all is equal, with 1 where something differs."""
-    from nodes.records.commands.recording import run_replay
-
-    return run_replay(id, options, target)
-
-
 def drain(
     node: Annotated[
         str,
@@ -289,8 +263,7 @@ CORE: Commands = {
     "See": {
         "status": status,
     },
-    "Look back": {"record": record, "replay": replay},
-    "Trust": {"auth": auth_app, "keys": keys_app, "audit": audit_app},
+    "Trust": {"auth": auth_app, "keys": keys_app},
     "Fleet": {
         "drain": drain,
     },

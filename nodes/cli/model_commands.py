@@ -12,12 +12,10 @@ from nodes.cli.command import (
     add_commands,
     argument,
     option,
-    seldom,
 )
 from nodes.cli.model_options import (
     P99,
     Errors,
-    PlanOptions,
     PushOptions,
     QuantizeOptions,
     RolloutOptions,
@@ -33,14 +31,6 @@ Source = Annotated[
     ),
 ]
 Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
-Planned = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="NAME or NAME@VERSION in the mesh; with --devices an ONNX file, a split folder; with "
-        "--devices mesh any of them.",
-    ),
-]
 Name = Annotated[str, Named("model"), typer.Argument(metavar="MODEL", help="NAME.")]
 
 
@@ -147,28 +137,6 @@ def serve(
     return run_serve(model, state, target)
 
 
-def plan(
-    model: Planned,
-    options: PlanOptions,
-    target: Target,
-    freeze: bool | None = seldom(
-        None, "Keep to the plan, whoever comes; or plan again.", "--freeze/--unfreeze"
-    ),
-) -> Ran:
-    """Which layers run where: as nodes of role auto have it in force, or ahead, with --devices."""
-    if options.devices == "mesh":
-        from nodes.auto.commands.planning_mesh import run_plan_for_mesh
-
-        return run_plan_for_mesh(model, options, target)
-    if options.devices:
-        from nodes.auto.commands.planning import run_plan_ahead
-
-        return run_plan_ahead(model, options, target.json)
-    from nodes.auto.commands.plan_in_force import run_plan_in_force
-
-    return run_plan_in_force(model, freeze, target)
-
-
 def slo(
     model: Name,
     target: SignedTarget,
@@ -214,7 +182,6 @@ CORE: Commands = {
         "rollback": rollback,
         "pin": pin,
         "serve": serve,
-        "plan": plan,
     },
     "Watch and learn": {"slo": slo, "samples": samples},
 }

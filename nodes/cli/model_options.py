@@ -43,32 +43,6 @@ class SplitOptions(Splitting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(Exemplified):
-    """Of `swarm model plan … --devices`."""
-
-    devices: str = option(
-        "",
-        "A TOML file of devices and links: plan for them, ahead of any mesh (`shards/auto`); "
-        "or mesh: for its nodes of role auto, as they tell of themselves.",
-    )
-    objective: str = seldom(
-        "latency",
-        "With --devices: latency, throughput (requests/s), or devices (the fewest that do).",
-    )
-    latency_ms: float = seldom(
-        0.0, "With --devices: the longest a request may take; 0: any.", min=0
-    )
-    rate: float = seldom(0.0, "With --devices: requests a second that are needed.", min=0)
-    most_error: float = seldom(
-        0.0, "With --devices: the largest change of a result that a codec may make.", min=0
-    )
-    plot: str = seldom("", "With --devices: draw the plan: a .png or .svg file.")
-    output: str = seldom(
-        "", "With --devices: write the plan, for `swarm model split --plan`.", "-o", "--output"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class QuantizeOptions(Exemplified):
     """Of `swarm model quantize`."""
 

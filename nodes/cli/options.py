@@ -412,35 +412,3 @@ class InferOptions:
         "How the inputs go by the server, and the outputs come: auto, none, f16, i8, i6 or i4; "
         "what loses something only where the model's owner allows it.",
     )
-
-
-@dataclass(frozen=True)
-class RecordOptions:
-    """Of `swarm record`."""
-
-    for_: str = option("1m", "How long: 30s, 10m.", "--for")
-    share: float = seldom(1.0, "Share of the requests, by a hash of their ids: 0.01 is 1 %.")
-    max_hours: float | None = seldom(
-        None, "Hours that recorded requests are kept; 24 at first, and then as it is.", min=0.01
-    )
-    max_mb: int | None = seldom(
-        None,
-        "Megabytes of recorded requests, the oldest go first; 268 at first, and then as it is.",
-        min=1,
-    )
-    again: bool = seldom(False, "Take over from a recording that was killed.")
-
-
-@dataclass(frozen=True)
-class ReplayOptions:
-    """Of `swarm replay`."""
-
-    since: str = option("", "All requests of the last 5m, 2h, 1d.")
-    version: Annotated[str, VERSION] = option(
-        "", "Run them with this version instead, and compare the answers."
-    )
-    model: Annotated[str, MODEL] = option(
-        "", "Only requests of NAME, or NAME@VERSION; of any when empty."
-    )
-    tolerance: float = seldom(0.0, "Largest deviation that counts as equal; 0: equal bits.", min=0)
-    model_key: str = option("", MODEL_KEY, envvar="SWARM_MODEL_KEY")

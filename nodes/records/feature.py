@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nodes.feature import Feature
+from nodes.feature import Commands, Feature, Group
 from nodes.records.settings import AuditOptions
 
 if TYPE_CHECKING:
@@ -32,4 +32,25 @@ async def _note(
     return await record_act(link, subjects, act, time.time(), by, fields)
 
 
-FEATURE = Feature("records", settings=[AuditOptions], audit=_audit, note=_note)
+COMMANDS: Commands = {
+    "Look back": {
+        "record": "nodes.records.commands.record:record",
+        "replay": "nodes.records.commands.replay:replay",
+    },
+    "Trust": {
+        "audit": Group(
+            "Who asked what, with which outcome; was the record changed?",
+            {
+                "Commands": {
+                    "init": "nodes.records.commands.audit:init",
+                    "tail": "nodes.records.commands.audit:tail",
+                    "export": "nodes.records.commands.audit:export",
+                    "verify": "nodes.records.commands.audit:verify",
+                }
+            },
+        )
+    },
+}
+FEATURE = Feature(
+    "records", settings=[AuditOptions], audit=_audit, note=_note, commands=lambda: COMMANDS
+)

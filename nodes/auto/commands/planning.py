@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from nodes.cli.arrays import read_inputs
-from nodes.cli.model_options import PlanOptions
+from nodes.cli.command import option, seldom
 from nodes.cli.options import Exemplified
 from nodes.console import err, out, print_json
 from nodes.progress import progress
@@ -27,6 +27,32 @@ from swarm.errors import InvalidArgument
 
 MOST_SEGMENTS = 24  # that a file is cut into to be planned; each is timed
 LANE = 48  # characters of a request's time
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(Exemplified):
+    """Of `swarm model plan … --devices`."""
+
+    devices: str = option(
+        "",
+        "A TOML file of devices and links: plan for them, ahead of any mesh (`shards/auto`); "
+        "or mesh: for its nodes of role auto, as they tell of themselves.",
+    )
+    objective: str = seldom(
+        "latency",
+        "With --devices: latency, throughput (requests/s), or devices (the fewest that do).",
+    )
+    latency_ms: float = seldom(
+        0.0, "With --devices: the longest a request may take; 0: any.", min=0
+    )
+    rate: float = seldom(0.0, "With --devices: requests a second that are needed.", min=0)
+    most_error: float = seldom(
+        0.0, "With --devices: the largest change of a result that a codec may make.", min=0
+    )
+    plot: str = seldom("", "With --devices: draw the plan: a .png or .svg file.")
+    output: str = seldom(
+        "", "With --devices: write the plan, for `swarm model split --plan`.", "-o", "--output"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 import swarm
 from nodes.auto.commands.planning import (
     Measured,
+    PlanOptions,
     conclude_plan,
     document_of,
     measured_of,
@@ -32,7 +33,6 @@ from nodes.auto.told import (
     by_hand,
     mesh_devices,
 )
-from nodes.cli.model_options import PlanOptions
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of, named_version
 from shards.auto.plan import make_plan

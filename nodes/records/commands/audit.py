@@ -7,13 +7,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 
 import swarm
+from nodes.cli.command import argument, option, seldom
 from nodes.cli.new_path import in_folder
-from nodes.cli.options import Target
+from nodes.cli.options import AGENT, Target
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import stop_on_signals
@@ -21,7 +23,8 @@ from swarm.errors import DecodeError, InvalidArgument, NotFound
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
 from swarm.link import LinkMessage
-from swarm.records.chain import Extent, Fault, Head, Verdict, verify
+from swarm.records import chain
+from swarm.records.chain import Extent, Fault, Head, Verdict
 from swarm.records.record import parse
 from swarm.records.stream import Stored, extent_of, limit_audit, read_stream
 from swarm.subjects import token
@@ -31,8 +34,16 @@ FAULTS_SHOWN = 20
 DAY, MB = 86400.0, 1_000_000  # seconds, bytes
 
 
-async def run_init(max_days: float | None, max_mb: int | None, target: Target) -> None:
-    """`swarm audit init`."""
+async def init(
+    target: Target,
+    max_days: float | None = option(
+        None, "Days that records are kept; 90 at first, and then as it is.", min=0.01
+    ),
+    max_mb: int | None = option(
+        None, "Megabytes of records, the oldest go first; 268 at first, and then as it is.", min=1
+    ),
+) -> None:
+    """Make the audit's stream, or change its limits. Nodes without rights need it made."""
     async with client_of(target) as client:
         age = None if max_days is None else max_days * DAY
         size = None if max_mb is None else max_mb * MB
@@ -71,8 +82,15 @@ async def _all(client: swarm.Mesh) -> tuple[Extent, list[Stored]]:
 # --- tail -----------------------------------------------------------------------------------
 
 
-async def run_tail(agent: str, last: int, follow: bool, target: Target) -> None:
-    """`swarm audit tail`."""
+async def tail(
+    target: Target,
+    agent: Annotated[str, AGENT] = option(
+        "", "Only of this agent; `operator` for what commands did."
+    ),
+    last: int = option(20, "Records to show.", "-n", "--last", min=1),
+    follow: bool = option(False, "Go on with what comes, until Ctrl-C.", "-f", "--follow"),
+) -> None:
+    """Show the last records: who asked what, which nodes worked on it, with what outcome."""
     async with client_of(target) as client:
         wanted = client.subjects.audit(token(agent, "agent")) if agent else ""
         arrived: asyncio.Queue[LinkMessage] = asyncio.Queue()
@@ -150,12 +168,15 @@ def _id(record: dict[str, Any]) -> str:
 # --- export ---------------------------------------------------------------------------------
 
 
-async def run_export(output: str, target: Target) -> int:
-    """`swarm audit export`; returns its exit code, 1 where something is wrong with the records."""
+async def export(
+    output: Annotated[str, typer.Argument(help="The file to write: one record a line.")],
+    target: Target,
+) -> int:
+    """Write all records to a file that `swarm audit verify` checks without a server."""
     in_folder(output)
     async with client_of(target) as client:
         extent, stored = await _all(client)
-        verdict = verify(((s.place, s.data) for s in stored), extent)
+        verdict = chain.verify(((s.place, s.data) for s in stored), extent)
         head = {
             "export": EXPORT_VERSION,
             "mesh": target.mesh,
@@ -206,12 +227,20 @@ def read_export(path: str) -> tuple[Extent, dict[str, Head], list[tuple[int, byt
 # --- verify ---------------------------------------------------------------------------------
 
 
-async def run_verify(file: str, begin: int, target: Target) -> int:
-    """`swarm audit verify`; returns its exit code: 1 where a record is gone or was changed. begin:
-    the number of the first message that has to be there; 0 for what the limits leave."""
+async def verify(
+    target: Target,
+    file: str = argument("", "An export; the mesh itself when left out."),
+    begin: int = seldom(
+        0,
+        "Number of the first message that has to be there: why those before it are gone is known. "
+        "0: those that the stream's limits leave.",
+        min=0,
+    ),
+) -> int:
+    """Find records that were removed, altered or moved. Exits with 1 if there is one."""
     if file:
         extent, heads, records = read_export(file)
-        return _judged(verify(records, _accepted(extent, begin), heads), target.json)
+        return _judged(chain.verify(records, _accepted(extent, begin), heads), target.json)
     async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             await watch.hear_all()
@@ -219,7 +248,9 @@ async def run_verify(file: str, begin: int, target: Target) -> int:
             heads = stored_last(watch.picture)
         extent, stored = await _all(client)
         extent = _accepted(extent, begin)
-        return _judged(verify(((s.place, s.data) for s in stored), extent, heads), target.json)
+        return _judged(
+            chain.verify(((s.place, s.data) for s in stored), extent, heads), target.json
+        )
 
 
 def _accepted(extent: Extent, begin: int) -> Extent:

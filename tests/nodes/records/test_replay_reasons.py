@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodes.records.commands.recording import reasons
+from nodes.records.commands.replay import reasons
 from nodes.records.recorded import Recorded
 from nodes.records.session import Replay, why_incomplete
 

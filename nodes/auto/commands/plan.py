@@ -1,11 +1,17 @@
-"""`swarm model plan`: show which stages lie together on nodes of role auto; freeze that."""
+"""`swarm model plan`: which stages lie together on nodes of role auto, now or ahead; freeze it."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
 from rich.table import Table
 
 from nodes.acts import person
+from nodes.auto.commands.planning import PlanOptions, run_plan_ahead
+from nodes.auto.commands.planning_mesh import run_plan_for_mesh
 from nodes.cli.acts import on_record
+from nodes.cli.command import seldom
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of, named_version
 from nodes.console import out, print_json
@@ -13,9 +19,35 @@ from swarm.auto.document import PlanInForce
 from swarm.auto.plan_store import PlanStore
 from swarm.errors import NotFound
 
+Planned = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="NAME or NAME@VERSION in the mesh; with --devices an ONNX file, a split folder; with "
+        "--devices mesh any of them.",
+    ),
+]
 
-async def run_plan_in_force(model: str, freeze: bool | None, target: Target) -> None:
-    """`swarm model plan`. freeze: None only shows."""
+
+async def plan(
+    model: Planned,
+    options: PlanOptions,
+    target: Target,
+    freeze: bool | None = seldom(
+        None, "Keep to the plan, whoever comes; or plan again.", "--freeze/--unfreeze"
+    ),
+) -> None:
+    """Which layers run where: as nodes of role auto have it in force, or ahead, with --devices."""
+    if options.devices == "mesh":
+        await run_plan_for_mesh(model, options, target)
+    elif options.devices:
+        await run_plan_ahead(model, options, target.json)
+    else:
+        await _in_force(model, freeze, target)
+
+
+async def _in_force(model: str, freeze: bool | None, target: Target) -> None:
+    """freeze: None only shows."""
     async with client_of(target) as client:
         name, version = await named_version(client, model)
         store = PlanStore(client.link, client.subjects)

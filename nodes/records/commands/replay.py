@@ -1,29 +1,25 @@
-"""`swarm record` and `swarm replay`: keep what the lanes carry, and run it again elsewhere."""
+"""`swarm replay`: run again elsewhere what `swarm record` has kept."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import math
 import os
 from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from rich.table import Table
 
 import swarm
-from nodes.cli.acts import on_record
-from nodes.cli.options import RecordOptions, ReplayOptions, Target
-from nodes.cli.with_mesh import client_of, named_version
-from nodes.console import ago, duration, err, out, print_json
-from nodes.event_loop import stop_on_signals
+from nodes.cli.command import Named, argument, option, seldom
+from nodes.cli.options import MODEL, MODEL_KEY, VERSION, Target
+from nodes.cli.with_mesh import client_of
+from nodes.console import ago, out, print_json
 from nodes.records.recorded import Recorded, recorded, recorded_models
-from nodes.records.recording import Recording, RecordLimits
 from nodes.records.session import Replay, Session, Step, replay_each, replay_other, replay_same
 from shards.cameras import document, lines
 from swarm.errors import InvalidArgument, NotFound
-from swarm.fleet.service import FleetWatch
 from swarm.security.sealed import ModelKey
 from swarm.security.signed_entries import Verifier
 from swarm.security.trusted_keys import TrustedKeys
@@ -32,102 +28,49 @@ from swarm.subjects import token
 IDS_SHOWN = 10
 
 
-# --- record ---------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ReplayOptions:
+    """Of `swarm replay`."""
+
+    since: str = option("", "All requests of the last 5m, 2h, 1d.")
+    version: Annotated[str, VERSION] = option(
+        "", "Run them with this version instead, and compare the answers."
+    )
+    model: Annotated[str, MODEL] = option(
+        "", "Only requests of NAME, or NAME@VERSION; of any when empty."
+    )
+    tolerance: float = seldom(0.0, "Largest deviation that counts as equal; 0: equal bits.", min=0)
+    model_key: str = option("", MODEL_KEY, envvar="SWARM_MODEL_KEY")
 
 
-async def run_record(model: str, options: RecordOptions, target: Target) -> int:
-    """`swarm record`; returns its exit code, 1 where nothing was recorded."""
-    async with client_of(target) as client:
-        length = duration(options.for_)
-        name, version = await named_version(client, model)
-        recording = Recording(client.link, client.subjects, name, version, options.share)
-        handing_over = await _handing_over(client, name, version)
-        if handing_over:
-            err.print(
-                f"{', '.join(handing_over)}: these nodes may get messages of their own host "
-                "directly, which pass no lane and are not recorded: start them with --stored",
-                markup=False,
-                soft_wrap=True,
-            )
-        limits = RecordLimits(
-            None if options.max_hours is None else options.max_hours * 3600.0,
-            None if options.max_mb is None else options.max_mb * 1_000_000,
-        )
-        stop = stop_on_signals()
-        await recording.start(limits, again=options.again)
-        try:
-            await on_record(client, "record", name, version, share=f"{options.share:g}")
-            if not target.json:
-                text = f"recording {options.share * 100:g} % of {name}@{version}"
-                text += f" for {options.for_}; Ctrl-C ends"
-                err.print(text, markup=False)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(length):
-                    await stop.wait()
-        finally:
-            await recording.stop()
-        return _report(recording, name, version, target.json)
+async def replay(
+    options: ReplayOptions,
+    target: Target,
+    id: Annotated[str, Named("request")] = argument(
+        "", "One request, as its answer or `swarm audit` says.", metavar="[ID]"
+    ),
+) -> int:
+    """Run recorded requests again, off the serving path, and compare hop by hop.
 
-
-async def _handing_over(client: swarm.Mesh, model: str, version: str) -> list[str]:
-    """The nodes of a version that take messages without the server."""
-    async with FleetWatch(client.link, client.subjects, events=0) as watch:
-        await watch.hear_all()
-        return sorted(
-            name
-            for name, node in watch.picture.nodes.items()
-            if node.status.get("inbox")
-            and node.status.get("model") == model
-            and any(stage.get("version") == version for stage in node.stages)
-        )
-
-
-def _report(recording: Recording, model: str, version: str, as_json: bool) -> int:
-    doc = {
-        "model": model,
-        "version": version,
-        "requests": recording.requests,
-        "messages": recording.kept,
-        "missed": recording.missed,
-        "foreign": recording.foreign,
-    }
-    if as_json:
-        print_json(doc)
-    else:
-        out.print(f"{doc['requests']} requests of {model}@{version}, {doc['messages']} messages")
-        if recording.missed or recording.foreign:
-            out.print(f"{recording.missed} messages missed, {recording.foreign} of foreign ids")
-        if recording.requests:
-            out.print("next: swarm replay --since 10m", markup=False)
-        else:
-            out.print("nothing came by a lane: are requests asked, and nodes run with --stored?")
-    return 0 if recording.requests else 1
-
-
-# --- replay ---------------------------------------------------------------------------------
-
-
-async def run_replay(request: str, options: ReplayOptions, target: Target) -> int:
-    """`swarm replay`; returns its exit code: 0 where all is equal, 1 where something differs or
-    nothing could be compared."""
+    Exits with 0 where all is equal, with 1 where something differs."""
     async with client_of(target, signs=False, **_verifier()) as client:
         since = options.since
-        if bool(request) == bool(since):
+        if bool(id) == bool(since):
             raise InvalidArgument("give one of ID and --since 5m")
         name, _, of_version = options.model.partition("@")
         last = ago(since) if since else math.inf
-        wanted = token(request, "request id") if request else ""
+        wanted = token(id, "request id") if id else ""
         names = [token(name, "model name")] if name else []
         found: list[Recorded] = []
         for each in names or await recorded_models(client.link, client.subjects):
             found += await recorded(client.link, client.subjects, each, wanted, last)
         chosen = [each for each in found if of_version in ("", each.version)]
         if not chosen:
-            which = f"request {request}" if request else f"request of the last {since}"
+            which = f"request {id}" if id else f"request of the last {since}"
             raise NotFound(f"no {which} was recorded: swarm record {name or 'MODEL'} --for 1m")
         key = ModelKey.of(options.model_key)
         replays = await _replayed(client, chosen, options.version, key)
-        good = all(replay.equal(options.tolerance) for replay in replays)
+        good = all(each.equal(options.tolerance) for each in replays)
         if target.json:
             print_json({"equal": good, "replays": [_document(each) for each in replays]})
         elif len(replays) == 1:
