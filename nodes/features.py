@@ -17,6 +17,7 @@ NAMES = (
     "learning",
     "auto",
     "gateway",
+    "openai",
     "watch",
     "sites",
     "records",

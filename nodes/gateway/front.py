@@ -9,13 +9,13 @@ from typing import Any
 
 from nodes.gateway.access.callers import AnyCallers, ListedCallers
 from nodes.gateway.access.tls import ServerTls
+from nodes.gateway.added import Behind, added
 from nodes.gateway.call import Callers
 from nodes.gateway.door import Door
 from nodes.gateway.hand import Hand
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import MeshModels
-from nodes.gateway.openai.app import OpenAiApp
 from nodes.gateway.page.app import PageApp
 from nodes.gateway.settings import DRAIN_TIMEOUT, GatewayOptions
 from nodes.gateway.shared_memory import ClientRegions
@@ -112,7 +112,7 @@ class Front:
         regions = ClientRegions() if options.allow_client_shm else None
         if options.http:
             context = None if tls is None else tls.context
-            openai = OpenAiApp(node.mesh, models, callers, options, on_refused=refused)
+            behind = Behind(node.mesh, models, callers, options, refused)
             page = PageApp(inference, models, callers, 503 if options.full_is_503 else 429)
             self._doors[HTTP] = HttpServer(
                 inference,
@@ -121,7 +121,7 @@ class Front:
                 options,
                 regions=regions,
                 page=page,
-                openai=openai,
+                apps={each.below: each.app(behind) for each in added()},
                 tls=context,
             )
         if options.grpc:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -87,7 +87,7 @@ class App:
         options: GatewayOptions,
         regions: Regions | None,
         page: Page | None,
-        openai: Page | None,
+        apps: Mapping[str, Page],
         bounds: Bounds,
         figures: Figures,
     ) -> None:
@@ -98,7 +98,7 @@ class App:
         self._limits = Limits(bytes=min(options.body, LIMITS.bytes))
         self._regions = regions
         self._page = page
-        self._openai = openai
+        self._apps = apps
         self._bounds = bounds
         self._figures = figures
         self.is_draining = False
@@ -109,11 +109,9 @@ class App:
         connection.running = asyncio.current_task()
         self._figures.in_flight += 1
         try:
-            if path[0] not in ("v1", "v2") and self._page is not None:
-                await self._page(scope, receive, partial(self._pass_on, send))
-                return
-            if path[0] == "v1" and self._openai is not None:
-                await self._openai(scope, receive, partial(self._pass_on, send))
+            app = None if path[0] == "v2" else self._apps.get(path[0], self._page)
+            if app is not None:
+                await app(scope, receive, partial(self._pass_on, send))
                 return
             answered = await self._answered(scope, path, receive)
         except asyncio.CancelledError:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import uvicorn
 
@@ -27,14 +27,15 @@ log = logging.getLogger("swarm.gateway")
 START_TIMEOUT = 10.0  # seconds
 BACKLOG = 512  # connections that wait to be accepted
 BOUNDS = Bounds()
+NO_APPS: Mapping[str, Page] = {}
 
 
 class HttpServer:
     """A `Door`. Without `options.http` it takes a free port of loopback.
 
     regions: shared memory of clients, None where it is not allowed. page: an ASGI application for
-    paths that are none of the protocols'. openai: one for paths below /v1. tls: its files may be
-    loaded again while it serves.
+    paths that are none of the protocols'. apps: others, by the first part of their paths. tls: its
+    files may be loaded again while it serves.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class HttpServer:
         *,
         regions: Regions | None = None,
         page: Page | None = None,
-        openai: Page | None = None,
+        apps: Mapping[str, Page] = NO_APPS,
         tls: ssl.SSLContext | None = None,
         bounds: Bounds = BOUNDS,
     ) -> None:
         self.figures = Figures()
         self._place = options.http_place or Place(LOOPBACK, 0)
         self._app = App(
-            inference, models, callers, options, regions, page, openai, bounds, self.figures
+            inference, models, callers, options, regions, page, apps, bounds, self.figures
         )
         self._options = options
         self._tls = tls

@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 
 from nodes.gateway import statuses
+from nodes.gateway.added import added
 from nodes.gateway.call import Caller, Callers, InferCall
 from nodes.gateway.hand import RETRY_AFTER
 from nodes.gateway.http.body import whole_body
@@ -25,7 +26,7 @@ from nodes.gateway.http.connection import CONNECTION
 from nodes.gateway.http.server import BOUNDS
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Listed, Models
-from nodes.gateway.page.lines import completion_lines, lines_for
+from nodes.gateway.page.lines import lines_for
 from nodes.gateway.page.openapi import document as openapi_document
 from nodes.gateway.statuses import NoSuchMethod, NoSuchPath, TooSlow
 from shards.cameras import Task
@@ -148,9 +149,9 @@ class PageApp:
     async def _described(self, name: str, url: str, caller: Caller) -> dict[str, Any]:
         info = await self._models.describe(name)
         key = "YOUR-KEY" if caller.known_by in ("key", "token") else ""
-        if info.generates:
-            lines = completion_lines(name, url, key)
-        else:
+        asked = (each.lines(info, url, key) for each in added())
+        lines = next((found for found in asked if found is not None), None)
+        if lines is None:
             manifest = Manifest.from_json(await self._models.manifest(name, info.version))
             examples = manifest.extra.get("examples", {})
             lines = lines_for(name, info.inputs, examples, url, key)

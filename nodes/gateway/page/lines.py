@@ -29,16 +29,6 @@ JAVASCRIPT = """\
 fetch({url}, {{method: "POST", headers: {headers}, body: JSON.stringify({{inputs: [{tensors}]}})}})
   .then(answer => answer.json()).then(console.log)"""
 
-COMPLETE_PYTHON = """\
-python3 - <<'END'
-import json, urllib.request
-request = urllib.request.Request({url}, json.dumps({body}).encode(), {headers})
-print(json.load(urllib.request.urlopen(request))["choices"][0]["text"])
-END"""
-COMPLETE_JAVASCRIPT = """\
-fetch({url}, {{method: "POST", headers: {headers}, body: JSON.stringify({body})}})
-  .then(answer => answer.json()).then(console.log)"""
-
 
 @dataclass(frozen=True, slots=True)
 class Lines:
@@ -76,19 +66,6 @@ def lines_for(
             url=json.dumps(where),
             headers=json.dumps(headers),
         ),
-    )
-
-
-def completion_lines(model: str, url: str, key: str = "") -> Lines:
-    """Lines that have a language model go on with a text; arguments as of `lines_for`."""
-    where = f"{url}/v1/completions"
-    body = json.dumps({"model": model, "prompt": "Once", "max_tokens": 32})
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    shown = "".join(f" -H {shlex.quote(f'{name}: {each}')}" for name, each in headers.items())
-    return Lines(
-        f"curl -sS{shown} -d {shlex.quote(body)} {where}",
-        COMPLETE_PYTHON.format(url=json.dumps(where), body=body, headers=json.dumps(headers)),
-        COMPLETE_JAVASCRIPT.format(url=json.dumps(where), body=body, headers=json.dumps(headers)),
     )
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import swarm
+from nodes.gateway.added import Described, added
 from swarm.wire.tensors import DTYPES
 
 Schema = dict[str, Any]
@@ -184,15 +185,9 @@ SCHEMAS: dict[str, Schema] = {
             )
         }
     ),
-    "OpenAiError": _object({"error": _object({"message": TEXT})}),
-    "OpenAiModel": _object({"id": TEXT, "object": TEXT}),
-    "OpenAiModels": _object({"object": TEXT, "data": _list(_ref("OpenAiModel"))}),
-    "Completion": _object({"id": TEXT, "object": TEXT, "choices": _list({"type": "object"})}),
     "Nothing": {"description": "An empty body."},
     "Region": _object({"key": TEXT, "byte_size": WHOLE}, {"offset": WHOLE}),
     "Wish": _object({}, {"ready": {"type": "boolean"}}),
-    "Complete": _object({"model": TEXT, "prompt": {}}),
-    "Chat": _object({"model": TEXT, "messages": _list({"type": "object"})}),
 }
 
 MODEL, VERSION = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
@@ -206,10 +201,6 @@ PATHS: dict[str, tuple[str, str, str, str]] = {
     "/v2/repository/index": ("post", "Models and versions.", "Wish", "Index"),
     "/page/models": ("get", "Models with lines that ask them.", "", "Page"),
     "/page/see/{model}": ("post", "What a model with a task says of a picture.", "PIXELS", "Seen"),
-    "/v1/models": ("get", "Language models.", "", "OpenAiModels"),
-    "/v1/models/{model}": ("get", "One language model.", "", "OpenAiModel"),
-    "/v1/completions": ("post", "Go on with a text.", "Complete", "Completion"),
-    "/v1/chat/completions": ("post", "Answer a conversation.", "Chat", "Completion"),
     f"{SHM}/status": ("get", "Registered regions.", "", "Regions"),
     f"{SHM}/unregister": ("post", "Forget all regions.", "", "Nothing"),
     f"{SHM}/region/{{region}}/status": ("get", "One region.", "", "Regions"),
@@ -236,17 +227,22 @@ PATHS: dict[str, tuple[str, str, str, str]] = {
 @cache
 def document() -> dict[str, Any]:
     """OpenAPI 3.1."""
+    parts = [Described(PATHS, SCHEMAS), *(each.described() for each in added())]
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "swarm gateway",
             "version": swarm.__version__,
-            "description": "The Open Inference Protocol v2 with Triton's extensions, OpenAI's "
-            "completions, and the page's own paths.",
+            "description": "The Open Inference Protocol v2 with Triton's extensions, the page's "
+            "own paths, and what the gateway's other features answer.",
         },
-        "paths": {path: {row[0]: _operation(path, *row)} for path, row in PATHS.items()},
+        "paths": {
+            path: {row[0]: _operation(part, path, *row)}
+            for part in parts
+            for path, row in part.paths.items()
+        },
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": {name: each for part in parts for name, each in part.schemas.items()},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -256,10 +252,11 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(path: str, method: str, summary: str, body: str, answer: str) -> dict[str, Any]:
-    error = "OpenAiError" if path.startswith("/v1") else "Error"
+def _operation(
+    of: Described, path: str, method: str, summary: str, body: str, answer: str
+) -> dict[str, Any]:
     responses = {
-        code: {"description": text, "content": _json(error)} for code, text in REFUSALS.items()
+        code: {"description": text, "content": _json(of.error)} for code, text in REFUSALS.items()
     }
     if path.startswith("/v2/health"):
         responses = {"503": {"description": "Not ready.", "content": _json("Ready")}}
@@ -270,7 +267,7 @@ def _operation(path: str, method: str, summary: str, body: str, answer: str) -> 
     content = _json(answer)
     if answer == "Inferred":
         content |= _binary("JSON of Inference-Header-Content-Length bytes, tensors behind it.")
-    elif answer == "Completion":
+    elif answer in of.streams:
         content["text/event-stream"] = {"schema": TEXT}
     said: dict[str, Any] = {"200": {"description": "The answer."}}
     if answer != "Nothing":

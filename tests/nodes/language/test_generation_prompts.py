@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from support.talker import texts
 
-from nodes.gateway.openai.wanted import wanted
 from nodes.language.prompts import with_sampling
+from nodes.openai.wanted import wanted
 from shards.language.texts import ChatFile, Texts
 from swarm.errors import InvalidArgument
 from swarm.language.request import RECOMMENDED, GenerateRequest, Sampling

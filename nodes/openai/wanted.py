@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nodes.gateway.openai.tool_calls import call_schema, names_of
+from nodes.openai.tool_calls import call_schema, names_of
 from swarm.errors import InvalidArgument
 from swarm.language.cascade import MOST_HELD, Cascade
 from swarm.language.request import (

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nodes.gateway.openai.documents import Answer, Choice
-from nodes.gateway.openai.tool_calls import (
+from nodes.openai.documents import Answer, Choice
+from nodes.openai.tool_calls import (
     MOST_CALL,
     ToolCall,
     ToolStream,

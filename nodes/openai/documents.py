@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from nodes.gateway import statuses
-from nodes.gateway.openai.tool_calls import ToolCall, ToolStream
+from nodes.openai.tool_calls import ToolCall, ToolStream
 from swarm.errors import ResourceExhausted, Status, SwarmError
 from swarm.language.follow import GeneratedToken
 

@@ -18,19 +18,17 @@ from typing import Any
 import orjson
 
 from nodes.gateway import statuses
-from nodes.gateway.access.callers import OnRefused
-from nodes.gateway.call import Caller, Callers
+from nodes.gateway.added import Behind
+from nodes.gateway.call import Caller
 from nodes.gateway.http.body import whole_body
 from nodes.gateway.http.connection import CONNECTION, Bounds
 from nodes.gateway.http.server import BOUNDS
-from nodes.gateway.models import Models
-from nodes.gateway.openai import documents
-from nodes.gateway.openai.answers import Token, asked, begun, together
-from nodes.gateway.openai.documents import Answer, Choice
-from nodes.gateway.openai.tool_calls import ToolStream
-from nodes.gateway.openai.wanted import Wanted, wanted
-from nodes.gateway.settings import GatewayOptions
 from nodes.gateway.statuses import NoSuchMethod, NoSuchPath
+from nodes.openai import documents
+from nodes.openai.answers import Token, asked, begun, together
+from nodes.openai.documents import Answer, Choice
+from nodes.openai.tool_calls import ToolStream
+from nodes.openai.wanted import Wanted, wanted
 from swarm.errors import (
     Internal,
     InvalidArgument,
@@ -45,7 +43,6 @@ from swarm.ids import ulid
 from swarm.language.client import Generation
 from swarm.language.follow import GeneratedToken
 from swarm.language.request import MOST_BYTES
-from swarm.mesh import Mesh
 
 log = logging.getLogger("swarm.gateway")
 
@@ -62,23 +59,15 @@ FULL_AFTER = 1.0  # seconds: an answer takes longer than an inference
 
 class OpenAiApp:
     """An ASGI application for paths below `/v1`, behind the HTTP door. Who cancels a call of it
-    ends its sessions on all nodes. on_refused: is told of callers that may ask again later."""
+    ends its sessions on all nodes."""
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        models: Models,
-        callers: Callers,
-        options: GatewayOptions,
-        bounds: Bounds = BOUNDS,
-        on_refused: OnRefused = lambda agent, error, peer: None,
-    ) -> None:
-        self._mesh = mesh
-        self._models = models
-        self._callers = callers
-        self._options = options
+    def __init__(self, behind: Behind, bounds: Bounds = BOUNDS) -> None:
+        self._mesh = behind.mesh
+        self._models = behind.models
+        self._callers = behind.callers
+        self._options = behind.options
         self._bounds = bounds
-        self._on_refused = on_refused
+        self._on_refused = behind.on_refused
         self._sessions = 0
         self._spending = Spending()
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from nodes.gateway.openai.answers import begun, together
+from nodes.openai.answers import begun, together
 from swarm.errors import Internal, InvalidArgument, ResourceExhausted, SwarmError, Unavailable
 from swarm.language.client import Generation
 from swarm.language.follow import GeneratedToken

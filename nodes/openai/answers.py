@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 
 from nodes.gateway.call import Caller
-from nodes.gateway.openai.wanted import Wanted
+from nodes.openai.wanted import Wanted
 from swarm.errors import Internal, InvalidArgument, ResourceExhausted, Status, SwarmError
 from swarm.language.cascaded import CascadedGeneration
 from swarm.language.client import Generation

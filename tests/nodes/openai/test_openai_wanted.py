@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nodes.gateway.openai.documents import refusal
-from nodes.gateway.openai.wanted import MOST_CHOICES, Wanted, wanted
+from nodes.openai.documents import refusal
+from nodes.openai.wanted import MOST_CHOICES, Wanted, wanted
 from swarm.errors import InvalidArgument, ResourceExhausted, Unavailable
 from swarm.language.cascade import Cascade
 
