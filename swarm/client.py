@@ -28,14 +28,12 @@ from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.model import ModelInfo
 from swarm.models.catalog import Catalog
 from swarm.models.config_entries import EntryCopies
-from swarm.models.followed_rollouts import Rollouts
 from swarm.models.registry import Registry
+from swarm.models.trials import TriedRequest, trials_of
 from swarm.periodic import BEAT, beat
 from swarm.requests.by_service import ServiceRequester
 from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker, refused
 from swarm.requests.requester import Requester
-from swarm.requests.shadows import BUDGET as SHADOW_BUDGET
-from swarm.requests.shadows import Shadows, answered
 from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
 from swarm.subjects import Subjects
@@ -108,7 +106,7 @@ class Client:
         self.routes = self._links.routes
         self.routes_for = self._links.routes_for
         self.registry = Registry(self.link, self.subjects, signer, verifier, copies)
-        self.rollouts = Rollouts(self.link, self.subjects)
+        self.rollouts = trials_of(self.link, self.subjects, lambda: self.requester.under_way)
         self.catalog = Catalog(self.registry, self.rollouts, self._served)
         self._stored = stored
         self.statuses = StatusListener(self.link, self.subjects, self.placement.forget)
@@ -117,7 +115,6 @@ class Client:
             self.routes.look_out = self.statuses.wanted
             self.routes.flaw = self.statuses.flaw
         self.requester = Requester(self.routes, picker)
-        self.shadows = Shadows(self.rollouts, lambda: self.requester.under_way)
         self._by_service = ServiceRequester(
             self.link, self.subjects, self.requester.seen, self.agent
         )
@@ -201,7 +198,6 @@ class Client:
         """Free what this client holds, and disconnect."""
         if not self.observed.is_empty:
             self._tell_observed()
-        self.shadows.close()
         self.rollouts.close()
         self.requester.close()
         await self._links.close()
@@ -346,7 +342,7 @@ class Client:
             return result
         if info.edge is not None:
             # Who answers observes a rollout, and decides by it.
-            decided = "@" in model or not self.rollouts.followed
+            decided = "@" in model or not self.rollouts.follows
             name = f"{info.model}@{info.version}" if decided else info.model
             return await self._by_service.ask(name, request, budget)
         ask = Ask(
@@ -361,9 +357,9 @@ class Client:
             weights=request.weights,
             traceparent=request.traceparent,
         )
-        if not self.rollouts.followed:
+        if not self.rollouts.follows:
             return await self.requester.infer(ask)
-        return await self._ask_under_rollout(ask, "@" in model)
+        return await self._ask_on_trial(ask, "@" in model)
 
     async def _version_for(self, model: str, request: Request, deadline: float) -> ModelInfo:
         # A session's version is remembered: it stays through a rollout that begins later.
@@ -404,54 +400,53 @@ class Client:
             )
         return mode
 
-    async def _ask_under_rollout(self, ask: Ask, pinned: bool) -> Result:
-        """Ask, and observe. What the version under rollout fails, the one that serves is asked."""
-        model, version = ask.info.model, ask.info.version
+    async def _ask_on_trial(self, ask: Ask, pinned: bool) -> Result:
+        """Ask while some version is on trial. What that one fails, the one that serves is asked."""
+        model = ask.info.model
 
-        async def copy(inputs: dict[str, np.ndarray]) -> Result:
-            return await self._ask_copy(model, inputs)
+        async def instead(version: str) -> Result | None:
+            try:
+                async with asyncio.timeout_at(ask.deadline):
+                    info = await self.catalog.info(model, version)
+                info.check(ask.tensors, pictures=True)
+            except (SwarmError, TimeoutError):
+                return None
+            self.catalog.left(model, ask.agent, ask.session, version)
+            if info.edge is not None:  # this version's first layers are an edge's
+                return await self.ask_service(
+                    f"{model}@{version}",
+                    ask.tensors,
+                    ask.deadline - asyncio.get_running_loop().time(),
+                    ask.session,
+                    weights=ask.weights,
+                    traceparent=ask.traceparent,
+                )
+            return await self.requester.infer(replace(ask, info=info, id=ulid()))
 
-        compare = self.shadows.begin(model, version, ask.tensors, copy)
-        result = await answered(self.requester.infer(ask), compare)
-        base = self.rollouts.answered(
-            model, version, result.latency, result.status, reached=result.reached
-        )
-        if not base or pinned or ask.deadline <= asyncio.get_running_loop().time():
-            return result
-        try:
-            async with asyncio.timeout_at(ask.deadline):
-                info = await self.catalog.info(model, base)
-            info.check(ask.tensors, pictures=True)
-        except (SwarmError, TimeoutError):
-            return result
-        self.catalog.left(model, ask.agent, ask.session, base)
-        if info.edge is not None:  # this version's first layers are an edge's
-            return await self.ask_service(
-                f"{model}@{base}",
+        async def copy(inputs: dict[str, np.ndarray], version: str, budget: float) -> Result:
+            deadline = asyncio.get_running_loop().time() + budget
+            try:
+                async with asyncio.timeout_at(deadline):
+                    info = await self.catalog.info(model, version)
+                info.check(inputs, pictures=True)
+                if info.edge is not None:
+                    raise Unavailable("its first layers are an edge's, which copies its own")
+            except (SwarmError, TimeoutError) as error:
+                return refused("", model, error)
+            delivery = DURABLE if self._stored else FAST
+            return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
+
+        return await self.rollouts.ask(
+            TriedRequest(
+                model,
+                ask.info.version,
                 ask.tensors,
-                ask.deadline - asyncio.get_running_loop().time(),
-                ask.session,
-                weights=ask.weights,
-                traceparent=ask.traceparent,
+                self.requester.infer(ask),
+                ask.deadline,
+                None if pinned else instead,
+                copy,
             )
-        return await self.requester.infer(replace(ask, info=info, id=ulid()))
-
-    async def _ask_copy(self, model: str, inputs: dict[str, np.ndarray]) -> Result:
-        """The answer of the version under rollout to a copy of a request."""
-        followed = self.rollouts.of(model)
-        deadline = asyncio.get_running_loop().time() + SHADOW_BUDGET
-        try:
-            if followed is None:
-                raise Unavailable("the rollout has ended")
-            async with asyncio.timeout_at(deadline):
-                info = await self.catalog.info(model, followed.plan.version)
-            info.check(inputs, pictures=True)
-            if info.edge is not None:
-                raise Unavailable("its first layers are an edge's, which copies its own requests")
-        except (SwarmError, TimeoutError) as error:
-            return refused("", model, error)
-        delivery = DURABLE if self._stored else FAST
-        return await self.requester.infer(Ask(info, inputs, deadline, delivery, shadow=True))
+        )
 
     async def ask_service(
         self,

@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from swarm.link import Link
+    from swarm.models.trials import Trials
+    from swarm.routing.desired import Trial
+    from swarm.subjects import Subjects
 
 NOBODY: Set[str] = frozenset()
 # In the subjects of rows: a direct read of JetStream, and the bucket of models and desired state.
@@ -55,7 +62,9 @@ class Feature:
     has. roles: of users. rights: rows of the table of rights, by the subject of the row behind
     which they stand; they are the last ones where that is not there. stored: the kinds of subjects
     (`swarm.<mesh>.<kind>.…`) that its streams keep; stored_news: those of them that members hear
-    once they are stored; news: the kinds on which the server itself speaks.
+    once they are stored; news: the kinds on which the server itself speaks. trial(document): the
+    version on trial that desired state has in the field `rollout`; raises `InvalidArgument`.
+    trials(link, subjects, under_way): follows versions on trial (`swarm.models.trials`).
     """
 
     name: str
@@ -65,3 +74,5 @@ class Feature:
     stored: Sequence[str] = ()
     stored_news: Sequence[str] = ()
     news: Sequence[str] = ()
+    trial: Callable[[Any], Trial] | None = None
+    trials: Callable[[Link, Subjects, Callable[[], int]], Trials] | None = None

@@ -43,9 +43,8 @@ from swarm.flow.latency import LatencyWindow
 from swarm.ids import ulid
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
+from swarm.models.trials import TriedRequest
 from swarm.requests.request import Ask
-from swarm.requests.shadows import BUDGET as SHADOW_BUDGET
-from swarm.requests.shadows import answered
 from swarm.tracing.traceparent import checked
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
@@ -149,8 +148,8 @@ class InferAnswerer:
             loaded.info.check(request.inputs, pictures=True)
             loaded.info.check_outputs(request.outputs)
             question = _Question(loaded, request, deadline, sequence, leaves, as_picture)
-            if self._mesh.rollouts.followed and not request.shadow:
-                result = await self._ask_under_rollout(question)
+            if self._mesh.rollouts.follows and not request.shadow:
+                result = await self._ask_on_trial(question)
             else:
                 result = await self._ask(question)
         except TimeoutError:
@@ -180,38 +179,35 @@ class InferAnswerer:
         version = request.version or self._pinned or await self._desired(model, request, deadline)
         return await self.lookup(model, version)
 
-    async def _ask_under_rollout(self, question: _Question) -> Result:
-        """Ask, and observe. What the version under rollout fails, the one that serves is asked."""
+    async def _ask_on_trial(self, question: _Question) -> Result:
+        """Ask while some version is on trial. What that one fails, the one that serves is asked."""
         mesh, info, request = self._mesh, question.loaded.info, question.request
 
-        async def copy(inputs: dict[str, np.ndarray]) -> Result:
-            followed = mesh.rollouts.of(info.model)
-            version = "" if followed is None else followed.plan.version
-            copied = Request(inputs, version=version, budget=SHADOW_BUDGET, shadow=True)
+        async def copy(inputs: dict[str, np.ndarray], version: str, budget: float) -> Result:
+            copied = Request(inputs, version=version, budget=budget, shadow=True)
             return await self.answer(info.model, copied)
 
-        started = time.perf_counter()
-        compare = None
-        if question.leaves is None:
-            compare = mesh.shadows.begin(info.model, info.version, request.inputs, copy)
-        result = await answered(self._ask_or_fail(question), compare)
-        status = Status.UNAVAILABLE if result.degraded else result.status
-        took = time.perf_counter() - started
-        base = mesh.rollouts.answered(
-            info.model, info.version, took, status, reached=result.reached
+        async def instead(version: str) -> Result | None:
+            try:
+                async with asyncio.timeout_at(question.deadline):
+                    loaded = await self.lookup(info.model, version)
+                loaded.info.check(request.inputs, pictures=True)
+            except (SwarmError, TimeoutError):
+                return None
+            mesh.catalog.left(info.model, request.agent, request.session, version)
+            return await self._ask(replace(question, loaded=loaded))
+
+        return await mesh.rollouts.ask(
+            TriedRequest(
+                info.model,
+                info.version,
+                request.inputs,
+                self._ask_or_fail(question),
+                question.deadline,
+                None if request.version or self._pinned else instead,
+                copy if question.leaves is None else None,
+            )
         )
-        pinned = request.version or self._pinned
-        late = question.deadline <= asyncio.get_running_loop().time()
-        if not base or pinned or result.degraded or late:
-            return result
-        try:
-            async with asyncio.timeout_at(question.deadline):
-                loaded = await self.lookup(info.model, base)
-            loaded.info.check(request.inputs, pictures=True)
-        except (SwarmError, TimeoutError):
-            return result
-        mesh.catalog.left(info.model, request.agent, request.session, base)
-        return await self._ask(replace(question, loaded=loaded))
 
     async def _ask_or_fail(self, question: _Question) -> Result:
         """As `_ask`; what stage 0 fails is a result too, by which its version is judged."""

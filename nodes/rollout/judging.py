@@ -18,10 +18,12 @@ from nodes.feature import Part
 from nodes.versions.versions import Versions
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import LinkMessage
-from swarm.models.followed_rollouts import Followed
 from swarm.periodic import BEAT, beat
 from swarm.rollout import Plan, Report, Statement, Verdict, share_of
+from swarm.rollout.followed import Followed
 from swarm.rollout.judge import Judge, reason
+from swarm.rollout.registered import abort
+from swarm.rollout.rollouts import rollout_of
 from swarm.routing.rendezvous import rendezvous
 
 log = logging.getLogger("swarm.node")
@@ -49,7 +51,7 @@ class Judging(Part):
 
     def desired_state_was_read(self) -> None:
         """A rollout may have begun."""
-        if self._mesh.rollouts.of(self._model) is not None:
+        if rollout_of(self._mesh.rollouts, self._model) is not None:
             self._wake.set()
 
     async def run(self) -> None:
@@ -57,7 +59,7 @@ class Judging(Part):
         while True:
             await self._wake.wait()
             self._wake.clear()
-            followed = self._mesh.rollouts.of(self._model)
+            followed = rollout_of(self._mesh.rollouts, self._model)
             if followed is not None and not followed.progress.aborted:
                 await self._watch(followed)
 
@@ -70,7 +72,7 @@ class Judging(Part):
                 await beat(JUDGE_EVERY)
 
     def _is_present(self, followed: Followed) -> bool:
-        present = self._mesh.rollouts.of(self._model) is followed
+        present = rollout_of(self._mesh.rollouts, self._model) is followed
         return present and not followed.progress.aborted
 
     def _place(self, plan: Plan) -> int:
@@ -132,11 +134,13 @@ class Judging(Part):
     async def _abort(self, plan: Plan, statement: Statement) -> None:
         why = reason(plan, statement)
         try:
-            first = await self._mesh.registry.abort(self._model, plan.id, self._node, why)
+            first = await abort(
+                self._mesh.link, self._mesh.subjects, self._model, plan.id, self._node, why
+            )
         except SwarmError as error:
             log.warning("a rollout cannot be ended yet: %s", error)
             return  # the next statement is as bad
-        followed = self._mesh.rollouts.of(self._model)
+        followed = rollout_of(self._mesh.rollouts, self._model)
         if followed is not None and followed.plan.id == plan.id:
             followed.abort(why)
         if first:
@@ -160,7 +164,7 @@ class Judging(Part):
 
     def status(self) -> dict[str, Any]:
         """Of a status document: the rollout as this node sees it; {} without one."""
-        followed = self._mesh.rollouts.of(self._model)
+        followed = rollout_of(self._mesh.rollouts, self._model)
         if followed is None:
             return {}
         progress = followed.progress

@@ -25,7 +25,7 @@ from swarm.errors import ApiError, InvalidArgument, NotFound, SwarmError, Unavai
 from swarm.fleet.placement import Served
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.model import ModelInfo
-from swarm.models.followed_rollouts import Followed
+from swarm.models.trials import FollowedTrial
 from swarm.routing import DesiredState
 from swarm.routing.rendezvous import rendezvous
 from swarm.transport.lane import check_one_domain, find_streams
@@ -121,7 +121,7 @@ class Versions:
         followed = self._mesh.rollouts.of(self._config.model_name)
         if followed is None:
             return False
-        return not (followed.progress.done or followed.progress.aborted)
+        return not (followed.done or followed.aborted)
 
     async def reconcile(self, on_loading: Callable[[str], None], *, read: bool = True) -> None:
         """Load the versions that are missing, then drain those that shall serve no more.
@@ -391,14 +391,13 @@ class Versions:
         self._asked.close()
 
 
-def wanted_of(state: DesiredState, followed: Followed | None) -> list[str]:
+def wanted_of(state: DesiredState, followed: FollowedTrial | None) -> list[str]:
     """The versions that nodes serve: of a rollout both, until it has ended one way or the other."""
     plan = state.rollout
     if plan is None or followed is None or followed.plan.id != plan.id:
         return list(state.versions)
-    progress = followed.progress
-    if progress.aborted:
+    if followed.aborted:
         return [v for v in state.versions if v != plan.version or v in state.pins.values()]
-    if progress.done:
+    if followed.done:
         return list(dict.fromkeys([plan.version, *state.pins.values()]))
     return list(state.versions)

@@ -23,8 +23,8 @@ from swarm.flow.backoff import Backoff
 from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
-from swarm.models.followed_rollouts import Rollouts
 from swarm.models.registry import InForce, Registry
+from swarm.models.trials import Trials
 from swarm.routing import BadDesiredState, DesiredState, RequestInfo
 
 log = logging.getLogger("swarm.catalog")
@@ -47,12 +47,12 @@ class Catalog:
     def __init__(
         self,
         registry: Registry,
-        rollouts: Rollouts,
+        trials: Trials,
         served: Callable[[ModelInfo], Served] = lambda info: Served.NOWHERE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry = registry
-        self._rollouts = rollouts
+        self._trials = trials
         self._served = served
         self._clock = clock
         # By the name that was asked for; only where the answer is the same for every requester.
@@ -135,7 +135,7 @@ class Catalog:
                 raise unknown_model(model)
             if changes != self._changes:
                 continue  # it may be what was there before the change
-            self._rollouts.follow(model, present)
+            self._trials.follow(model, present)
             await self._keep_before(model, present.state)
             if changes == self._changes:
                 self._desired[model] = present.state
@@ -174,7 +174,7 @@ class Catalog:
 
     def _chosen(self, state: DesiredState, agent: str, session: str, request_id: str) -> str:
         request = RequestInfo(request_id, state.model, "", 1, agent, session)
-        return state.version_for(request, self._rollouts.share(state.model))
+        return state.version_for(request, self._trials.share(state.model))
 
     # --- sessions -------------------------------------------------------------------------
 
@@ -197,14 +197,14 @@ class Catalog:
     def _still_serves(self, state: DesiredState, agent: str, version: str) -> bool:
         if agent in state.pins:
             return version == state.pins[agent]
-        followed = self._rollouts.of(state.model)
+        followed = self._trials.of(state.model)
         if state.rollout is None or followed is None:
             return any(entry.version == version and entry.share > 0 for entry in state.serve)
-        share = self._rollouts.share(state.model)
+        share = self._trials.share(state.model)
         if version == state.rollout.version:
             return share > 0
         served = any(entry.version == version and entry.share > 0 for entry in state.serve)
-        return served and not followed.progress.done
+        return served and not followed.done
 
     def left(self, model: str, agent: str, session: str, version: str) -> None:
         """A version failed a request of a session, which goes on with another one."""
@@ -238,10 +238,10 @@ class Catalog:
         rollout it is the new one: nodes let the others go."""
         if state.is_the_same_for_all:
             return state.serve[0].version
-        followed = self._rollouts.of(state.model)
+        followed = self._trials.of(state.model)
         if followed is None or state.rollout is None or state.pins:
             return ""
-        return state.rollout.version if followed.progress.done else ""
+        return state.rollout.version if followed.done else ""
 
     async def _keep_before(self, model: str, state: DesiredState) -> None:
         """Know the version that serves now, so that it can be seen whether nodes serve it."""

@@ -39,7 +39,6 @@ from swarm.models.config_entries import ConfigEntries, Entry, EntryCopies
 from swarm.models.push_claim import PushClaim
 from swarm.models.recipes import Recipe
 from swarm.models.same_version import same_version
-from swarm.rollout import Plan
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
 from swarm.security.identity import Identity
@@ -185,17 +184,9 @@ class Registry:
 
     async def aborted(self, model: str, plan: str) -> str:
         """Why this rollout was ended by a node; "" where it was not."""
-        key = _abort_key(model, plan)
+        key = abort_key(model, plan)
         data, revision, _ = await jetstream.kv_message(self._link, self._bucket, key)
         return abort_reason(data or b"") if revision else ""
-
-    async def abort(self, model: str, plan: str, node: str, reason: str) -> bool:
-        """End a rollout: its traffic goes back to the version before. The first word counts:
-        whether this was it."""
-        value = json.dumps({"v": 1, "node": node, "reason": reason[:REASON_LIMIT]}).encode()
-        key = _abort_key(model, plan)
-        stored = await jetstream.kv_replace(self._link, self._bucket, key, value, after=0)
-        return stored is not None
 
     async def _write(self, key: str, value: bytes, counter: int, after: int) -> bool:
         """Store a value, signed where there is a key; its counter is above `counter`. False where
@@ -256,33 +247,6 @@ class Registry:
                 return present.version
         raise _busy(model)
 
-    async def roll_out(self, model: str, plan: Plan, done: str = "") -> str:
-        """Let a version prove itself by a plan, beside the version that serves, which is returned.
-        done: as for `promote`.
-
-        Raises `NotFound` where the version, or a version that serves, is not in the mesh;
-        `InvalidArgument` while another rollout runs, and for the version that serves.
-        """
-        await self.manifest(model, plan.version)
-        for _ in range(PROMOTIONS):
-            present = await self._after_rollout(model, done)
-            if present.refused is not None:
-                raise present.refused
-            if present.document is None:
-                raise unknown_model(model)
-            running = present.document.get("rollout")
-            if running is not None:
-                raise InvalidArgument(
-                    f"a rollout of {model}@{running['version']} runs: wait for its end (`swarm "
-                    f"model status {model}`), or end it by `swarm model rollback {model}`"
-                )
-            if any(entry["version"] == plan.version for entry in present.document["serve"]):
-                raise InvalidArgument(f"{model}@{plan.version} serves already: name another one")
-            document = present.document | {"rollout": plan.document()}
-            if await self._replace(model, document, present):
-                return present.version
-        raise _busy(model)
-
     async def pin(self, model: str, agent: str, version: str) -> None:
         """Let an agent keep to a version; "" ends that. Raises `NotFound`, `InvalidArgument`."""
         if version:
@@ -293,7 +257,7 @@ class Registry:
             pins.pop(agent, None)
             return document | {"pins": pins | ({agent: version} if version else {})}
 
-        await self._change(model, pinned)
+        await self.change(model, pinned)
 
     async def set_objective(self, model: str, objective: Objective | None) -> None:
         """Give a model's desired state another objective, or none; all else of it stays.
@@ -315,19 +279,28 @@ class Registry:
             kept = {field: value for field, value in document.items() if field != name}
             return kept if value is None else kept | {name: value}
 
-        await self._change(model, with_value)
+        await self.change(model, with_value)
 
-    async def _change(self, model: str, changed: Callable[[Document], Document]) -> None:
+    async def change(
+        self, model: str, changed: Callable[[Document], Document], done: str | None = None
+    ) -> str:
         """Put `changed(document)` in the place of the desired state, whatever others change at the
-        same time. Raises `NotFound`, and what made the present desired state be refused."""
+        same time. done: as for `promote`; None leaves a rollout in the document, ended or not.
+        Returns the version that served before.
+
+        Raises `NotFound`, what `changed` raises, and what made the present desired state be
+        refused.
+        """
         for _ in range(PROMOTIONS):
-            present = await self._present(model)
+            present = await (
+                self._present(model) if done is None else self._after_rollout(model, done)
+            )
             if present.refused is not None:
                 raise present.refused
             if present.document is None:
                 raise unknown_model(model)
             if await self._replace(model, changed(present.document), present):
-                return
+                return present.version
         raise _busy(model)
 
     async def _after_rollout(self, model: str, done: str) -> _Present:
@@ -536,7 +509,8 @@ def abort_reason(data: bytes | memoryview) -> str:
         return NO_REASON
 
 
-def _abort_key(model: str, plan: str) -> str:
+def abort_key(model: str, plan: str) -> str:
+    """The key whose value ends this rollout."""
     return f"abort.{token(model, 'model name')}.{token(plan, 'plan')}"
 
 

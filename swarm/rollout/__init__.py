@@ -1,4 +1,4 @@
-"""Rollouts: how a new version proves itself under a part of the traffic. Decisions only: pure."""
+"""Rollouts: how a new version proves itself under a part of the traffic."""
 
 from swarm.rollout.guards import BadGuard, Guard, parse_guards
 from swarm.rollout.plan import Plan, parse_plan, plan_of

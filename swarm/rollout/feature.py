@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from swarm.feature import CONFIG, GET, Feature, Row
+
+if TYPE_CHECKING:
+    from swarm.link import Link
+    from swarm.rollout.plan import Plan
+    from swarm.rollout.rollouts import Rollouts
+    from swarm.subjects import Subjects
+
+
+def _trial(document: Any) -> Plan:
+    from swarm.rollout.plan import parse_plan
+
+    return parse_plan(document)
+
+
+def _trials(link: Link, subjects: Subjects, under_way: Callable[[], int]) -> Rollouts:
+    from swarm.rollout.rollouts import Rollouts
+
+    return Rollouts(link, subjects, under_way)
+
 
 FEATURE = Feature(
     "rollout",
+    trial=_trial,
+    trials=_trials,
     rights={
         f"{GET}.KV_{CONFIG}": [
             # A node can end a rollout, and nothing else: traffic goes back to the version before.

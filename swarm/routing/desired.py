@@ -6,8 +6,8 @@
      "slo": {"p99_ms": 20, "errors": 0.001}, "samples": false}
 
 Only `model` and `serve` are required; unknown fields are ignored. A document with any problem is
-refused as a whole, with all its problems named. `rollout`: see `swarm.rollout.plan`. `slo`: see
-`swarm.flow.objective`.
+refused as a whole, with all its problems named. `rollout`: a version on trial, of which a feature
+knows the plan (`swarm.feature.Feature.trial`). `slo`: see `swarm.flow.objective`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from swarm.errors import InvalidArgument
+from swarm.features import features
 from swarm.flow.objective import Objective, parse_objective
-from swarm.rollout.plan import Plan, parse_plan
 from swarm.routing.candidate import RequestInfo
 from swarm.routing.errors import (
     BadDesiredState,
@@ -50,6 +50,18 @@ class Share:
     share: float
 
 
+class Trial(Protocol):
+    """A version that gets a share of the traffic by a plan of its own, which it names by an id.
+    lasts: seconds, after which it has all traffic unless the trial was ended."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def lasts(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class DesiredState:
     """A document that passed `parse_desired`.
@@ -70,7 +82,7 @@ class DesiredState:
     memory_bytes: int = 0
     device: str = ""
     pins: Mapping[str, str] = field(default_factory=dict)
-    rollout: Plan | None = None
+    rollout: Trial | None = None
     slo: Objective | None = None
     samples: bool = False
 
@@ -187,7 +199,7 @@ def parse_desired(document: Any) -> DesiredState:
     fine = isinstance(pins, Mapping) and len(pins) <= MAX_PINS
     fine = fine and all(isinstance(a, str) and a and _is_token(v) for a, v in pins.items())
     check("pins", fine, f"must name a version for each agent, {MAX_PINS} at most")
-    rollout = _part(document, "rollout", parse_plan, problems)
+    rollout = _part(document, "rollout", _trial, problems)
     if rollout is not None and any(entry.version == rollout.version for entry in serve):
         problems.append(Problem("rollout.version", f"version {rollout.version} serves already"))
     slo = _part(document, "slo", parse_objective, problems)
@@ -208,6 +220,14 @@ def parse_desired(document: Any) -> DesiredState:
         slo=slo,
         samples=samples,
     )
+
+
+def _trial(document: Any) -> Trial | None:
+    """The version on trial; None where no feature knows of trials."""
+    for feature in features():
+        if feature.trial is not None:
+            return feature.trial(document)
+    return None
 
 
 def _part(

@@ -18,6 +18,7 @@ from swarm.ids import ulid
 from swarm.link import jetstream
 from swarm.records.stream import ensure_audit, extent_of
 from swarm.rollout import plan_of
+from swarm.rollout.registered import roll_out
 from swarm.routing import RequestInfo
 from swarm.subjects import api, kv_get_subject
 
@@ -146,7 +147,7 @@ async def test_under_rights_nodes_end_a_rollout_that_breaks_its_guard_and_are_de
     )
     # Nothing is that fast: every request of the new version is a breach.
     plan = plan_of(ulid(), "2", "50%", "50%/5m", "p99<10us", samples=10)
-    await local.mesh.registry.roll_out("digits", plan)
+    await roll_out(local.mesh.registry, "digits", plan)
     asks = local.rights.issue("requester", "digits").options()
     # Versions stick to agents: half of them ask the new one, and the others for five minutes not.
     present = await local.mesh.registry.in_force("digits")

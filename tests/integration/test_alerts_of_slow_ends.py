@@ -32,6 +32,7 @@ from nodes.up.supervisor import NodeProcess
 from nodes.versions.upkeep import upkeep_by_operator
 from swarm.ids import ulid
 from swarm.rollout import plan_of
+from swarm.rollout.registered import roll_out
 
 pytestmark = [
     pytest.mark.integration,
@@ -253,7 +254,7 @@ async def a_canary(local: LocalMesh, told: Pager) -> None:
     """Nothing is that fast: every request of the new version breaks the guard."""
     plan = plan_of(ulid(), "2", "30%", "10%/5m", "p99<10us", samples=10)
     began = time.monotonic()
-    await local.mesh.registry.roll_out("digits", plan)
+    await roll_out(local.mesh.registry, "digits", plan)
     await told.hears("ticket", "SwarmRolledBack", began, 2 * PROMISED, version="2")
 
 

@@ -20,8 +20,10 @@ from shards.split.split import SplitResult, split
 from swarm import Result, Status
 from swarm.errors import InvalidArgument
 from swarm.ids import ulid
-from swarm.models.followed_rollouts import Followed
 from swarm.rollout import Plan, plan_of
+from swarm.rollout.followed import Followed
+from swarm.rollout.registered import roll_out
+from swarm.rollout.rollouts import rollout_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -110,14 +112,14 @@ async def answered(traffic: Traffic, since: float, count: int) -> Counter[str]:
 
 async def followed_by(local: LocalMesh, plan: Plan) -> Followed:
     """The rollout as the requester sees it, with its first share."""
-    await local.mesh.registry.roll_out("digits", plan)
+    await roll_out(local.mesh.registry, "digits", plan)
 
     def begun() -> bool:
-        followed = local.mesh.rollouts.of("digits")
+        followed = rollout_of(local.mesh.rollouts, "digits")
         return followed is not None and followed.plan == plan and followed.progress.step >= 0
 
     await eventually(begun, "the canary begins")
-    followed = local.mesh.rollouts.of("digits")
+    followed = rollout_of(local.mesh.rollouts, "digits")
     assert followed is not None
     return followed
 
@@ -169,10 +171,10 @@ async def success(local: LocalMesh, traffic: Traffic) -> None:
     guards = "errors<50%,agree>0.5"  # how long a request takes here is the machine's affair
     followed = await followed_by(local, plan("2", guards, shadow="50%"))
     with pytest.raises(InvalidArgument, match="runs: wait for its end"):
-        await local.mesh.registry.roll_out("digits", plan("2"))
+        await roll_out(local.mesh.registry, "digits", plan("2"))
     await eventually(lambda: followed.progress.step >= 1, "a step is made")
     assert set(await answered(traffic, time.monotonic(), 30)) == {"1", "2"}
-    assert local.mesh.shadows.compared > 0
+    assert local.mesh.rollouts.shadows.compared > 0
     assert all(set(versions) == {"1"} for versions in traffic.sessions.values())
     traffic.pins = False
     await eventually(lambda: followed.progress.done, "the rollout is done")

@@ -17,6 +17,7 @@ from nodes.versions.loaded import Loaded
 from shards.errors import RunError, RunTerminated
 from swarm.errors import NotFound, Status
 from swarm.model import ModelInfo, Spec, Stage
+from swarm.models.trials import Trials, TriedRequest
 from swarm.requests.request import Ask
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
@@ -55,7 +56,7 @@ class Scene:
         self.status = status
         self.asks: list[Ask] = []
         self.requester = self.catalog = self
-        self.rollouts = Watched(followed=False)
+        self.rollouts = Trials()
         self.tracer = None
         self.lookups: list[tuple[str, str]] = []
         self.answerer = InferAnswerer(self, "n1", self._lookup, 1.0)  # type: ignore[arg-type]
@@ -350,21 +351,21 @@ async def test_what_waits_in_vain_for_weights_a_lighter_model_answers() -> None:
     assert "weight version" in result.message
 
 
-class Watched:
-    """A rollout of version 1, and what was observed of it."""
+class Watched(Trials):
+    """A trial of version 1, and what was observed of it."""
 
-    def __init__(self, followed: bool = True) -> None:
-        self.followed = followed
+    follows = True
+
+    def __init__(self) -> None:
+        super().__init__()
         self.seen: list[tuple[str, Status]] = []
 
-    def begin(self, *_: object) -> None:
-        return None  # no request is copied
-
-    def answered(
-        self, model: str, version: str, seconds: float, status: Status, *, reached: bool
-    ) -> str:
-        self.seen.append((version, status))
-        return "" if status is Status.OK else "0"
+    async def ask(self, tried: TriedRequest) -> Result:
+        result = await tried.request
+        self.seen.append((tried.version, result.status))
+        if result.status is Status.OK or tried.instead is None:
+            return result
+        return await tried.instead("0") or result
 
 
 class Left:
@@ -373,7 +374,7 @@ class Left:
     def __init__(self, fails: Loaded, serves: Loaded) -> None:
         self.scene = Scene(fails)
         self.watched = Watched()
-        self.scene.rollouts = self.scene.shadows = self.watched  # type: ignore[assignment, attr-defined]
+        self.scene.rollouts = self.watched
         self.scene.left = lambda *_: None  # type: ignore[attr-defined]
         self.loaded = {"1": fails, "0": serves}
         self.answerer = InferAnswerer(self.scene, "n1", self._lookup, 1.0)  # type: ignore[arg-type]

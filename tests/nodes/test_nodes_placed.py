@@ -18,6 +18,7 @@ from nodes.versions.loaded import Loaded
 from swarm.errors import InvalidArgument, Status
 from swarm.link.send_rate import SendRate
 from swarm.model import ModelInfo, Spec, Stage
+from swarm.models.trials import Trials
 from swarm.requests.request import Ask
 from swarm.routing import Candidate
 from swarm.wire.hops import Hop
@@ -55,7 +56,7 @@ class Mesh:
         self.status = Status.OK
         self.asks: list[Ask] = []
         self.requester = self.catalog = self
-        self.rollouts = SimpleNamespace(followed=False)
+        self.rollouts = Trials()
         self.tracer = None
         self.link = SimpleNamespace(send_rate=SendRate(), connected=True)
         self.placement = self

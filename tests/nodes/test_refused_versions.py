@@ -28,6 +28,7 @@ from swarm.ids import ulid
 from swarm.link import LinkMessage, jetstream
 from swarm.model import ModelInfo
 from swarm.rollout import plan_of
+from swarm.rollout.registered import roll_out
 from swarm.wire.messages import Request
 
 
@@ -168,7 +169,7 @@ async def test_a_canary_that_a_node_cannot_run_is_rolled_back_for_that_reason(sc
     async with scene.lives():
         await scene.push(broken())
         plan = plan_of(ulid(), "2", "10%", "10%/1m", "errors<1%")
-        await scene.mesh.registry.roll_out("digits", plan)
+        await roll_out(scene.mesh.registry, "digits", plan)
         await scene.until(lambda: scene.rolled_back)
         detail = scene.rolled_back[0]["detail"]
         assert detail.startswith(f"{scene.node.id} cannot run it: ")

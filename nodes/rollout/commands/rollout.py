@@ -23,6 +23,8 @@ from swarm.ids import ulid
 from swarm.model import unknown_model
 from swarm.models.registry import InForce
 from swarm.rollout import Plan, Progress, Statement, plan_of, share_of
+from swarm.rollout.registered import roll_out
+from swarm.rollout.rollouts import rollout_of
 from swarm.routing import BadDesiredState
 
 # Seconds in which a judge states how the guards stand, also behind the end of a rollout.
@@ -97,7 +99,7 @@ async def standing(client: swarm.Mesh, model: str) -> Standing | None:
     if plan is None:
         return None
     client.rollouts.follow(model, present)
-    followed = client.rollouts.of(model)
+    followed = rollout_of(client.rollouts, model)
     assert followed is not None
     began = time.monotonic()
     listen = LISTEN_AT_END if present.age >= plan.lasts else LISTEN
@@ -106,7 +108,7 @@ async def standing(client: swarm.Mesh, model: str) -> Standing | None:
             while not followed.fresh(time.monotonic()):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     heard = max(followed.fresh(began), key=lambda s: s.held, default=None)
-    return Standing(present, plan, followed.advance(time.monotonic()), heard)
+    return Standing(present, followed.plan, followed.advance(time.monotonic()), heard)
 
 
 async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget) -> None:
@@ -133,7 +135,7 @@ async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget)
                 *upkept_lines(kept),
             )
             return
-        present = await client.registry.roll_out(name, plan, done)
+        present = await roll_out(client.registry, name, plan, done)
         await on_record(client, "roll-out", name, version, previous=present, plan=plan.id)
         begun = {"model": name, "version": version, "present": present}
         kept = await upkeep_by_operator(client, [name])

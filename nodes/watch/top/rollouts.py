@@ -14,9 +14,9 @@ from functools import partial
 
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkMessage
-from swarm.models.followed_rollouts import Followed
 from swarm.models.registry import Registry
-from swarm.rollout import Statement, share_of
+from swarm.rollout import Plan, Statement, share_of
+from swarm.rollout.followed import Followed
 from swarm.routing import BadDesiredState
 from swarm.subjects import Subjects, speaker
 
@@ -73,7 +73,7 @@ class RolloutWatch:
     async def _read(self, model: str) -> None:
         present = await self._registry.in_force(model)
         plan = None if present is None else present.state.rollout
-        if present is None or plan is None:
+        if present is None or not isinstance(plan, Plan):
             self._followed.pop(model, None)
             if model in self._sids:
                 self._link.unsubscribe(self._sids.pop(model))

@@ -23,8 +23,10 @@ from nodes.up.mesh import LocalMesh, push
 from nodes.versions.lanes import lanes_maker
 from swarm.errors import Status, Unavailable
 from swarm.ids import ulid
-from swarm.models.followed_rollouts import Followed
 from swarm.rollout import Plan, plan_of
+from swarm.rollout.followed import Followed
+from swarm.rollout.registered import roll_out
+from swarm.rollout.rollouts import Rollouts, rollout_of
 
 BUDGET = 5.0  # seconds for a request
 SESSIONS = 16
@@ -221,9 +223,11 @@ class Stage:
         followed = await self._roll_out(plan)
         await self._until(lambda: _is_judged(followed), "its samples")
         await self._broken(followed, figures, "shard-2")
-        figures["compared"] = self._local.mesh.shadows.compared
-        figures["dropped"] = self._local.mesh.shadows.dropped
-        figures["not_compared"] = self._local.mesh.shadows.failed
+        rollouts = self._local.mesh.rollouts
+        assert isinstance(rollouts, Rollouts)
+        figures["compared"] = rollouts.shadows.compared
+        figures["dropped"] = rollouts.shadows.dropped
+        figures["not_compared"] = rollouts.shadows.failed
 
     async def _broken(self, followed: Followed, figures: dict[str, Any], role: str) -> None:
         enough = time.monotonic()
@@ -239,14 +243,14 @@ class Stage:
     async def _roll_out(self, plan: Plan) -> Followed:
         """Returns the rollout as the requester sees it, with its first share."""
         rollouts = self._local.mesh.rollouts
-        await self._local.mesh.registry.roll_out("digits", plan)
+        await roll_out(self._local.mesh.registry, "digits", plan)
 
         def begun() -> bool:
-            followed = rollouts.of("digits")
+            followed = rollout_of(rollouts, "digits")
             return followed is not None and followed.plan == plan and followed.progress.step >= 0
 
         await self._until(begun, "the canary")
-        followed = rollouts.of("digits")
+        followed = rollout_of(rollouts, "digits")
         assert followed is not None
         return followed
 

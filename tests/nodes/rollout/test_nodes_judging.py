@@ -15,8 +15,8 @@ import nodes.rollout.judging
 from nodes.config import NodeConfig
 from nodes.rollout.judging import Judging
 from swarm.fleet.documents import Faults, read_status
-from swarm.models.followed_rollouts import Followed
 from swarm.rollout import Report, Seen, plan_of
+from swarm.rollout.followed import Followed
 from swarm.rollout.judge import MOST_REPORTERS
 from swarm.subjects import Subjects
 

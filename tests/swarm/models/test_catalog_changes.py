@@ -9,8 +9,8 @@ from collections.abc import Callable
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.models.catalog import Catalog
-from swarm.models.followed_rollouts import Rollouts
 from swarm.models.registry import InForce, Registry
+from swarm.models.trials import Trials
 from swarm.routing import parse_desired
 from swarm.subjects import Subjects
 
@@ -51,7 +51,7 @@ async def seen(during: str) -> list[str]:
     """The versions of three requests, of which the first meets the change."""
     link = Link(LinkOptions())
     registry = Changing(link, during)
-    catalog = Catalog(registry, Rollouts(link, SUBJECTS))
+    catalog = Catalog(registry, Trials())
     registry.changed = catalog.forget
     return [(await catalog.model("m", request_id=f"r{n}")).version for n in range(3)]
 

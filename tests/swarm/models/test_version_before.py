@@ -15,8 +15,8 @@ from swarm.fleet.priorities import FALLBACK, PRIMARY
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.models.catalog import KEPT_FOR, Catalog
-from swarm.models.followed_rollouts import Rollouts
 from swarm.models.registry import InForce, Registry
+from swarm.models.trials import Trials
 from swarm.routing import BadDesiredState, parse_desired
 from swarm.subjects import Subjects
 
@@ -48,9 +48,7 @@ class Fleet(Registry):
         link = Link(LinkOptions())
         super().__init__(link, SUBJECTS)
         self.placement = Placement("", self._peers)
-        self.catalog = Catalog(
-            self, Rollouts(link, SUBJECTS), self.placement.served, lambda: self.now
-        )
+        self.catalog = Catalog(self, Trials(), self.placement.served, lambda: self.now)
 
     def _peers(self, info: ModelInfo, stage: int) -> Iterable[StagePeer]:
         for node in self.nodes:

@@ -18,9 +18,11 @@ from swarm.fleet.placement import Served
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo
 from swarm.models.catalog import Catalog
-from swarm.models.followed_rollouts import REPORT_EVERY, Rollouts
 from swarm.models.registry import Registry
 from swarm.rollout import Plan, Report, Seen, Statement, Verdict, plan_of
+from swarm.rollout.followed import REPORT_EVERY
+from swarm.rollout.registered import abort, roll_out
+from swarm.rollout.rollouts import Rollouts
 from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration
@@ -40,7 +42,7 @@ class Scene:
         self.now = 1000.0
         self.link = link
         self.registry = Registry(link, SUBJECTS)
-        self.rollouts = Rollouts(link, SUBJECTS, lambda: self.now)
+        self.rollouts = Rollouts(link, SUBJECTS, clock=lambda: self.now)
         self.served = {"1", "2", "3"}
         self.catalog = Catalog(self.registry, self.rollouts, self.nodes_of, lambda: self.now)
 
@@ -53,7 +55,7 @@ class Scene:
         return self
 
     async def begin(self, plan: Plan) -> None:
-        await self.registry.roll_out("m", plan)
+        await roll_out(self.registry, "m", plan)
         self.catalog.forget()
         await self.catalog.model("m", request_id="first")
 
@@ -83,8 +85,10 @@ async def test_requests_go_by_the_share_and_all_back_at_an_abort(scene: Scene) -
     assert 20 <= (await scene.versions())["2"] <= 60
     scene.state(10.0)
     assert 90 <= (await scene.versions())["2"] <= 150
-    assert await scene.registry.abort("m", "p1", "n", "too slow")
-    assert not await scene.registry.abort("m", "p1", "other", "later"), "the first word counts"
+    assert await abort(scene.link, SUBJECTS, "m", "p1", "n", "too slow")
+    assert not await abort(scene.link, SUBJECTS, "m", "p1", "other", "later"), (
+        "the first word counts"
+    )
     value = json.dumps({"reason": "too slow"}).encode()
     assert scene.rollouts.aborted("swarm.test.config.abort.m.p1", value)
     assert await scene.versions() == {"1": 200}
@@ -151,15 +155,15 @@ async def test_a_pinned_agent_keeps_its_version_through_a_rollout(scene: Scene) 
 
 async def test_one_rollout_runs_at_a_time_and_its_end_is_kept(scene: Scene) -> None:
     registry = scene.registry
-    assert await registry.roll_out("m", plan()) == "1"
+    assert await roll_out(registry, "m", plan()) == "1"
     with pytest.raises(InvalidArgument, match="a rollout of m@2 runs"):
-        await registry.roll_out("m", plan("p2", "3"))
-    assert await registry.roll_out("m", plan("p2", "3"), done="p1") == "2", "it was done: 2 serves"
+        await roll_out(registry, "m", plan("p2", "3"))
+    assert await roll_out(registry, "m", plan("p2", "3"), done="p1") == "2", "it was done: 2 serves"
     assert await registry.rollback("m") == "2", "back to the version from which it began"
     assert await registry.serving("m") == "2"
-    await registry.roll_out("m", plan("p3", "3"))
-    await registry.abort("m", "p3", "n", "slow")
-    assert await registry.roll_out("m", plan("p4", "3")) == "2", "an aborted one is over"
+    await roll_out(registry, "m", plan("p3", "3"))
+    await abort(scene.link, SUBJECTS, "m", "p3", "n", "slow")
+    assert await roll_out(registry, "m", plan("p4", "3")) == "2", "an aborted one is over"
     assert await registry.promote("m", "3") == "2"
     present = await registry.desired("m")
     assert present is not None
@@ -169,11 +173,11 @@ async def test_one_rollout_runs_at_a_time_and_its_end_is_kept(scene: Scene) -> N
 async def test_a_rollout_that_cannot_be_changes_nothing(scene: Scene) -> None:
     before = await scene.registry.desired("m")
     with pytest.raises(NotFound):
-        await scene.registry.roll_out("m", plan(version="77"))
+        await roll_out(scene.registry, "m", plan(version="77"))
     with pytest.raises(InvalidArgument, match="serves already"):
-        await scene.registry.roll_out("m", plan(version="1"))
+        await roll_out(scene.registry, "m", plan(version="1"))
     with pytest.raises(NotFound):
-        await scene.registry.roll_out("unknown", plan())
+        await roll_out(scene.registry, "unknown", plan())
     assert await scene.registry.desired("m") == before
 
 

@@ -1,4 +1,4 @@
-"""What a version under rollout fails goes to the version before, however that one was cut."""
+"""What a version on trial fails goes to the version before, however that one was cut."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from swarm.errors import Status
 from swarm.link import LinkOptions
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo, Spec, Stage
+from swarm.models.trials import Trials, TriedRequest
 from swarm.requests.request import Ask
 from swarm.wire.messages import Result
 
@@ -19,6 +20,17 @@ SPEC = (Spec("x", "FP32", (1,)),)
 STAGE = Stage(1, SPEC, SPEC, 1.0)
 BEFORE = ModelInfo("m", "1", SPEC, SPEC, (STAGE,), edge=Stage(0, SPEC, SPEC, 0.1))
 NEW = ModelInfo("m", "2", SPEC, SPEC, (STAGE,))
+
+
+class Failing(Trials):
+    """Version 2 is on trial, and has failed whatever it answers."""
+
+    follows = True
+
+    async def ask(self, tried: TriedRequest) -> Result:
+        result = await tried.request
+        assert tried.instead is not None
+        return await tried.instead("1") or result
 
 
 class Falling(Mesh):
@@ -30,20 +42,14 @@ class Falling(Mesh):
         self.silent = False  # the registry
         self.by_lanes: list[str] = []
         self.by_service: list[str] = []
-        self.followed = True
-        self.rollouts = self.shadows = self.requester = self  # type: ignore[assignment]
+        self.rollouts = Failing()
+        self.requester = self  # type: ignore[assignment]
         self.catalog.info = self.version  # type: ignore[method-assign]
 
     async def version(self, model: str, version: str) -> ModelInfo:
         if self.silent:
             await asyncio.sleep(60.0)
         return BEFORE
-
-    def begin(self, *_: object) -> None:
-        return None  # no request is copied
-
-    def answered(self, *_: object, **__: object) -> str:
-        return "1"
 
     async def infer(self, ask: Ask) -> Result:  # type: ignore[override]
         self.by_lanes.append(ask.info.version)

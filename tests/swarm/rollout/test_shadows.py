@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from swarm.errors import Status
-from swarm.requests.shadows import Inputs, Shadows, answered
+from swarm.models.trials import TriedRequest
 from swarm.rollout import plan_of
+from swarm.rollout.shadows import Shadows, answered
 from swarm.wire.messages import Result
 
 PLAN = plan_of("p1", "2", "10%", guard="agree>0.9", shadow="100%", samples=20)
@@ -35,6 +36,9 @@ class Rollouts:
         self.alike: list[bool] = []
         self.followed = SimpleNamespace(plan=PLAN, progress=SimpleNamespace(aborted=False, step=0))
 
+    def shadows(self) -> Shadows:
+        return Shadows(self.of, self.compared, lambda: 0)  # type: ignore[arg-type]
+
     def of(self, model: str) -> SimpleNamespace:
         return self.followed
 
@@ -48,7 +52,7 @@ async def shadowed(shadows: Shadows, copy_fails: Exception | None = None) -> Non
     """One request is answered, and its copy has come to its end."""
     ended = asyncio.Event()
 
-    async def run(inputs: Inputs) -> Result:
+    async def run(inputs: dict[str, np.ndarray], version: str, budget: float) -> Result:
         task = asyncio.current_task()
         assert task is not None
         task.add_done_callback(lambda _: ended.set())
@@ -56,7 +60,8 @@ async def shadowed(shadows: Shadows, copy_fails: Exception | None = None) -> Non
             raise copy_fails
         return Result("c", "m", "2", Status.OK, X)
 
-    compare = shadows.begin("m", "1", X, run)
+    request: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+    compare = shadows.begin(TriedRequest("m", "1", X, request, 0.0, copy=run))
     assert compare is not None
     compare.set_result(Result("r", "m", "1", Status.OK, X))
     await asyncio.wait_for(ended.wait(), 5.0)
@@ -64,7 +69,7 @@ async def shadowed(shadows: Shadows, copy_fails: Exception | None = None) -> Non
 
 async def test_copies_that_are_compared_are_counted() -> None:
     rollouts = Rollouts()
-    shadows = Shadows(rollouts, lambda: 0)  # type: ignore[arg-type]
+    shadows = rollouts.shadows()
     await shadowed(shadows)
     assert rollouts.alike == [True]
     assert (shadows.compared, shadows.dropped, shadows.failed) == (1, 0, 0)
@@ -76,7 +81,7 @@ async def test_copies_that_a_fault_ends_are_counted_and_told_of_once(
 ) -> None:
     fault = ValueError("a fault")
     asked = when == "while it is asked"
-    shadows = Shadows(Rollouts(None if asked else fault), lambda: 0)  # type: ignore[arg-type]
+    shadows = Rollouts(None if asked else fault).shadows()
     for _ in range(3):
         await shadowed(shadows, fault if asked else None)
     assert (shadows.compared, shadows.dropped, shadows.failed) == (0, 0, 3)

@@ -9,21 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
-
-import numpy as np
+from collections.abc import Awaitable, Callable
 
 from swarm.errors import Status
-from swarm.models.followed_rollouts import Rollouts
-from swarm.rollout import Plan
+from swarm.models.trials import TriedRequest
 from swarm.rollout.agreement import agree
+from swarm.rollout.followed import Followed
 from swarm.wire.messages import Result
 
-log = logging.getLogger("swarm.requests.shadows")
+log = logging.getLogger("swarm.rollout.shadows")
 
 Answer = asyncio.Future[Result]
-Inputs = dict[str, np.ndarray]
-Run = Callable[[Inputs], Awaitable[Result]]  # asks the new version
 
 MOST_COPIES = 2  # under way, or waiting for the answer to compare with
 BUDGET = 1.0  # seconds for a copy
@@ -49,11 +45,18 @@ class Shadows:
     """The copies of one process. dropped, compared, failed: counts since the start; failed: copies
     that a fault of this process ended, before they were compared.
 
-    under_way(): requests of this process that wait for their answers, copies among them.
+    of(model): its rollout. tell(model, plan, alike): a copy was compared. under_way(): requests of
+    this process that wait for their answers, copies among them.
     """
 
-    def __init__(self, rollouts: Rollouts, under_way: Callable[[], int]) -> None:
-        self._rollouts = rollouts
+    def __init__(
+        self,
+        of: Callable[[str], Followed | None],
+        tell: Callable[[str, str, bool], None],
+        under_way: Callable[[], int],
+    ) -> None:
+        self._of = of
+        self._tell = tell
         self._under_way = under_way
         self._tasks: set[asyncio.Task[None]] = set()
         self._rng = random.Random()
@@ -61,13 +64,13 @@ class Shadows:
         self.compared = 0
         self.failed = 0
 
-    def begin(
-        self, model: str, version: str, inputs: Mapping[str, np.ndarray], run: Run
-    ) -> Answer | None:
+    def begin(self, tried: TriedRequest) -> Answer | None:
         """A request of the version that serves is about to be asked. Returns where its result has
         to be put, or None where it is not copied."""
-        followed = self._rollouts.of(model)
-        if followed is None or not followed.plan.shadow or version == followed.plan.version:
+        followed = self._of(tried.model)
+        if followed is None or not followed.plan.shadow or tried.copy is None:
+            return None
+        if tried.version == followed.plan.version:
             return None
         if self._rng.random() * 100.0 >= followed.plan.shadow:
             return None
@@ -79,30 +82,30 @@ class Shadows:
             return None
         loop = asyncio.get_running_loop()
         result: Answer = loop.create_future()
-        task = loop.create_task(self._copy(model, followed.plan, inputs, run, result))
+        task = loop.create_task(self._copy(followed, tried, result))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return result
 
-    async def _copy(
-        self, model: str, plan: Plan, inputs: Mapping[str, np.ndarray], run: Run, result: Answer
-    ) -> None:
+    async def _copy(self, followed: Followed, tried: TriedRequest, result: Answer) -> None:
+        assert tried.copy is not None
+        model, plan = tried.model, followed.plan
         try:
             # While the request is under way: afterwards its caller may write into its arrays.
-            copies = {name: array.copy() for name, array in inputs.items()}
+            copies = {name: array.copy() for name, array in tried.inputs.items()}
             present = await result
             if present.status is not Status.OK or present.degraded:
                 return
-            if self._under_way():
+            if self._under_way() or self._of(model) is not followed:
                 self.dropped += 1
                 return
             outputs = {name: array.copy() for name, array in present.outputs.items()}
-            shadow = await run(copies)
+            shadow = await tried.copy(copies, plan.version, BUDGET)
             if shadow.status not in _COMPARED:
                 self.dropped += 1
                 return
             alike = shadow.status is Status.OK and agree(plan.agreement, outputs, shadow.outputs)
-            self._rollouts.compared(model, plan.id, alike)
+            self._tell(model, plan.id, alike)
             self.compared += 1
         except Exception as error:
             # The request has its answer, and nobody waits for its copy.
