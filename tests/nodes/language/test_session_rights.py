@@ -17,9 +17,11 @@ from nodes.up.mesh import LocalMesh
 from swarm.errors import PermissionDenied, SwarmError
 from swarm.language.keys import name_of
 from swarm.link import LinkMessage
-from swarm.records.stream import ensure_audit, extent_of, read_stream
 
 from .language import MODEL, prompt, tiny, undisturbed
+
+pytest.importorskip("swarm.records", reason="the feature `records` is not there")
+from swarm.records.stream import ensure_audit, extent_of, read_stream
 
 pytestmark = [
     pytest.mark.integration,

@@ -27,12 +27,14 @@ from swarm.gossip import wire as gossip
 from swarm.learning.weights import Weights
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.models.registry import Registry
-from swarm.records.stream import ensure_audit
 from swarm.rollout.statement import Report
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.server_conf import operator_conf
 from swarm.subjects import Subjects, api, speaker
 from swarm.transport.lane import LaneOptions, make_lanes
+
+pytest.importorskip("swarm.records", reason="the feature `records` is not there")
+from swarm.records.stream import ensure_audit
 
 pytestmark = pytest.mark.integration
 

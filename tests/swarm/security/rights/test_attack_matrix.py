@@ -25,12 +25,14 @@ from swarm.fleet.events import ensure_events
 from swarm.learning.weights import Weights
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.models.registry import Registry
-from swarm.records.stream import ensure_audit
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.server_conf import operator_conf, plain_conf
 from swarm.security.rights.store import WAY
 from swarm.subjects import Subjects, api, in_domain
 from swarm.transport.lane import LaneOptions, make_lanes
+
+pytest.importorskip("swarm.records", reason="the feature `records` is not there")
+from swarm.records.stream import ensure_audit
 
 pytestmark = pytest.mark.integration
 
