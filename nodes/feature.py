@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from swarm.model import ModelInfo
     from swarm.requests.witnessing import Notices
     from swarm.subjects import Subjects
+    from swarm.wire.messages import Request, Result
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,12 @@ class Watched(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the parts of a node work with. audit: as of `Feature.audit`."""
+    """What the parts of a node work with. answer(model, request): as the node answers whoever asks
+    it; a failure is a result. audit: as of `Feature.audit`."""
 
     connection: Connection
     versions: Versions
+    answer: Callable[[str, Request], Awaitable[Result]]
     audit: Audit | None
 
 

@@ -19,17 +19,19 @@ from nodes.versions.versions import Versions
 from swarm.fleet.advertised import Where
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.transport.process_links import Own
+from swarm.wire.messages import Request, Result
 
 
 class Duties:
     """`start` once the node serves. take(stage): gossips that this node, a standby, has taken a
-    stage, None for none. audit: keeps what a node decides for others."""
+    stage, None for none. answer, audit: of `Surroundings`."""
 
     def __init__(
         self,
         connection: Connection,
         versions: Versions,
         take: Callable[[Where | None], None],
+        answer: Callable[[str, Request], Awaitable[Result]],
         audit: Audit | None = None,
     ) -> None:
         config, events = connection.config, connection.membership.on_event
@@ -50,7 +52,7 @@ class Duties:
             standby = Standby(connection, versions.all, self._wanting, take)
             events.append(standby.on_event)
             self._parts["standby"] = standby.run
-        around = Surroundings(connection, versions, audit)
+        around = Surroundings(connection, versions, answer, audit)
         self._of_features = [part for each in features() for part in each.parts(around)]
         for part in self._of_features:
             events.append(part.on_event)

@@ -1,4 +1,4 @@
-"""What anybody may ask a node: inferences, what sites have stored, the fleet's picture."""
+"""What anybody may ask a node: inferences, the fleet's picture."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from nodes.features import features
 from nodes.requests.answering import InferAnswerer
 from nodes.requests.objectives import Objectives
 from nodes.requests.placer import Placer
-from nodes.sites.settings import SiteOptions
 from nodes.versions.versions import Versions
 from swarm.fleet.advertised import candidates
 from swarm.fleet.service import FleetAnswers
 from swarm.requests.infer_service import InferService
 from swarm.requests.witnessing import Notices, Witnessing
-from swarm.sites.forwarder import Forwarder
 from swarm.transport.process_links import Own
 from swarm.wire.messages import Request, Result
 
@@ -54,10 +52,6 @@ class RequestService:
         self.answerer.on_answered.append(objectives.answered)
         if audit is not None:
             self.answerer.on_answered.append(audit.asked)
-        self._forwarders = [
-            Forwarder(mesh.link, mesh.subjects, site, self.answerer.answer)
-            for site in config.of(SiteOptions).sites
-        ]
         self._notices = Notices(mesh.link, mesh.subjects, connection.id)
         around = Surroundings(connection, versions, audit)
         self._more = [
@@ -106,8 +100,6 @@ class RequestService:
         if self._config.answers_requests:
             own(self._objectives.run(), "objectives")
             own(self._witnessing.run(), "witness")
-        for forwarder in self._forwarders:
-            own(forwarder.run(), f"site {forwarder.site}")
 
     async def stop(self) -> None:
         """Take no more requests, and answer those under way."""
@@ -129,6 +121,4 @@ class RequestService:
             document["witness"] = self._witnessing.status()
         if self._placer is not None:
             document["placement"] = self._placer.status()
-        if self._forwarders:
-            document["sites"] = {each.site: each.status() for each in self._forwarders}
         return document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodes.feature import Commands, Feature, Group
+from nodes.feature import Commands, Feature, Group, Part, Surroundings
 from nodes.sites.settings import SiteOptions
 from swarm.errors import InvalidArgument
 
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 def _check(config: NodeConfig) -> None:
     if config.of(SiteOptions).sites and config.role != "gateway":
         raise InvalidArgument("a gateway forwards what sites have stored: --role gateway --site …")
+
+
+def _parts(around: Surroundings) -> list[Part]:
+    if not around.connection.config.of(SiteOptions).sites:
+        return []
+    from nodes.sites.forwarding import Forwarding  # other nodes forward nothing
+
+    return [Forwarding(around)]
 
 
 COMMANDS: Commands = {
@@ -33,4 +41,6 @@ COMMANDS: Commands = {
         "results": "nodes.sites.commands.submit:results",
     }
 }
-FEATURE = Feature("sites", settings=[SiteOptions], check=_check, commands=lambda: COMMANDS)
+FEATURE = Feature(
+    "sites", settings=[SiteOptions], check=_check, parts=_parts, commands=lambda: COMMANDS
+)
