@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nodes.audit import Audit
-from nodes.connection.connection import Connection
 from nodes.duties.going_on import go_on
 from nodes.duties.lane_moves import LaneMoves
 from nodes.duties.standby import Standby
@@ -15,25 +13,17 @@ from nodes.duties.upkeep import Upkeep
 from nodes.duties.wanting import Wanting
 from nodes.feature import Surroundings
 from nodes.features import features
-from nodes.versions.versions import Versions
 from swarm.fleet.advertised import Where
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.transport.process_links import Own
-from swarm.wire.messages import Request, Result
 
 
 class Duties:
     """`start` once the node serves. take(stage): gossips that this node, a standby, has taken a
-    stage, None for none. answer, audit: of `Surroundings`."""
+    stage, None for none."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        versions: Versions,
-        take: Callable[[Where | None], None],
-        answer: Callable[[str, Request], Awaitable[Result]],
-        audit: Audit | None = None,
-    ) -> None:
+    def __init__(self, around: Surroundings, take: Callable[[Where | None], None]) -> None:
+        connection, versions = around.connection, around.versions
         config, events = connection.config, connection.membership.on_event
         self._tell = connection.events.tell
         takeover = Takeover(connection, versions.all)
@@ -52,7 +42,6 @@ class Duties:
             standby = Standby(connection, versions.all, self._wanting, take)
             events.append(standby.on_event)
             self._parts["standby"] = standby.run
-        around = Surroundings(connection, versions, answer, audit)
         self._of_features = [part for each in features() for part in each.parts(around)]
         for part in self._of_features:
             events.append(part.on_event)

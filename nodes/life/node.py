@@ -71,9 +71,7 @@ class Node:
         self.answerer = self._requests.answerer
         # What it is to others, and does for them.
         self._entry = OwnEntry(connection, self._versions.pulling)
-        self._duties = Duties(
-            connection, self._versions, self._entry.take, self.answerer.answer, self.audit
-        )
+        self._duties = Duties(self._requests.around, self._entry.take)
         condition = NodeCondition(connection.mesh.link, self._devices)
         more = [more_status, self._duties.status, self._requests.status, condition.status]
         if self.audit is not None:

@@ -24,7 +24,7 @@ from swarm.wire.messages import Request, Result
 
 class RequestService:
     """`start` once the node serves, `stop` when it drains, `close` at the end. audit: None where
-    nothing is recorded."""
+    nothing is recorded. around: for what features add to the node."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class RequestService:
         if audit is not None:
             self.answerer.on_answered.append(audit.asked)
         self._notices = Notices(mesh.link, mesh.subjects, connection.id)
-        around = Surroundings(connection, versions, audit)
+        self.around = Surroundings(connection, versions, self.answerer.answer, audit)
         self._more = [
-            service for each in features() for service in each.services(around, self._notices)
+            service for each in features() for service in each.services(self.around, self._notices)
         ]
         self._fleet = FleetAnswers(mesh.link, mesh.subjects, connection.id, connection.peers.view)
         about = {"node": connection.id, "role": config.role}
