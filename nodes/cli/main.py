@@ -26,13 +26,10 @@ from nodes.cli.options import (
     MODEL,
     NODE,
     SOLE_MODEL,
-    ChatOptions,
     DemoOptions,
-    GenerationOptions,
     InferOptions,
     Json,
     OwnServers,
-    ServedModel,
     Target,
     UpOptions,
 )
@@ -187,25 +184,6 @@ def infer(
     return run_infer(model, options, target)
 
 
-def generate(
-    model: ServedModel,
-    options: GenerationOptions,
-    target: Target,
-    text: str = argument("", "The prompt; or --ids.", metavar="[PROMPT]"),
-) -> int:
-    """Have a language model go on with a prompt, and print its tokens as they come."""
-    from nodes.language.commands.generate import run_generate
-
-    return run_generate(model, text, options, target)
-
-
-def chat(model: ServedModel, options: ChatOptions, target: Target) -> int:
-    """Talk with a language model; its answers are printed as they come."""
-    from nodes.language.commands.chat import run_chat
-
-    return run_chat(model, options, target)
-
-
 def status(
     target: Target,
     any_node: bool = seldom(False, "Exit with 0 as soon as any node answers, whatever lacks."),
@@ -255,8 +233,6 @@ CORE: Commands = {
         "doctor": doctor,
         "up": up,
         "infer": infer,
-        "generate": generate,
-        "chat": chat,
         "version": version,
     },
     "Models": {"model": model_app},

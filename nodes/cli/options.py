@@ -345,47 +345,6 @@ class UpOptions(Splitting):
     )
 
 
-CASCADE = "A larger model, which answers where this one is unsure of its first eight tokens."
-UNSURE = "Unsure: the mean of their natural log probabilities is below this."
-ENSEMBLE = "A second model: each token is the one of the largest mean probability."
-
-
-@dataclass(frozen=True)
-class GenerationOptions:
-    """Of `swarm generate`."""
-
-    ids: str = option("", "The prompt as token ids, separated by commas.")
-    max_tokens: int = option(64, "Tokens of the answer at most.", min=1)
-    temperature: float = option(0.0, "0 takes the likeliest token.", min=0.0)
-    top_p: float = seldom(1.0, "Of the likeliest tokens, those with this share.", min=0.0, max=1.0)
-    top_k: int = seldom(0, "The k likeliest tokens; 0: all.", min=0)
-    repetition_penalty: float = seldom(1.0, "Above 1: tokens that occurred are less likely.")
-    seed: int = seldom(-1, "The same seed draws the same tokens; -1: a new one.")
-    stop: str = seldom("", "Texts that end the answer, separated by commas.")
-    schema: str = seldom("", "A file with a JSON schema: the answer is JSON that it allows.")
-    budget: str = seldom("2m", "Time for all of it.")
-    cascade: Annotated[str, MODEL] = seldom("", CASCADE)
-    unsure: float = seldom(-1.0, UNSURE, max=0.0)
-    ensemble: Annotated[str, MODEL] = seldom("", ENSEMBLE)
-
-
-@dataclass(frozen=True)
-class ChatOptions:
-    """Of `swarm chat`."""
-
-    system: str = option("", "A system message, before all that is said.")
-    max_tokens: int = option(256, "Tokens of each answer at most.", min=1)
-    temperature: float = option(
-        -1.0, "0 takes the likeliest token; -1: as the model's owner recommends, else 0.", min=-1.0
-    )
-    top_p: float = seldom(1.0, "Of the likeliest tokens, those with this share.", min=0.0, max=1.0)
-    seed: int = seldom(-1, "The same seed draws the same tokens; -1: a new one.")
-    budget: str = seldom("2m", "Time for each answer.")
-    cascade: Annotated[str, MODEL] = seldom("", CASCADE)
-    unsure: float = seldom(-1.0, UNSURE, max=0.0)
-    ensemble: Annotated[str, MODEL] = seldom("", ENSEMBLE)
-
-
 @dataclass(frozen=True)
 class InferOptions:
     """Of `swarm infer`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nodes.feature import Feature, KindOfServing, Service, Source, Surroundings
+from nodes.feature import Commands, Feature, KindOfServing, Service, Source, Surroundings
 from nodes.language.settings import GenerationOptions
 
 if TYPE_CHECKING:
@@ -59,11 +59,18 @@ def _describes(manifest: Manifest) -> list[str]:
     return lines_of(manifest)
 
 
+COMMANDS: Commands = {
+    "Try": {
+        "generate": "nodes.language.commands.generate:generate",
+        "chat": "nodes.language.commands.chat:chat",
+    }
+}
 FEATURE = Feature(
     "language",
     settings=[GenerationOptions],
     serves=_serves,
     source=_source,
     describes=_describes,
+    commands=lambda: COMMANDS,
     services=_services,
 )

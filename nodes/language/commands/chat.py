@@ -8,13 +8,21 @@ import signal
 import sys
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 import swarm
-from nodes.cli.options import ChatOptions, Target
+from nodes.cli.command import option, seldom
+from nodes.cli.options import MODEL, ServedModel, Target
 from nodes.cli.with_mesh import connect
 from nodes.console import duration, err, guarded, report
-from nodes.language.commands.generate import check_generates, who_answered
+from nodes.language.commands.generate import (
+    CASCADE,
+    ENSEMBLE,
+    UNSURE,
+    check_generates,
+    who_answered,
+)
 from swarm.errors import InvalidArgument, SwarmError
 from swarm.language.cascade import Cascade
 from swarm.language.client import GenerateOptions, Generation
@@ -28,8 +36,25 @@ LINES_AHEAD = 64  # that were read before they are asked
 T = TypeVar("T")
 
 
-def run_chat(model: str, options: ChatOptions, target: Target) -> int:
-    """`swarm chat`; returns its exit code."""
+@dataclass(frozen=True)
+class ChatOptions:
+    """Of `swarm chat`."""
+
+    system: str = option("", "A system message, before all that is said.")
+    max_tokens: int = option(256, "Tokens of each answer at most.", min=1)
+    temperature: float = option(
+        -1.0, "0 takes the likeliest token; -1: as the model's owner recommends, else 0.", min=-1.0
+    )
+    top_p: float = seldom(1.0, "Of the likeliest tokens, those with this share.", min=0.0, max=1.0)
+    seed: int = seldom(-1, "The same seed draws the same tokens; -1: a new one.")
+    budget: str = seldom("2m", "Time for each answer.")
+    cascade: Annotated[str, MODEL] = seldom("", CASCADE)
+    unsure: float = seldom(-1.0, UNSURE, max=0.0)
+    ensemble: Annotated[str, MODEL] = seldom("", ENSEMBLE)
+
+
+def chat(model: ServedModel, options: ChatOptions, target: Target) -> int:
+    """Talk with a language model; its answers are printed as they come."""
 
     async def main() -> int:
         async with connect(target, agent="swarm-chat") as client:

@@ -5,61 +5,88 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import swarm
-from nodes.cli.options import GenerationOptions, Target
+from nodes.cli.command import argument, option, seldom
+from nodes.cli.options import MODEL, ServedModel, Target
 from nodes.cli.with_mesh import connect
-from nodes.console import duration, guarded, print_json
+from nodes.console import duration, print_json
 from swarm.errors import InvalidArgument, PermissionDenied
 from swarm.language.cascade import Cascade
 from swarm.language.cascaded import CascadedGeneration
 from swarm.language.client import GenerateOptions, Generation
 from swarm.language.ensembled import EnsembledGeneration
 
+CASCADE = "A larger model, which answers where this one is unsure of its first eight tokens."
+UNSURE = "Unsure: the mean of their natural log probabilities is below this."
+ENSEMBLE = "A second model: each token is the one of the largest mean probability."
 
-def run_generate(model: str, text: str, options: GenerationOptions, target: Target) -> int:
-    """`swarm generate`; returns its exit code."""
 
-    async def main() -> int:
-        if bool(text) == bool(options.ids):
-            raise InvalidArgument('give one of a prompt, "Once …", and --ids 1,2,3')
-        wanted = GenerateOptions(
-            max_tokens=options.max_tokens,
-            temperature=options.temperature,
-            top_p=options.top_p,
-            top_k=options.top_k,
-            repetition_penalty=options.repetition_penalty,
-            seed=None if options.seed < 0 else options.seed,
-            stop=[each for each in options.stop.split(",") if each],
-            budget=duration(options.budget),
-        )
-        if options.cascade:
-            wanted["cascade"] = Cascade(options.cascade, options.unsure)
-        if options.ensemble:
-            wanted["ensemble"] = options.ensemble
-        if options.schema:
-            wanted["schema"] = read_schema(options.schema)
-        prompt = text or read_ids(options.ids)
-        async with connect(target, agent="swarm-generate") as client:
-            for each in filter(None, (model, options.cascade, options.ensemble)):
-                await check_generates(client, each)
-            answer = client.generate(model, prompt, **wanted)
-            began, times, tokens = time.perf_counter(), [], []
-            async for token in answer:
-                times.append(time.perf_counter() - began)
-                tokens.append(token.token)
-                if not target.json:
-                    piece = f"{token.token} " if token.text is None else token.text
-                    print(piece, end="", flush=True)
-        if target.json:
-            print_json(_document(answer, tokens, times))
-        else:
-            print()
-            _tell(answer, times)
-        return 0
+@dataclass(frozen=True)
+class PromptOptions:
+    """Of `swarm generate`."""
 
-    return guarded(main, target.json)
+    ids: str = option("", "The prompt as token ids, separated by commas.")
+    max_tokens: int = option(64, "Tokens of the answer at most.", min=1)
+    temperature: float = option(0.0, "0 takes the likeliest token.", min=0.0)
+    top_p: float = seldom(1.0, "Of the likeliest tokens, those with this share.", min=0.0, max=1.0)
+    top_k: int = seldom(0, "The k likeliest tokens; 0: all.", min=0)
+    repetition_penalty: float = seldom(1.0, "Above 1: tokens that occurred are less likely.")
+    seed: int = seldom(-1, "The same seed draws the same tokens; -1: a new one.")
+    stop: str = seldom("", "Texts that end the answer, separated by commas.")
+    schema: str = seldom("", "A file with a JSON schema: the answer is JSON that it allows.")
+    budget: str = seldom("2m", "Time for all of it.")
+    cascade: Annotated[str, MODEL] = seldom("", CASCADE)
+    unsure: float = seldom(-1.0, UNSURE, max=0.0)
+    ensemble: Annotated[str, MODEL] = seldom("", ENSEMBLE)
+
+
+async def generate(
+    model: ServedModel,
+    options: PromptOptions,
+    target: Target,
+    text: str = argument("", "The prompt; or --ids.", metavar="[PROMPT]"),
+) -> int:
+    """Have a language model go on with a prompt, and print its tokens as they come."""
+    if bool(text) == bool(options.ids):
+        raise InvalidArgument('give one of a prompt, "Once …", and --ids 1,2,3')
+    wanted = GenerateOptions(
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        repetition_penalty=options.repetition_penalty,
+        seed=None if options.seed < 0 else options.seed,
+        stop=[each for each in options.stop.split(",") if each],
+        budget=duration(options.budget),
+    )
+    if options.cascade:
+        wanted["cascade"] = Cascade(options.cascade, options.unsure)
+    if options.ensemble:
+        wanted["ensemble"] = options.ensemble
+    if options.schema:
+        wanted["schema"] = read_schema(options.schema)
+    prompt = text or read_ids(options.ids)
+    async with connect(target, agent="swarm-generate") as client:
+        for each in filter(None, (model, options.cascade, options.ensemble)):
+            await check_generates(client, each)
+        answer = client.generate(model, prompt, **wanted)
+        began, times, tokens = time.perf_counter(), [], []
+        async for token in answer:
+            times.append(time.perf_counter() - began)
+            tokens.append(token.token)
+            if not target.json:
+                piece = f"{token.token} " if token.text is None else token.text
+                print(piece, end="", flush=True)
+    if target.json:
+        print_json(_document(answer, tokens, times))
+    else:
+        print()
+        _tell(answer, times)
+    return 0
 
 
 async def check_generates(client: swarm.Mesh, model: str) -> None:
