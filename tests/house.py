@@ -33,6 +33,7 @@ HOUSE = ("swarm", "shards", "nodes", "tests")
 CACHES = (".mypy_cache",)
 # Of the tests' own files these are about the whole tree, or copy it.
 OF_THE_WHOLE = ("tests/test_house.py", "tests/test_pages.py", "tests/deploy")
+PYTEST = ("pytest", "--basetemp=.venv/temporary")  # whose own folders go with the copy
 SECONDS = 1800.0
 
 
@@ -139,9 +140,9 @@ def steps(tests: Sequence[str], workers: int) -> list[Step]:
         Step("lint", ["ruff", "check", "--quiet", "."]),
         Step("imports", ["lint-imports", "--no-logo"]),
         Step("demo", ["swarm", "demo", "--seconds", "6", "--json"]),
-        Step("collection", ["pytest", "-n", "0", "--collect-only", *ignored]),
+        Step("collection", [*PYTEST, "-n", "0", "--collect-only", *ignored]),
         Step("types", ["mypy"]),
-        Step("tests", ["pytest", "-n", str(workers), "--tb=short", *ignored, *tests]),
+        Step("tests", [*PYTEST, "-n", str(workers), "--tb=short", *ignored, *tests]),
     ]
 
 

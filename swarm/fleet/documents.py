@@ -322,8 +322,6 @@ STATUS_FIELDS: dict[str, Reader] = {
     "cameras": rows(CAMERA),
     "generation": rows(GENERATION),
     "wanted": rows(WANTED, MOST_STAGES),
-    "learning": anything,
-    "audit": anything,
     "every_s": COUNT,
     "codecs": rows(text),
     "link_rate": COUNT,
@@ -333,7 +331,6 @@ STATUS_FIELDS: dict[str, Reader] = {
     ),
     "expires": table(COUNT),
     "gpus": rows(form({"gpu": COUNT, "load": SHARE, "used": COUNT, "total": COUNT}, ("gpu",))),
-    "sites": anything,
     "gateway": form({"doors": table(DOOR), "refused": COUNT}),
 }
 STATUS = form(STATUS_FIELDS, ("role", "state"))
@@ -342,8 +339,9 @@ EVENT_TEXTS: dict[str, Reader] = {"kind": name, "node": name, "role": name, "at"
 
 def read_status(data: bytes | memoryview, node: str) -> tuple[dict[str, Any], Faults]:
     """The status document of `node`, whose id is the last token of the subject that it came on:
-    the fields that can be, and the faults of the others. Raises `DecodeError` where it is no status
-    document of that node."""
+    the fields that can be, and the faults of the others. Fields that are not known here, which a
+    feature or a later version adds, are JSON within bounds. Raises `DecodeError` where it is no
+    status document of that node."""
     doc = parse(data, LARGEST_STATUS)
     if doc.get("node") != node:
         raise DecodeError("a status document of another node than its subject names")
@@ -353,7 +351,8 @@ def read_status(data: bytes | memoryview, node: str) -> tuple[dict[str, Any], Fa
     read = STATUS(doc, "", faults)
     if read is _DROPPED:
         raise DecodeError(f"a status document that says nothing: {faults.named[-1]}")
-    return read, faults
+    more = anything({k: v for k, v in doc.items() if k not in STATUS_FIELDS}, "", faults)
+    return {**read, **more}, faults
 
 
 def read_event(data: bytes | memoryview, kind: str) -> dict[str, Any]:
