@@ -11,7 +11,7 @@ from house import PYTEST, ROOT, Step, copy_without
 PAGE = ROOT / ".github" / "CONTRIBUTING.md"
 LIST = "nodes/features.py"
 END_OF_THE_LIST = '",\n)\n'
-_BLOCK = re.compile(r"^`([a-z/_]+\.py)`.*\n\n```python\n((?:.*\n)*?)```", re.MULTILINE)
+_BLOCK = re.compile(r"^\*\*([a-z/_]+\.py)\*\*.*\n\n```\w+\n((?:.*\n)*?)```", re.MULTILINE)
 
 
 @pytest.mark.timeout(600)
