@@ -129,7 +129,8 @@ class EdgeOptions:
 @dataclass(frozen=True)
 class NodeConfig:
     """The settings of one node. parts: the settings of features, which `of` gives. missed: nobody
-    else does the work of this node, so its first load gives way to nobody. level: how far ONNX
+    else does the work of this node, so it loads its first version at normal priority; others load
+    at a low one, to leave the processor to nodes that serve. level: how far ONNX
     Runtime optimises a stage; at `basic` a shard computes the very bits of the whole model. Raises
     `InvalidArgument`.
     """

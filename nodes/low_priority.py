@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-# In the environment of a node: nobody else does its work, so its start gives way to nobody.
+# In the environment of a node: nobody else does its work, so it starts at normal priority.
 MISSED = "SWARM_MISSED"
 NICE = 10  # a ninth of the share of a normal thread on a core that both want
 

@@ -33,7 +33,8 @@ class NodeProcess:
     arguments: of `swarm-node`. restarts: how often it was started again. was_ready: whether the
     present process has ever said that it is ready. past: the deaths so far. restart_at: when it
     starts again (`clock()`, seconds), 0 while no restart waits. wanted: whether the supervisor
-    starts it again after its death. missed: whether the next start gives way to nobody.
+    starts it again after its death. missed: whether nobody else does its work, so
+    that its next start has normal priority.
     """
 
     role: str

@@ -165,8 +165,8 @@ class Versions:
             raise LanesWait("; ".join(map(self._why_it_waits, waits)))
 
     def _is_served_as_well(self, version: str) -> bool:
-        """Whether every stage of a version has a node, this one among them, and none has fallbacks
-        only where a version that goes has more."""
+        """Whether a version that stays is served as well as those that shall end: each of its
+        stages has a node, and primaries if the others have primaries."""
         served = self._mesh.placement.served
         least = max((served(self.serving[v].info) for v in self._unwanted), default=Served.NOWHERE)
         return served(self.serving[version].info) >= max(least, Served.BY_FALLBACKS)

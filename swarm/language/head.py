@@ -57,7 +57,8 @@ class Led:
     """What stage 1 knows of a session besides. fed: ids `[0, fed)` have been given to the layers.
     waits: since when all are fed, and the next one is awaited; None while it is not. status: with
     which it ends. round: when the last question began, with how many ids, and the source of its
-    drafts; None where its time says nothing. guess: the draft model's, for the next question."""
+    drafts; None where the duration of that question must not be learned from. guess: the draft
+    model's, for the next question."""
 
     request: GenerateRequest
     deadline: float

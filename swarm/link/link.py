@@ -105,8 +105,9 @@ class Link(asyncio.BufferedProtocol):
         self.send_rate = SendRate()
         self._pings = Pings()
         self._subscriptions = Subscriptions()
-        # Statuses tell the inbox, and nobody this one: whoever knew it could name it as the reply
-        # subject of a message of his own, and the server would answer that here.
+        # A second inbox, for what the server alone answers. A node publishes its first inbox in its
+        # status, and keeps this one secret: whoever knew it could send the server a request with
+        # this inbox as its reply subject, and the server's answer would arrive here.
         user = options.inbox.rpartition(".")[0]
         self.server_inbox = f"{user}.{secrets.token_urlsafe(9)}.{FROM_SERVER}"
         replies = self._replies = Replies(options.inbox, self.server_inbox)

@@ -51,8 +51,8 @@ class Silences:
     def doubtful(self, now: float) -> bool:
         """Whether requests should avoid a node that may hang or may have ended.
 
-        Answers of other nodes do not end a doubt: it lasts until the processes of this host know
-        more.
+        An answer does not end the doubt, since another node may have given it. The doubt passes
+        with its time, within which the processes of this host learn whether the node has ended.
         """
         return now < self._doubted_until
 

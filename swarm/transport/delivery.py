@@ -146,7 +146,8 @@ class ReplyDesk:
             log.warning("a dead letter could not be stored: %s", error)
 
     def acknowledge(self, reply: str, verb: bytes, behind_answer: bool) -> None:
-        """Tell the sender of a parcel what became of it; in silence it thinks the worst.
+        """Tell the sender of a parcel what became of it. A sender that hears nothing takes the
+        parcel for lost, and stores it in the lane.
 
         behind_answer: an answer went to the server, and has to be there before the ack."""
         if not reply:

@@ -261,9 +261,10 @@ class StageSource:
     def _admit_parcel(self) -> Admission:
         """Whether a parcel of this host may be taken.
 
-        Refused instead of taken behind the lanes, a parcel would be the next to wait in the lane,
-        and so on: a lane in which eight requests had once waited for runs of 25 ms kept all that
-        followed for seconds."""
+        While messages wait in the lanes, a parcel is taken and waits behind them. If it was
+        refused, its sender would store it in the lane, the next parcel would find a lane that is
+        not empty either, and so on. Measured: after eight requests had once waited for runs of
+        25 ms, all that followed went by the lane for seconds."""
         if self._paused or not self._routes.link.connected:
             return Admission.REFUSED
         admission = admit(self._backlog(), self._receiver.in_hand, self.waiting)
