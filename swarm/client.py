@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from swarm.documents import Copies
 from swarm.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -27,7 +28,6 @@ from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.model import ModelInfo
 from swarm.models.catalog import Catalog
-from swarm.models.config_entries import EntryCopies
 from swarm.models.registry import Registry
 from swarm.models.trials import TriedRequest, trials_of
 from swarm.periodic import BEAT, beat
@@ -89,7 +89,7 @@ class Client:
         codec: str = AUTO,
         tracer: Tracer | None = None,
         two_connections: str | bool = "auto",
-        copies: EntryCopies | None = None,
+        copies: Copies | None = None,
     ) -> None:
         self.tracer = tracer
         self.subjects = Subjects(mesh, by_user=bool(options.connects_as))

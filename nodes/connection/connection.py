@@ -13,13 +13,13 @@ from nodes.connection.events import Events
 from nodes.connection.identity import identity_of, own_id, verifier_of
 from nodes.connection.mesh_key import MeshKeyFile
 from nodes.connection.router import Router
+from swarm.documents import Copies
 from swarm.errors import LinkEnded, NotAdmitted, NotYetValid, SwarmError
 from swarm.fleet.advertised import burns_entry
 from swarm.fleet.events import keep_events
 from swarm.fleet.membership import Membership
 from swarm.fleet.peers import Peers
 from swarm.mesh import Mesh
-from swarm.models.config_entries import EntryCopies
 from swarm.periodic import BEAT, beat
 from swarm.subjects import api
 from swarm.tracing.tracer import Tracer
@@ -140,11 +140,11 @@ class Connection:
                 await asyncio.to_thread(self.mesh.tracer.close)
 
 
-def _entry_copies(config: NodeConfig) -> EntryCopies | None:
+def _entry_copies(config: NodeConfig) -> Copies | None:
     """An edge can answer by itself, so it must be able to start while its link is cut."""
     if config.role != "edge" or not config.cache_folder:
         return None
-    return EntryCopies(Path(config.cache_folder) / "registry" / (config.link.domain or "own"))
+    return Copies(Path(config.cache_folder) / "registry" / (config.link.domain or "own"))
 
 
 def _tracer_of(config: NodeConfig, node: str) -> Tracer | None:

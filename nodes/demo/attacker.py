@@ -91,7 +91,7 @@ async def _present(mesh: swarm.Mesh, frozen: FrozenModel) -> tuple[Parameters, i
     info = frozen.info
     weights = Weights(mesh.link, mesh.subjects)
     try:
-        ledger = (await weights.read(info.model, info.version)).ledger
+        ledger = (await weights.read(info.model, info.version)).document
         if ledger is None or ledger.present is None:
             return frozen.shipped, 0
         tensors = await weights.tensors(info.model, info.version, ledger.present)

@@ -54,7 +54,7 @@ async def _tensors_of(mesh: Mesh, info: ModelInfo, n: int) -> Tensors:
     from swarm.learning.weights import Weights
 
     weights = Weights(mesh.link, mesh.subjects)
-    ledger = (await weights.read(info.model, info.version)).ledger
+    ledger = (await weights.read(info.model, info.version)).document
     if ledger is None:
         raise NotFound(f"weight version {n} of {info.model}@{info.version} is not kept")
     return await weights.tensors(info.model, info.version, ledger.record(n))

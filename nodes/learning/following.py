@@ -101,7 +101,7 @@ class WeightFollower(Part):
             stored = await self._weights.read(*which)
             if stored.refusal is not None:
                 self._refuse(which, str(stored.refusal))
-            record = stored.ledger.present if stored.ledger is not None else None
+            record = stored.document.present if stored.document is not None else None
             if record is None:
                 return
             tensors = await self._weights.tensors(*which, record)

@@ -33,7 +33,7 @@ from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, NotFound, SwarmError
 from swarm.learning.record import Ledger
 from swarm.learning.teaching import Taught
-from swarm.learning.weights import Weights
+from swarm.learning.weights import Weights, ledger_of
 
 log = logging.getLogger("swarm.learner")
 
@@ -349,7 +349,7 @@ class Learner:
         info = self.frozen.info
         try:
             stored = await self._weights.read(info.model, info.version)
-            ledger = stored.of(self.frozen.base)
+            ledger = ledger_of(stored, self.frozen.base)
             record = ledger.present
             if record is None or record.n <= self.n:
                 # Nothing new. A server that lost the ledger has less than this learner knows.
@@ -392,14 +392,14 @@ class Learner:
         info, training = self.frozen.info, self.training
         await self._weights.prepare()  # a server may have lost it
         stored = await self._weights.read(info.model, info.version)
-        ledger = stored.of(self.frozen.base)
+        ledger = ledger_of(stored, self.frozen.base)
         if ledger.n > self.n:
             self._changed.set()
             return
         if ledger.n < self.n:
             # The server lost the ledger: the numbers, which nodes and sessions know, go on.
             ledger = Ledger(self.frozen.base, lost=(self.n, self._epoch))
-            stored = replace(stored, ledger=ledger)
+            stored = replace(stored, document=ledger)
         candidate = exchange.consensus
         if not is_news(self._present, candidate):
             self._changed_at = time.monotonic()

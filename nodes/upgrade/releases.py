@@ -16,17 +16,18 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from nodes.upgrade.release import Release, ReleaseFile, checked_version, is_whole
 from nodes.upgrade.wave import Told, Wave, parse_wave, told
+from swarm.documents import SignedDocuments
 from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
 from swarm.models.artifacts import ObjectStore
 from swarm.security.identity import Identity
-from swarm.security.signed_entries import HEADER, Verifier, sign_entry, signature_in
+from swarm.security.signed_entries import Verifier
 from swarm.subjects import Subjects, token
 
 AT_A_TIME = 16  # keys that are read at a time
@@ -49,8 +50,9 @@ class Releases:
         self._subjects = subjects
         self._bucket = subjects.upgrades_bucket
         self._objects = ObjectStore(link, subjects.releases_bucket)
-        self._signer = signer
-        self._verifier = verifier
+        stored = link, self._bucket
+        self._releases = SignedDocuments(*stored, _read_release, signer, verifier)
+        self._waves = SignedDocuments(*stored, _read_wave, signer, verifier)
 
     async def prepare(self) -> None:
         """Make the key store, unless it is there."""
@@ -66,8 +68,8 @@ class Releases:
         another one already."""
         key = _release_key(release.version)
         await self.prepare()
-        data, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)
-        if data is not None and data != release.to_json():
+        present = await self._releases.read(key)
+        if present.believed() not in (None, release):
             raise InvalidArgument(
                 f"release {release.version} is there with other files: a release never changes, so "
                 "give this one a new version"
@@ -75,18 +77,15 @@ class Releases:
         by_hash = {FILES + each.sha256: folder / name for name, each in release.files.items()}
         lacking = await self._objects.lacking("", by_hash)
         await self._objects.put("", {name: by_hash[name] for name in lacking}, sent=sent)
-        await self._write(key, release.to_json(), revision, headers)
+        await _taken(self._releases.write(key, release.to_json(), present), key)
         sizes = {FILES + each.sha256: each.size for each in release.files.values()}
         return sum(sizes[name] for name in lacking)
 
     async def release(self, version: str) -> Release:
         """Raises `NotFound`, `Untrusted`, `InvalidArgument`."""
-        data, _ = await self._read(_release_key(version))
-        if data is None:
+        release = (await self._releases.read(_release_key(version))).believed()
+        if release is None:
             raise NotFound(f"this mesh has no release {version}: `swarm release push DIR`")
-        release = Release.from_json(data)
-        if release.version != version:
-            raise InvalidArgument(f"the release {version} says that it is {release.version}")
         return release
 
     async def fetch(self, release: Release, folder: Path, known: list[Path]) -> None:
@@ -120,16 +119,12 @@ class Releases:
     async def wave(self) -> tuple[Wave, float] | None:
         """The last wave, and when it was begun, in seconds of the server. Raises `Untrusted`,
         `InvalidArgument`."""
-        data, headers = await self._read(WAVE)
-        if data is None:
+        found = await self._waves.read(WAVE)
+        known = found.believed()
+        if known is None:
             return None
-        try:
-            document = json.loads(data)
-            wave = parse_wave(document)
-            began = float(document.get("began", 0.0))
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise InvalidArgument(f"the wave cannot be read: {error}") from None
-        return wave, began or jetstream.stored_at(headers)
+        wave, began = known
+        return wave, began or jetstream.stored_at(found.headers)
 
     async def stop(self, reason: str) -> Wave:
         """Stop the wave that runs. Raises `NotFound`."""
@@ -143,8 +138,8 @@ class Releases:
 
     async def _store_wave(self, wave: Wave, began: float = 0.0) -> None:
         document = wave.document() | ({"began": began} if began else {})
-        _, revision, headers = await jetstream.kv_message(self._link, self._bucket, WAVE)
-        await self._write(WAVE, json.dumps(document).encode(), revision, headers)
+        present = await self._waves.read(WAVE)
+        await _taken(self._waves.write(WAVE, json.dumps(document).encode(), present), WAVE)
 
     # --- devices --------------------------------------------------------------------------
 
@@ -170,32 +165,30 @@ class Releases:
         """The second by the clock of the server."""
         return await jetstream.server_time(self._link, f"KV_{self._bucket}") or time.time()
 
-    # --- the key store --------------------------------------------------------------------
-
-    async def _read(self, key: str) -> tuple[bytes | None, bytes]:
-        """A signed value and its headers. Raises `Untrusted`."""
-        data, _, headers = await jetstream.kv_message(self._link, self._bucket, key)
-        if data is not None and self._verifier is not None:
-            self._verifier.check(self._bucket, key, data, headers)
-        return data, headers
-
-    async def _write(self, key: str, value: bytes, revision: int, before: bytes) -> None:
-        more = {}
-        if self._signer is not None:
-            known = signature_in(before)
-            now = await jetstream.signing_time(self._link, self._bucket)
-            counter = max(now, known.counter + 1 if known else 0)
-            signature = sign_entry(self._signer, self._bucket, key, counter, value)
-            more[HEADER] = signature.text()
-        stored = await jetstream.kv_replace(
-            self._link, self._bucket, key, value, after=revision, more=more
-        )
-        if stored is None:
-            raise Unavailable(f"somebody else has changed {key} meanwhile: try again")
-
 
 def _release_key(version: str) -> str:
     return f"release.{checked_version(version).replace('.', '_')}"
+
+
+def _read_release(key: str, data: bytes) -> Release:
+    release = Release.from_json(data)
+    if _release_key(release.version) != key:
+        raise InvalidArgument(f"the {key} says that it is {release.version}")
+    return release
+
+
+def _read_wave(key: str, data: bytes) -> tuple[Wave, float]:
+    """A wave, and when it was begun; 0.0 where that is when it was stored."""
+    try:
+        document = json.loads(data)
+        return parse_wave(document), float(document.get("began", 0.0))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidArgument(f"the {key} cannot be read: {error}") from None
+
+
+async def _taken(written: Awaitable[bool], key: str) -> None:
+    if not await written:
+        raise Unavailable(f"somebody else has changed {key} meanwhile: try again")
 
 
 def _word(data: bytes | None, at: float) -> Told | None:

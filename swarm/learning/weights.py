@@ -15,18 +15,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from swarm.documents import SignedDocuments, Stored
 from swarm.errors import (
     ApiError,
-    BadSignature,
-    DecodeError,
     InvalidArgument,
     NotAllowed,
-    PermissionDenied,
     SwarmError,
     Unavailable,
 )
@@ -46,25 +43,17 @@ ROLLBACK_TRIES = 5
 TRY_AGAIN_AFTER = 0.02  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLedger:
-    """A ledger as it was read. revision: the newest of its key, 0 where there is none yet. refusal:
-    why that is not believed, and this ledger is of an older one."""
-
-    ledger: Ledger | None
-    revision: int
-    refusal: SwarmError | None = None
-
-    def of(self, base: str) -> Ledger:
-        """The ledger, or an empty one. Raises `InvalidArgument` for a ledger of another base."""
-        if self.ledger is None:
-            return Ledger(base)
-        if self.ledger.base != base:
-            raise InvalidArgument(
-                f"the weight versions kept are of the base {self.ledger.base[:12]}…, "
-                f"this node has {base[:12]}…"
-            )
-        return self.ledger
+def ledger_of(stored: Stored[Ledger], base: str) -> Ledger:
+    """The ledger, or an empty one. Raises `InvalidArgument` for a ledger of another base."""
+    ledger = stored.document
+    if ledger is None:
+        return Ledger(base)
+    if ledger.base != base:
+        raise InvalidArgument(
+            f"the weight versions kept are of the base {ledger.base[:12]}…, "
+            f"this node has {base[:12]}…"
+        )
+    return ledger
 
 
 def store_config(subjects: Subjects) -> dict[str, Any]:
@@ -114,6 +103,7 @@ class Weights:
         self._link = link
         self._subjects = subjects
         self._bucket = subjects.weights_bucket
+        self._ledgers = SignedDocuments(link, self._bucket, self._checked)
         self._seen: dict[str, int] = {}  # the highest weight version by the ledger's key
 
     async def prepare(self) -> None:
@@ -135,7 +125,7 @@ class Weights:
                 f"({error}): an operator's `swarm model push` makes it"
             ) from None
 
-    async def read(self, model: str, version: str) -> StoredLedger:
+    async def read(self, model: str, version: str) -> Stored[Ledger]:
         """The ledger of a model version: the newest that can be believed, of no lower weight
         version than was read here before.
 
@@ -144,34 +134,18 @@ class Weights:
         its key may not teach.
         """
         key = _ledger_key(model, version)
-        data, newest, _ = await jetstream.kv_message(self._link, self._bucket, key)
-        refusal: SwarmError | None = None
-        revision = newest
-        for _ in range(KEPT):
-            if data is None:
-                break
-            try:
-                ledger = self._checked(model, version, data)
-            except (DecodeError, BadSignature, NotAllowed) as error:
-                refusal = refusal or error
-            else:
-                if refusal is None or ledger.n >= self._seen.get(key, 0):
-                    self._seen[key] = max(ledger.n, self._seen.get(key, 0))
-                    return StoredLedger(ledger, newest, refusal)
-                break
-            try:
-                data, revision, _ = await jetstream.kv_before(
-                    self._link, self._bucket, key, revision
-                )
-            except PermissionDenied:  # credentials that are older than this right
-                break
-        if refusal is not None:
-            raise refusal
-        return StoredLedger(None, newest)
+        stored = await self._ledgers.read(key)
+        ledger, seen = stored.believed(), self._seen.get(key, 0)
+        if ledger is not None:
+            if stored.refusal is not None and ledger.n < seen:
+                raise stored.refusal
+            self._seen[key] = max(ledger.n, seen)
+        return stored
 
-    def _checked(self, model: str, version: str, data: bytes) -> Ledger:
+    def _checked(self, key: str, data: bytes) -> Ledger:
         ledger = Ledger.from_json(data)
         if ledger.present is not None:
+            _, model, version = key.split(".")
             self._verify(model, version, ledger.present)
         return ledger
 
@@ -209,7 +183,7 @@ class Weights:
         model: str,
         version: str,
         base: str,
-        known: StoredLedger,
+        known: Stored[Ledger],
         tensors: Mapping[str, np.ndarray],
         *,
         by: str,
@@ -226,7 +200,7 @@ class Weights:
         """
         if isinstance(known.refusal, NotAllowed):
             raise known.refusal
-        before = known.of(base)
+        before = ledger_of(known, base)
         key, signed = self._signing(model, version)
         after = before.minted(
             tensors,
@@ -245,8 +219,8 @@ class Weights:
                 f"{len(data)} bytes of tensors; a weight version has at most {MOST_BYTES}"
             )
         await self._store(model, version, record.stored, data)
-        if not await self._replace(model, version, after, known.revision):
-            now = (await self.read(model, version)).ledger
+        if not await self._replace(model, version, after, known):
+            now = (await self.read(model, version)).document
             if now is not None:
                 await self._clean(model, version, now)
             return None
@@ -264,10 +238,10 @@ class Weights:
         key, signed = self._signing(model, version)
         for _ in range(ROLLBACK_TRIES):
             known = await self.read(model, version)
-            if known.ledger is None:
+            if known.document is None:
                 raise InvalidArgument(f"{model}@{version} has learned nothing: the base serves")
-            after = known.ledger.restored(n, by=by, at=at, key=key, sign=signed)
-            if await self._replace(model, version, after, known.revision):
+            after = known.document.restored(n, by=by, at=at, key=key, sign=signed)
+            if await self._replace(model, version, after, known):
                 await self._clean(model, version, after)
                 return after.records[-1]
             await asyncio.sleep(TRY_AGAIN_AFTER)  # a minter was sooner: its version is before ours
@@ -317,11 +291,12 @@ class Weights:
 
         return end
 
-    async def _replace(self, model: str, version: str, ledger: Ledger, revision: int) -> bool:
-        """Whether the ledger was still the one of that revision, and is this one now."""
-        key, value = _ledger_key(model, version), ledger.to_json()
-        stored = await jetstream.kv_replace(self._link, self._bucket, key, value, after=revision)
-        return stored is not None
+    async def _replace(
+        self, model: str, version: str, ledger: Ledger, known: Stored[Ledger]
+    ) -> bool:
+        """Whether the ledger was still the one that is known, and is this one now."""
+        key = _ledger_key(model, version)
+        return await self._ledgers.write(key, ledger.to_json(), known)
 
     async def _store(self, model: str, version: str, stored: str, data: bytes) -> None:
         for part, start in enumerate(range(0, len(data), PART)):

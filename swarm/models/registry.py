@@ -20,9 +20,9 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
+from swarm.documents import Copies, SignedDocuments, Stored
 from swarm.errors import (
     InvalidArgument,
     NotFound,
@@ -35,14 +35,13 @@ from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.models.artifacts import Cut, ObjectStore, Source, evenly
-from swarm.models.config_entries import ConfigEntries, Entry, EntryCopies
 from swarm.models.push_claim import PushClaim
 from swarm.models.recipes import Recipe
 from swarm.models.same_version import same_version
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
 from swarm.security.identity import Identity
-from swarm.security.signed_entries import HEADER, Verifier, sign_entry
+from swarm.security.signed_entries import Verifier
 from swarm.subjects import Subjects, api, token
 
 log = logging.getLogger("swarm.registry")
@@ -52,22 +51,6 @@ REASON_LIMIT = 500  # characters of an abort's reason
 NO_REASON = "no reason was given"
 
 Document = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Present:
-    """A model's desired state as it is stored now. document: None where there is none, or none
-    that can be read; refused says why then. revision, counter: 0 where there are none."""
-
-    document: Document | None
-    refused: Untrusted | BadDesiredState | None
-    revision: int
-    counter: int
-
-    @property
-    def version(self) -> str:
-        """The version with the largest share, or ""."""
-        return "" if self.document is None else _largest(self.document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +89,7 @@ class Registry:
         subjects: Subjects,
         signer: Identity | None = None,
         verifier: Verifier | None = None,
-        copies: EntryCopies | None = None,
+        copies: Copies | None = None,
     ) -> None:
         self._link = link
         self._subjects = subjects
@@ -114,8 +97,9 @@ class Registry:
         self._objects = ObjectStore(link, subjects.models_bucket)
         self._signer = signer
         self._verifier = verifier
-        self._entries = ConfigEntries(link, self._bucket, verifier, copies)
-        self._counter = 0  # the last one that was signed here
+        stored = link, self._bucket
+        self._manifests = SignedDocuments(*stored, _read_manifest, signer, verifier, copies)
+        self._desired = SignedDocuments(*stored, _read_desired, signer, verifier, copies)
 
     @property
     def signs_as(self) -> str:
@@ -129,10 +113,10 @@ class Registry:
     async def manifest(self, model: str, version: str) -> bytes:
         """A version's manifest, JSON. Raises `NotFound`."""
         key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
-        data = (await self._entries.read(key, partial(_check_manifest, model, version))).value()
-        if data is None:
-            raise unknown_model(model, version)
-        return data
+        found = await self._manifests.read(key)
+        if found.data is None:
+            raise found.refusal or unknown_model(model, version)
+        return found.data
 
     async def info(self, model: str, version: str = "") -> ModelInfo:
         """A version of a model; without a version, the one that `serving` names. Raises
@@ -149,15 +133,16 @@ class Registry:
 
     async def served(self, model: str) -> str:
         """As `serving`; "" where no version is served, or by no desired state to rely on."""
-        return (await self._present(model)).version
+        return _version_of((await self._present(model)).document)
 
     async def desired(self, model: str) -> Document | None:
         """The model's desired state, or None. Raises `BadDesiredState`."""
-        return (await self._read_desired(model))[1]
+        return (await self._present(model)).believed()
 
     async def in_force(self, model: str) -> InForce | None:
         """The model's desired state, and what became of its rollout. Raises `BadDesiredState`."""
-        entry, document = await self._read_desired(model)
+        entry = await self._present(model)
+        document = entry.believed()
         if document is None:
             return None
         state = parse_desired(document | {"model": model})
@@ -172,15 +157,8 @@ class Registry:
             return replace(present, aborted=f"this user cannot follow rollouts: {error}")
         return replace(present, age=age, aborted=aborted)
 
-    async def _read_desired(self, model: str) -> tuple[Entry, Document | None]:
-        """The desired state that can be believed. Raises `BadDesiredState`, `Untrusted`."""
-        entry = await self._desired_entry(model)
-        data = entry.value()
-        return entry, None if data is None else read_desired(model, data)
-
-    async def _desired_entry(self, model: str) -> Entry:
-        key = f"serve.{token(model, 'model name')}"
-        return await self._entries.read(key, partial(read_desired, model))
+    async def _present(self, model: str) -> Stored[Document]:
+        return await self._desired.read(f"serve.{token(model, 'model name')}")
 
     async def aborted(self, model: str, plan: str) -> str:
         """Why this rollout was ended by a node; "" where it was not."""
@@ -188,35 +166,10 @@ class Registry:
         data, revision, _ = await jetstream.kv_message(self._link, self._bucket, key)
         return abort_reason(data or b"") if revision else ""
 
-    async def _write(self, key: str, value: bytes, counter: int, after: int) -> bool:
-        """Store a value, signed where there is a key; its counter is above `counter`. False where
-        the key has another revision than `after`."""
-        more = {}
-        if self._signer is not None:
-            # The clock keeps it growing where a server has lost the value that was there before.
-            now = await jetstream.signing_time(self._link, self._bucket)
-            self._counter = max(now, counter + 1, self._counter + 1)
-            signature = sign_entry(self._signer, self._bucket, key, self._counter, value)
-            more[HEADER] = signature.text()
-        stored = await jetstream.kv_replace(
-            self._link, self._bucket, key, value, after=after, more=more
-        )
-        return stored is not None
-
-    async def _present(self, model: str) -> _Present:
-        entry = await self._desired_entry(model)
-        try:
-            data = entry.value()
-            document = None if data is None else read_desired(model, data)
-        except (Untrusted, BadDesiredState) as error:
-            return _Present(None, error, entry.revision, entry.counter)
-        return _Present(document, None, entry.revision, entry.counter)
-
-    async def _replace(self, model: str, document: Document, present: _Present) -> bool:
+    async def _replace(self, model: str, document: Document, present: Stored[Document]) -> bool:
         """Whether the desired state was still the present one, and is this document now."""
-        value = json.dumps(document).encode()
         parse_desired(document | {"model": model})
-        return await self._write(f"serve.{model}", value, present.counter, present.revision)
+        return await self._desired.write(f"serve.{model}", json.dumps(document).encode(), present)
 
     async def desire(self, model: str, document: Document) -> None:
         """Put a whole desired state in force, of versions that the mesh has.
@@ -241,10 +194,10 @@ class Registry:
         await self.manifest(model, version)
         for _ in range(PROMOTIONS):
             present = await self._after_rollout(model, done)
-            if present.refused is not None:
-                log.warning("nothing of the present desired state is kept: %s", present.refused)
-            if await self._replace(model, _promoted(present, version), present):
-                return present.version
+            if present.document is None and present.refusal is not None:
+                log.warning("nothing of the present desired state is kept: %s", present.refusal)
+            if await self._replace(model, _promoted(present.document, version), present):
+                return _version_of(present.document)
         raise _busy(model)
 
     async def pin(self, model: str, agent: str, version: str) -> None:
@@ -295,15 +248,14 @@ class Registry:
             present = await (
                 self._present(model) if done is None else self._after_rollout(model, done)
             )
-            if present.refused is not None:
-                raise present.refused
-            if present.document is None:
+            document = present.believed()
+            if document is None:
                 raise unknown_model(model)
-            if await self._replace(model, changed(present.document), present):
-                return present.version
+            if await self._replace(model, changed(document), present):
+                return _version_of(document)
         raise _busy(model)
 
-    async def _after_rollout(self, model: str, done: str) -> _Present:
+    async def _after_rollout(self, model: str, done: str) -> Stored[Document]:
         """The present state, in which a rollout that has ended is no more: the version of one that
         is done serves, that of an aborted one does not. One that runs is left in."""
         present = await self._present(model)
@@ -314,8 +266,7 @@ class Registry:
             return replace(present, document=_without_rollout(present.document))
         if plan["id"] != done:
             return present
-        served = _promoted(present, plan["version"])
-        return replace(present, document=served)
+        return replace(present, document=_promoted(present.document, plan["version"]))
 
     async def rollback(self, model: str) -> str:
         """Let the version that served before the present one serve again, and return it. During a
@@ -324,18 +275,16 @@ class Registry:
         Raises `NotFound`, and `Unavailable` where others change the desired state just now.
         """
         present = await self._after_rollout(model, "")
-        if present.refused is not None:
-            raise present.refused
-        document = present.document or {}
+        document = present.believed() or {}
         if "rollout" in document:
             if not await self._replace(model, _without_rollout(document), present):
                 raise _busy(model)
-            return present.version
+            return _version_of(document)
         previous = str(document.get("previous") or "")
         if not previous:
             raise NotFound(f"model {model!r} has no earlier version to go back to")
         await self.manifest(model, previous)
-        if not await self._replace(model, _promoted(present, previous), present):
+        if not await self._replace(model, _promoted(document, previous), present):
             raise _busy(model)
         return previous
 
@@ -400,9 +349,8 @@ class Registry:
         key = f"models.{info.model}.{info.version}"
         existing, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)
         if existing is not None and existing != manifest:
-            spoiled = self._spoiled(key, info, existing, headers)
-            check = partial(_check_manifest, info.model, info.version)
-            believed = (await self._entries.read(key, check)).data if spoiled else existing
+            spoiled = self._spoiled(key, existing, headers)
+            believed = (await self._manifests.read(key)).data if spoiled else existing
             if believed is not None and not same_version(believed, manifest):
                 raise InvalidArgument(
                     f"{info.model}@{info.version} exists and versions are immutable: "
@@ -424,21 +372,22 @@ class Registry:
         if existing is not None and self._verifier is not None:
             with contextlib.suppress(Untrusted):  # it is replaced by the same, signed
                 counter = self._verifier.check(self._bucket, key, existing, headers).counter
-        written = await self._write(key, manifest, counter, claim.revision)
+        over: Stored[ModelInfo] = Stored(None, revision=claim.revision, counter=counter)
+        written = await self._manifests.write(key, manifest, over)
         # Others may have stored the same; a server that is behind shows our claim still.
         if not written:
             found = await jetstream.kv_get(self._link, self._bucket, key)
             if found is None or not same_version(found, manifest):
                 raise claim.lost()
         present = await self._present(info.model)
-        if present.document is None and present.refused is None:
+        if present.document is None and present.refusal is None:
             await self.promote(info.model, info.version)
         return info
 
-    def _spoiled(self, key: str, info: ModelInfo, existing: bytes, headers: bytes) -> str:
+    def _spoiled(self, key: str, existing: bytes, headers: bytes) -> str:
         """Why what lies in a version's place is not that version; "" where it is."""
         try:
-            _check_manifest(info.model, info.version, existing)
+            _read_manifest(key, existing)
             if self._verifier is not None:
                 self._verifier.check(self._bucket, key, existing, headers)
         except SwarmError as error:
@@ -492,13 +441,24 @@ def _largest(document: Document) -> str:
     return str(max(entries, key=lambda entry: float(str(entry["share"])))["version"])
 
 
-def _check_manifest(model: str, version: str, data: bytes) -> None:
-    """Raises `InvalidArgument` for what is no manifest of this version."""
+def _version_of(document: Document | None) -> str:
+    """The version with the largest share, or ""."""
+    return "" if document is None else _largest(document)
+
+
+def _read_manifest(key: str, data: bytes) -> ModelInfo:
+    """Raises `InvalidArgument` for what is no manifest of this key's version."""
     found = ModelInfo.from_manifest(data)
+    _, model, version = key.split(".")
     if (found.model, found.version) != (model, version):
         raise InvalidArgument(
             f"in the place of {model}@{version} is the manifest of {found.model}@{found.version}"
         )
+    return found
+
+
+def _read_desired(key: str, data: bytes) -> Document:
+    return read_desired(key.removeprefix("serve."), data)
 
 
 def abort_reason(data: bytes | memoryview) -> str:
@@ -518,12 +478,12 @@ def _without_rollout(document: Document) -> Document:
     return {name: value for name, value in document.items() if name != "rollout"}
 
 
-def _promoted(present: _Present, version: str) -> Document:
+def _promoted(present: Document | None, version: str) -> Document:
     """The present desired state, with one version for all traffic, and no rollout."""
-    doc = _without_rollout(present.document or {})
+    doc = _without_rollout(present or {})
     # To promote the version that serves signs it anew: the way back stays.
-    if version != present.version:
-        doc["previous"] = present.version
+    if version != (before := _version_of(present)):
+        doc["previous"] = before
     doc.setdefault("previous", "")
     doc["serve"] = [{"version": version, "share": 100}]
     return doc

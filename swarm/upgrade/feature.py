@@ -25,6 +25,7 @@ FEATURE = Feature(
                 "releases, the wave, how far each device is",
                 publish={"updater"},
             ),
+            Row(f"{GET}.KV_{_UPGRADES}", "older revisions of them", publish={"updater"}),
             Row(
                 f"$KV.{_UPGRADES}.device.{{user}}", "how far the own device is", publish={"updater"}
             ),

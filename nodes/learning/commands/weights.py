@@ -23,7 +23,7 @@ async def run_weights(model: str, target: Target) -> None:
     """`swarm model weights`."""
     async with client_of(target, signs=False) as client:
         name, version = await named_version(client, model)
-        ledger = (await Weights(client.link, client.subjects).read(name, version)).ledger
+        ledger = (await Weights(client.link, client.subjects).read(name, version)).document
         rows: list[dict[str, Any]] = []
         for record in ledger.records if ledger is not None else ():
             rows.append(

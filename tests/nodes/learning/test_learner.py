@@ -141,7 +141,7 @@ class Rig:
         return self.exchanges[-1]
 
     async def present(self) -> int:
-        ledger = (await self.weights.read("fresh", "1")).ledger
+        ledger = (await self.weights.read("fresh", "1")).document
         return 0 if ledger is None else ledger.n
 
 
@@ -161,7 +161,7 @@ async def test_what_was_taught_becomes_a_weight_version_that_answers_rightly(rig
         assert taught.trained_on + taught.held_out == len(labels)
         assert taught.classes == (1, 7)
         await eventually(lambda: (learner.accuracy or 0) > 0.9 and learner.minted > 1)
-        ledger = (await rig.weights.read("fresh", "1")).ledger
+        ledger = (await rig.weights.read("fresh", "1")).document
     assert ledger is not None
     record = ledger.records[-1]
     assert (record.by, record.taught) == ("learner-1", ("learner-1",))
@@ -199,7 +199,7 @@ async def test_a_learner_that_begins_again_mints_no_number_twice_though_the_ledg
     async with rig.learning(before=first) as second:
         await second.take("", *digits(1, 7))
         await eventually(lambda: second.minted > 0)
-        ledger = (await rig.weights.read("fresh", "1")).ledger
+        ledger = (await rig.weights.read("fresh", "1")).document
     assert ledger is not None
     assert ledger.records[0].n == first.n + 1
 
@@ -211,7 +211,7 @@ async def test_going_back_resets_the_learner_to_those_weights_in_a_later_epoch(r
         await rig.weights.roll_back("fresh", "1", 0, by="operator", at=1.0)
         await eventually(lambda: rig.exchange.resets == [1])
         await eventually(lambda: learner.minted > 2)
-        ledger = (await rig.weights.read("fresh", "1")).ledger
+        ledger = (await rig.weights.read("fresh", "1")).document
     assert ledger is not None
     assert ledger.epoch == 1
 

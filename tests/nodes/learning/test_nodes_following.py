@@ -199,7 +199,7 @@ class BadWeights:
         if version == "1":
             raise ValueError("cannot reshape")
         present = SimpleNamespace(n=7, base=BASE)
-        return SimpleNamespace(ledger=SimpleNamespace(present=present), refusal=None)
+        return SimpleNamespace(document=SimpleNamespace(present=present), refusal=None)
 
     async def tensors(self, model: str, version: str, record: Any) -> dict[str, np.ndarray]:
         return {}

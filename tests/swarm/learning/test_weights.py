@@ -20,7 +20,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.learning.record import KEPT, Ledger, WeightRecord
-from swarm.learning.weights import PART, Weights
+from swarm.learning.weights import PART, Weights, ledger_of
 from swarm.link import Link, jetstream
 from swarm.security.identity import Identity
 from swarm.security.trusted_keys import AllowList
@@ -65,7 +65,7 @@ async def stored(link: Link) -> set[str]:
 async def test_a_minted_version_is_read_back_bit_for_bit(weights: Weights) -> None:
     record = await mint(weights, 0.1, by="learner-1")
     assert record is not None
-    ledger = (await weights.read("m", "1")).ledger
+    ledger = (await weights.read("m", "1")).document
     assert ledger is not None
     assert ledger.records == (record,)
     tensors = await weights.tensors("m", "1", record)
@@ -86,7 +86,7 @@ async def test_tensors_of_several_parts_come_back_whole(weights: Weights) -> Non
 
 async def test_a_mesh_without_learning_has_no_ledger(link: Link) -> None:
     held = await Weights(link, SUBJECTS).read("m", "1")
-    assert (held.ledger, held.revision) == (None, 0)
+    assert (held.document, held.revision) == (None, 0)
 
 
 async def test_of_minters_of_one_number_one_wins_and_the_others_leave_nothing(
@@ -112,7 +112,7 @@ async def test_of_minters_of_one_number_one_wins_and_the_others_leave_nothing(
     )
     winners = [record for record in made if record is not None]
     assert len(winners) == 1
-    ledger = (await weights.read("m", "1")).ledger
+    ledger = (await weights.read("m", "1")).document
     assert ledger is not None
     assert ledger.records == (winners[0],)
     await until_stored(link, {winners[0].stored})
@@ -123,7 +123,7 @@ async def test_what_is_kept_is_bounded_and_what_the_ledger_forgets_is_deleted(
 ) -> None:
     for value in range(2 * KEPT + 1):
         assert await mint(weights, value) is not None
-    ledger = (await weights.read("m", "1")).ledger
+    ledger = (await weights.read("m", "1")).document
     assert ledger is not None
     assert [r.n for r in ledger.records] == list(range(KEPT + 2, 2 * KEPT + 2))
     await until_stored(link, ledger.stored())
@@ -136,7 +136,7 @@ async def test_tensors_that_a_crashed_minter_left_are_deleted_later(
     await jetstream.kv_put(link, bucket, "tensors.m.1.1-crashed.0", b"x")
     for value in range(KEPT):
         await mint(weights, value)
-    ledger = (await weights.read("m", "1")).ledger
+    ledger = (await weights.read("m", "1")).document
     assert ledger is not None
     await until_stored(link, ledger.stored())
 
@@ -163,7 +163,7 @@ async def test_a_minter_who_read_before_a_rollback_does_not_undo_it(weights: Wei
         "m", "1", BASE, held, head(3.0), by="n", at=3.0, accuracy=None, samples=0, taught=()
     )
     assert late is None
-    ledger = (await weights.read("m", "1")).ledger
+    ledger = (await weights.read("m", "1")).document
     assert ledger is not None
     assert ledger.present is not None
     assert ledger.present.restores == 1
@@ -179,7 +179,7 @@ async def test_a_rollback_among_minters_succeeds_and_comes_once(weights: Weights
     _, back = await asyncio.gather(
         keep_minting(), weights.roll_back("m", "1", 1, by="operator", at=2.0)
     )
-    ledger = (await weights.read("m", "1")).ledger
+    ledger = (await weights.read("m", "1")).document
     assert ledger is not None
     assert [r.n for r in ledger.records if r.restores is not None] == [back.n]
     assert ledger.epoch == 1
@@ -197,7 +197,7 @@ async def test_weight_versions_of_another_base_are_not_continued(weights: Weight
     await mint(weights, 1.0)
     held = await weights.read("m", "1")
     with pytest.raises(InvalidArgument, match="of the base"):
-        held.of("cd" * 32)
+        ledger_of(held, "cd" * 32)
 
 
 async def test_a_watcher_hears_of_each_change_and_looks_again_after_a_reconnect(
@@ -249,12 +249,12 @@ async def test_a_ledger_that_is_spoilt_gives_way_to_the_one_before_and_the_next_
         await jetstream.kv_put(link, bucket, key, spoilt)
     for reader in (weights, Weights(link, SUBJECTS)):
         held = await reader.read("m", "1")
-        assert held.ledger is not None
-        assert held.ledger.present == record
+        assert held.document is not None
+        assert held.document.present == record
         assert isinstance(held.refusal, DecodeError)
     assert (await mint(weights, 3.0)) is not None
     held = await weights.read("m", "1")
-    assert (held.of(BASE).n, held.refusal) == (3, None)
+    assert (ledger_of(held, BASE).n, held.refusal) == (3, None)
     # What is older than a reader has seen is nothing to go back to.
     await jetstream.call(
         link, api("STREAM.PURGE", f"KV_{bucket}"), {"filter": f"$KV.{bucket}.{key}"}
@@ -264,7 +264,7 @@ async def test_a_ledger_that_is_spoilt_gives_way_to_the_one_before_and_the_next_
     await jetstream.kv_put(link, bucket, key, b"{}")
     with pytest.raises(DecodeError):
         await weights.read("m", "1")
-    assert (await Weights(link, SUBJECTS).read("m", "1")).of(BASE).n == 2
+    assert ledger_of(await Weights(link, SUBJECTS).read("m", "1"), BASE).n == 2
 
 
 async def test_signed_records_are_taken_only_from_those_who_may_teach(link: Link) -> None:
@@ -275,16 +275,16 @@ async def test_signed_records_are_taken_only_from_those_who_may_teach(link: Link
     record = await mint(signing, 1.0)
     assert record is not None
     assert record.key == teacher.public
-    assert (await reading.read("m", "1")).ledger is not None
+    assert (await reading.read("m", "1")).document is not None
     for other in (Weights(link, SUBJECTS, stranger), Weights(link, SUBJECTS)):
         await mint(other, 2.0)
         held = await reading.read("m", "1")
-        assert held.of(BASE).present == record, "the last of who may teach"
+        assert ledger_of(held, BASE).present == record, "the last of who may teach"
         assert "no key on the list" in str(held.refusal)
         with pytest.raises(NotAllowed, match="no key on the list"):
             await mint(reading, 3.0)
     await signing.roll_back("m", "1", 1, by="operator", at=3.0)
-    assert (await reading.read("m", "1")).ledger is not None
+    assert (await reading.read("m", "1")).document is not None
 
 
 async def test_where_signatures_are_needed_a_weight_version_of_nobody_is_refused(
@@ -293,10 +293,10 @@ async def test_where_signatures_are_needed_a_weight_version_of_nobody_is_refused
     reading = Weights(link, SUBJECTS, signed=True)
     await reading.prepare()
     await mint(Weights(link, SUBJECTS, Identity.make()), 1.0)
-    assert (await reading.read("m", "1")).ledger is not None
+    assert (await reading.read("m", "1")).document is not None
     await mint(Weights(link, SUBJECTS), 2.0)
     held = await reading.read("m", "1")
-    assert (held.of(BASE).n, isinstance(held.refusal, NotAllowed)) == (1, True)
+    assert (ledger_of(held, BASE).n, isinstance(held.refusal, NotAllowed)) == (1, True)
     assert "signed by nobody" in str(held.refusal)
 
 
@@ -320,13 +320,13 @@ async def test_behind_a_ledger_that_the_server_lost_the_numbers_and_the_epoch_go
     await jetstream.call(link, api("STREAM.DELETE", f"KV_{SUBJECTS.weights_bucket}"))
     await weights.prepare()
     lost = await weights.read("m", "1")
-    assert lost.ledger is None
-    known = replace(lost, ledger=Ledger(BASE, lost=(2, 1)))
+    assert lost.document is None
+    known = replace(lost, document=Ledger(BASE, lost=(2, 1)))
     given: dict[str, Any] = {"by": "n", "at": 1.0, "accuracy": 0.5, "samples": 9, "taught": ["n"]}
     record = await weights.mint("m", "1", BASE, known, head(3.0), **given)
     assert record is not None
     assert (record.n, record.epoch) == (3, 1)
-    present = (await weights.read("m", "1")).of(BASE).present
+    present = ledger_of(await weights.read("m", "1"), BASE).present
     assert present == record
     assert await mint(weights, 4.0) is not None
-    assert (await weights.read("m", "1")).of(BASE).n == 4
+    assert ledger_of(await weights.read("m", "1"), BASE).n == 4

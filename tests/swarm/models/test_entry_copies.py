@@ -9,9 +9,9 @@ from manifests import manifest
 from real_server import Links
 
 from nodes.up.embedded_server import EmbeddedServer
+from swarm.documents import Copies
 from swarm.errors import Unavailable, Untrusted
 from swarm.link import Link
-from swarm.models.config_entries import EntryCopies
 from swarm.models.registry import Registry
 from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
@@ -23,11 +23,11 @@ MANIFEST = manifest("1")
 
 
 def test_an_entry_is_what_was_saved_last(tmp_path: Path) -> None:
-    kept = EntryCopies(tmp_path / "new")
+    kept = Copies(tmp_path / "new")
     assert kept.load("b", "k") is None
     for value, headers in ((b"one", b"NATS/1.0\r\n\r\n"), (b"", b""), (b"two", b"h")):
         kept.save("b", "k", value, headers)
-        assert EntryCopies(tmp_path / "new").load("b", "k") == (value, headers)
+        assert Copies(tmp_path / "new").load("b", "k") == (value, headers)
     assert kept.load("b", "other") is None
     assert len(list((tmp_path / "new").iterdir())) == 1, "nothing half written stays"
 
@@ -43,7 +43,7 @@ async def test_a_registry_that_is_away_is_read_from_disk_if_the_signature_is_goo
 
     def registry(link: Link, folder: str = "kept") -> Registry:
         verifier = Verifier(TrustedKeys.of(str(tmp_path / "trusted")))
-        return Registry(link, SUBJECTS, None, verifier, EntryCopies(tmp_path / folder))
+        return Registry(link, SUBJECTS, None, verifier, Copies(tmp_path / folder))
 
     reader = registry(link)
     assert await reader.manifest("m", "1") == MANIFEST

@@ -12,9 +12,9 @@ import pytest
 from manifests import manifest
 from real_server import Links
 
+from swarm.documents import Copies
 from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
-from swarm.models.config_entries import EntryCopies
 from swarm.models.registry import Registry
 from swarm.routing import BadDesiredState
 from swarm.security.identity import Identity
@@ -234,7 +234,7 @@ async def test_a_value_that_was_spoilt_again_and_again_is_found_as_far_as_the_bu
 
     before = jetstream.kv_before
     monkeypatch.setattr(jetstream, "kv_before", counted)
-    kept = Registry(link, SUBJECTS, None, Verifier(keys), EntryCopies(tmp_path / "kept"))
+    kept = Registry(link, SUBJECTS, None, Verifier(keys), Copies(tmp_path / "kept"))
     await operator.push(manifest("1"), {})
     assert await kept.serving("m") == "1"
     for number in range(jetstream.HISTORY - 1):

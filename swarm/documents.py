@@ -1,10 +1,10 @@
-"""Values of the config bucket: the newest of a key that can be believed, or this host's copy of it.
+"""Documents of a key store, signed: the newest of a key that can be believed, or this host's copy.
 
-Whoever can write to a key can spoil it. The bucket keeps older revisions of each key, so a value
+Whoever can write to a key can spoil it. The bucket keeps older revisions of each key, so a document
 that cannot be believed stands in nobody's way: readers go back to the one that it has covered. With
-a verifier a value is believed that it takes, which is none below the highest counter that was seen;
-without one, a value that can be parsed. A newer value that is signed is never passed by, whatever
-stands in it.
+a verifier a document is believed that it takes, which is none below the highest counter that was
+seen; without one, a document that can be parsed. A newer one that is signed is never passed by,
+whatever stands in it. A document is replaced by compare-and-set on its key's revision.
 """
 
 from __future__ import annotations
@@ -16,39 +16,43 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from swarm.errors import PermissionDenied, SwarmError, Unavailable, Untrusted
 from swarm.link import Link, jetstream
 from swarm.security import files
-from swarm.security.signed_entries import Verifier
+from swarm.security.identity import Identity
+from swarm.security.signed_entries import HEADER, Verifier, sign_entry
 
 log = logging.getLogger("swarm.registry")
 
 MOST_OLDER = jetstream.HISTORY  # revisions that are read behind one that is not believed
 MOST_BYTES = 64 << 20  # of one copy on the disk
 
-Parse = Callable[[bytes], object]
-"""Raises `SwarmError` for what is no value of its key."""
+T = TypeVar("T")
+Parse = Callable[[str, bytes], T]
+"""Of a key and its value. Raises `SwarmError` for what is no value of this key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A key's value that can be believed, None where it has none. headers: it was stored with
-    these; b"" where it is from this host's disk. revision: the newest of the key, believed or not.
-    counter: of its signature, 0 without one. refusal: why the newest revision is not believed."""
+class Stored(Generic[T]):
+    """A key's document that can be believed, None where it has none. data: its bytes, which are
+    there too where they are signed and cannot be parsed. headers: it was stored with these; b""
+    where it is from this host's disk. revision: the newest of the key, believed or not. counter: of
+    its signature, 0 where none was checked. refusal: why the newest revision is not believed."""
 
-    data: bytes | None
+    document: T | None
+    data: bytes | None = None
     headers: bytes = b""
     revision: int = 0
     counter: int = 0
     refusal: SwarmError | None = None
 
-    def value(self) -> bytes | None:
+    def believed(self) -> T | None:
         """Raises `refusal` where there is nothing else to believe."""
-        if self.data is None and self.refusal is not None:
+        if self.document is None and self.refusal is not None:
             raise self.refusal
-        return self.data
+        return self.document
 
 
 class _Revision(NamedTuple):
@@ -59,20 +63,46 @@ class _Revision(NamedTuple):
     headers: bytes
 
 
-class ConfigEntries:
-    """Reads the keys of one bucket. verifier: None believes what can be parsed. copies: this host's
-    own, for when the bucket cannot be read, or holds nothing to believe."""
+class SignedDocuments(Generic[T]):
+    """Documents of one kind, in one bucket. signer: None signs nothing. verifier: None believes
+    what can be parsed. copies: this host's own, for when the bucket cannot be read, or holds
+    nothing to believe."""
 
     def __init__(
-        self, link: Link, bucket: str, verifier: Verifier | None, copies: EntryCopies | None
+        self,
+        link: Link,
+        bucket: str,
+        parse: Parse[T],
+        signer: Identity | None = None,
+        verifier: Verifier | None = None,
+        copies: Copies | None = None,
     ) -> None:
         self._link = link
         self._bucket = bucket
+        self._parse = parse
+        self._signer = signer
         self._verifier = verifier
         self._copies = copies
-        self._instead: dict[str, Entry] = {}  # by key: what is believed while it is spoilt
+        self._counter = 0  # the last one that was signed here
+        self._instead: dict[str, Stored[T]] = {}  # by key: what is believed while it is spoilt
 
-    async def read(self, key: str, parse: Parse) -> Entry:
+    async def write(self, key: str, value: bytes, over: Stored[Any]) -> bool:
+        """Store a value in the place of what was read, signed where there is a signer; its counter
+        is above that one's. False where the key has another revision by now. Raises `Unavailable`.
+        """
+        more = {}
+        if self._signer is not None:
+            # The clock keeps it growing where a server has lost the value that was there before.
+            now = await jetstream.signing_time(self._link, self._bucket)
+            self._counter = max(now, over.counter + 1, self._counter + 1)
+            signature = sign_entry(self._signer, self._bucket, key, self._counter, value)
+            more[HEADER] = signature.text()
+        stored = await jetstream.kv_replace(
+            self._link, self._bucket, key, value, after=over.revision, more=more
+        )
+        return stored is not None
+
+    async def read(self, key: str) -> Stored[T]:
         """The key's value. Raises `Unavailable`, and `Untrusted` for a copy that is refused."""
         try:
             newest = _Revision(*await jetstream.kv_message(self._link, self._bucket, key))
@@ -83,13 +113,13 @@ class ConfigEntries:
             log.info("%s is read from this host's disk: %s", key, away)
             return found
         try:
-            entry = self._checked(key, newest, parse)
+            entry = self._checked(key, newest)
         except SwarmError as refusal:
-            before = await self._before(key, newest, parse)
+            before = await self._before(key, newest)
             if before is None:
                 # What was removed is gone: such as a manifest, whose version is pushed anew.
                 refused = None if newest.data is None else refusal
-                return Entry(None, newest.headers, newest.number, refusal=refused)
+                return Stored(None, None, newest.headers, newest.number, refusal=refused)
             entry = replace(before, revision=newest.number, refusal=refusal)
             known = self._instead.get(key)
             if known is None or known.revision != newest.number:
@@ -100,35 +130,43 @@ class ConfigEntries:
         await self._copy(key, entry)
         return entry
 
-    async def _before(self, key: str, newest: _Revision, parse: Parse) -> Entry | None:
+    async def _before(self, key: str, newest: _Revision) -> Stored[T] | None:
         """What can be believed instead of the newest revision."""
         known = self._instead.get(key)
         if known is not None and known.revision == newest.number:
             # Readers come again and again; its signer may not be trusted any more.
             with contextlib.suppress(SwarmError):
-                self._checked(key, _Revision(known.data, newest.number, known.headers), parse)
+                self._checked(key, _Revision(known.data, newest.number, known.headers))
                 return known
-        found = await self._older(key, newest.number, parse)
+        found = await self._older(key, newest.number)
         if found is None and newest.data is not None:
             with contextlib.suppress(Untrusted):
                 found = await self._from_disk(key)
         return found
 
-    def _checked(self, key: str, revision: _Revision, parse: Parse) -> Entry:
+    def _checked(self, key: str, revision: _Revision) -> Stored[T]:
         """Raises `SwarmError` where the value cannot be believed."""
         data, number, headers = revision
-        if self._verifier is None:
-            if data is not None:
-                parse(data)
-            return Entry(data, headers, number)
-        if data is not None:
-            counter = self._verifier.check(self._bucket, key, data, headers).counter
-            return Entry(data, headers, number, counter)
-        if number:
-            raise Untrusted(f"{key} in {self._bucket} was removed, which nobody has signed")
-        return Entry(None)
+        if data is None:
+            if number and self._verifier is not None:
+                raise Untrusted(f"{key} in {self._bucket} was removed, which nobody has signed")
+            return Stored(None, None, headers, number)
+        found = self._verified(key, data, headers, number)
+        if self._verifier is None and found.refusal is not None:
+            raise found.refusal
+        return found
 
-    async def _older(self, key: str, number: int, parse: Parse) -> Entry | None:
+    def _verified(self, key: str, data: bytes, headers: bytes, number: int = 0) -> Stored[T]:
+        """Parsed as far as it can be. Raises `Untrusted`."""
+        counter = 0
+        if self._verifier is not None:
+            counter = self._verifier.check(self._bucket, key, data, headers).counter
+        try:
+            return Stored(self._parse(key, data), data, headers, number, counter)
+        except SwarmError as refusal:
+            return Stored(None, data, headers, number, counter, refusal)
+
+    async def _older(self, key: str, number: int) -> Stored[T] | None:
         """The newest revision before this one that has a value to believe."""
         for _ in range(MOST_OLDER):
             try:
@@ -140,7 +178,7 @@ class ConfigEntries:
             if not number:
                 return None
             try:
-                entry = self._checked(key, _Revision(*found), parse)
+                entry = self._checked(key, _Revision(*found))
             except SwarmError as error:
                 log.debug("revision %d of %s is refused too: %s", number, key, error)
             else:
@@ -148,7 +186,7 @@ class ConfigEntries:
                 return None if entry.data is None else entry
         return None
 
-    async def _copy(self, key: str, entry: Entry) -> None:
+    async def _copy(self, key: str, entry: Stored[T]) -> None:
         if self._copies is None or entry.data is None or not entry.headers:
             return
         try:
@@ -156,7 +194,7 @@ class ConfigEntries:
         except OSError as error:
             log.warning("%s is not copied for a start without the registry: %s", key, error)
 
-    async def _from_disk(self, key: str) -> Entry | None:
+    async def _from_disk(self, key: str) -> Stored[T] | None:
         """This host's copy. Raises `Untrusted`."""
         if self._copies is None:
             return None
@@ -167,14 +205,11 @@ class ConfigEntries:
             return None
         if found is None:
             return None
-        data, headers = found
-        if self._verifier is None:
-            return Entry(data)
-        return Entry(data, counter=self._verifier.check(self._bucket, key, data, headers).counter)
+        return replace(self._verified(key, *found), headers=b"")
 
 
-class EntryCopies:
-    """Entries on this host's disk, for a start while the registry is away.
+class Copies:
+    """Documents on this host's disk, for a start while the registry is away.
 
         FOLDER/SHA256    length of the headers u32, the headers with the signature, the value
 
@@ -187,7 +222,7 @@ class EntryCopies:
         self._saved: dict[Path, bytes] = {}
 
     def save(self, bucket: str, key: str, value: bytes, headers: bytes) -> None:
-        """Keep an entry, in place of an older one. Raises `OSError`."""
+        """Keep a document, in place of an older one. Raises `OSError`."""
         path, data = self._path(bucket, key), len(headers).to_bytes(4, "big") + headers + value
         if self._saved.get(path) != data:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -195,7 +230,7 @@ class EntryCopies:
             self._saved[path] = data
 
     def load(self, bucket: str, key: str) -> tuple[bytes, bytes] | None:
-        """The value and the headers of an entry, or None. Raises `OSError`."""
+        """The value and the headers of a document, or None. Raises `OSError`."""
         try:
             with self._path(bucket, key).open("rb") as file:
                 data = file.read(MOST_BYTES)
