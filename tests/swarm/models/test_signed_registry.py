@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from manifests import manifest
-from real_server import Links
 
-from swarm.documents import Copies
-from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
+from swarm.errors import InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
 from swarm.models.registry import Registry
 from swarm.routing import BadDesiredState
 from swarm.security.identity import Identity
-from swarm.security.signed_entries import HEADER, Highest, Verifier, sign_entry, signature_in
-from swarm.security.trusted_keys import TrustedKeys, distrust, trust
+from swarm.security.signed_entries import HEADER, Verifier, signature_in
+from swarm.security.trusted_keys import TrustedKeys, trust
 from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration
@@ -70,30 +67,6 @@ async def test_a_node_takes_what_the_operator_has_signed(
     assert await node.serving("m") == "1"
 
 
-async def test_a_clock_that_was_ahead_once_stops_no_later_promote_when_the_store_is_lost(
-    link: Link,
-    operator: Registry,
-    signer: Identity,
-    keys: TrustedKeys,
-    node: Registry,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, now_ns, year = time.time, time.time_ns, 365 * 86400
-    with monkeypatch.context() as ahead:
-        ahead.setattr(time, "time", lambda: now() + year)
-        ahead.setattr(time, "time_ns", lambda: now_ns() + year * 10**9)
-        for version in "12":
-            await operator.push(manifest(version), {})
-        await operator.promote("m", "2")
-    assert await node.serving("m") == "2"
-    await jetstream.call(link, f"$JS.API.STREAM.DELETE.KV_{BUCKET}")
-    later = Registry(link, SUBJECTS, signer, Verifier(keys))
-    for version in "12":
-        await later.push(manifest(version), {})
-    await later.promote("m", "1")
-    assert await node.serving("m") == "1"
-
-
 async def test_what_nobody_has_signed_is_refused_before_it_is_parsed(
     link: Link, operator: Registry, node: Registry
 ) -> None:
@@ -106,29 +79,6 @@ async def test_what_nobody_has_signed_is_refused_before_it_is_parsed(
         await node.info("m", "1")
     with pytest.raises(BadDesiredState):  # who trusts everybody parses it
         await Registry(link, SUBJECTS).desired("m")
-
-
-async def test_a_manifest_under_another_versions_key_is_refused(
-    link: Link, operator: Registry, node: Registry
-) -> None:
-    await operator.push(manifest("1"), {})
-    _, _, headers = await jetstream.kv_message(link, BUCKET, "models.m.1")
-    await jetstream.kv_put(link, BUCKET, "models.m.2", manifest("1"), more=signature_of(headers))
-    with pytest.raises(Untrusted, match="altered"):
-        await node.manifest("m", "2")
-
-
-async def test_a_value_of_another_mesh_with_the_same_operator_is_refused(
-    link: Link, signer: Identity, keys: TrustedKeys, operator: Registry, node: Registry
-) -> None:
-    other = Subjects("other")
-    await Registry(link, other, signer, Verifier(keys)).push(manifest("1"), {})
-    await operator.push(manifest("1"), {})
-    value, _, headers = await jetstream.kv_message(link, other.config_bucket, "serve.m")
-    assert value is not None
-    await jetstream.kv_put(link, BUCKET, "serve.n", value, more=signature_of(headers))
-    with pytest.raises(Untrusted, match="altered"):
-        await node.desired("n")
 
 
 async def attacked(link: Link, asked: str, body: bytes) -> None:
@@ -184,101 +134,6 @@ async def test_desired_state_that_is_spoilt_gives_way_to_the_last_that_is_believ
     await operator.promote("m", "2")
     for reader in (node, new()):
         assert await refused(reader) == ""
-
-
-async def test_an_older_revision_is_not_taken_below_the_highest_counter_that_was_seen(
-    link: Link, operator: Registry, keys: TrustedKeys
-) -> None:
-    await operator.push(manifest("1"), {})
-    value, _, headers = await jetstream.kv_message(link, BUCKET, "serve.m")
-    assert value is not None
-    signature = signature_in(headers)
-    assert signature is not None
-    await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt")
-    seen = f"{BUCKET}/serve.m"
-    for highest, serves in ((signature.counter, True), (signature.counter + 1, False)):
-        reader = Registry(link, SUBJECTS, verifier=Verifier(keys, Highest({seen: highest})))
-        if serves:
-            assert await reader.serving("m") == "1"
-        else:
-            with pytest.raises(Untrusted, match="unsigned"):
-                await reader.serving("m")
-
-
-async def test_a_newer_value_that_is_signed_is_never_passed_by(
-    link: Link, signer: Identity, operator: Registry, node: Registry
-) -> None:
-    await operator.push(manifest("1"), {})
-    signed = sign_entry(signer, BUCKET, "serve.m", 2**62, b"no JSON")
-    await jetstream.kv_put(link, BUCKET, "serve.m", b"no JSON", more={HEADER: signed.text()})
-    with pytest.raises(BadDesiredState):
-        await node.serving("m")
-
-
-async def test_a_value_that_was_spoilt_again_and_again_is_found_as_far_as_the_bucket_goes_back(
-    link: Link,
-    operator: Registry,
-    node: Registry,
-    keys: TrustedKeys,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reads: list[int] = []
-
-    async def counted(
-        link: Link, bucket: str, key: str, revision: int
-    ) -> tuple[bytes | None, int, bytes]:
-        reads.append(revision)
-        return await before(link, bucket, key, revision)
-
-    before = jetstream.kv_before
-    monkeypatch.setattr(jetstream, "kv_before", counted)
-    kept = Registry(link, SUBJECTS, None, Verifier(keys), Copies(tmp_path / "kept"))
-    await operator.push(manifest("1"), {})
-    assert await kept.serving("m") == "1"
-    for number in range(jetstream.HISTORY - 1):
-        await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt %d" % number)
-    for _ in range(3):
-        assert await node.serving("m") == "1"
-    assert len(reads) == jetstream.HISTORY - 1, "and once alone"
-    said = [record for record in caplog.records if "can be believed holds" in record.message]
-    assert len(said) == 1
-    await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt")
-    with pytest.raises(Untrusted, match="unsigned"):
-        await node.serving("m")
-    assert await kept.serving("m") == "1", "from this host's disk"
-
-
-async def test_what_is_believed_instead_is_believed_no_more_once_its_signer_is_not_trusted(
-    link: Link, operator: Registry, node: Registry, signer: Identity, tmp_path: Path
-) -> None:
-    await operator.push(manifest("1"), {})
-    await jetstream.kv_put(link, BUCKET, "serve.m", b"spoilt")
-    assert await node.serving("m") == "1"
-    distrust(signer.public, tmp_path / "trusted")
-    with pytest.raises(Untrusted, match="unsigned"):
-        await node.serving("m")
-
-
-async def test_credentials_that_are_older_than_the_right_to_older_revisions_refuse_as_before(
-    links: Links, signer: Identity, keys: TrustedKeys
-) -> None:
-    denied = f'{{publish: {{deny: "$JS.API.DIRECT.GET.KV_{BUCKET}"}}}}'
-    users = (
-        "authorization { users: [ {user: operator, password: p},"
-        f" {{user: old, password: p, permissions: {denied}}} ] }}"
-    )
-    server = await links.server(users)
-    at = server.url.removeprefix("nats://")
-    writer = await links.connect(f"nats://operator:p@{at}")
-    old = await links.connect(f"nats://old:p@{at}")
-    await Registry(writer, SUBJECTS, signer, Verifier(keys)).push(manifest("1"), {})
-    reader = Registry(old, SUBJECTS, verifier=Verifier(keys))
-    assert await reader.serving("m") == "1"
-    await jetstream.kv_put(writer, BUCKET, "serve.m", b"spoilt")
-    with pytest.raises(Untrusted, match="unsigned"):
-        await reader.serving("m")
 
 
 async def test_a_spoilt_manifest_gives_way_to_the_one_before_and_stays_immutable(
@@ -361,28 +216,6 @@ async def test_one_of_two_rollbacks_at_the_same_time_is_told_to_look_again(
     assert len(refused) == 1, results
     assert "swarm model list" in str(refused[0])
     assert await operator.serving("m") == "1", "two rollbacks are not one forth and back"
-
-
-async def test_a_stale_change_is_refused_by_the_server_itself(
-    link: Link, operator: Registry
-) -> None:
-    await operator.push(manifest("1"), {})
-    with pytest.raises(ApiError) as refused:
-        await jetstream.kv_put(link, BUCKET, "serve.m", b"{}", after=1, more={"X": "y"})
-    assert refused.value.err_code in jetstream.WRONG_REVISIONS
-
-
-async def test_a_lost_value_is_signed_again_with_a_counter_that_nodes_take(
-    link: Link, signer: Identity, keys: TrustedKeys, operator: Registry, node: Registry
-) -> None:
-    await operator.push(manifest("1"), {})
-    assert await node.serving("m") == "1"
-    await jetstream.call(link, f"$JS.API.STREAM.DELETE.KV_{BUCKET}")
-    with pytest.raises(NotFound):
-        await node.serving("m")
-    again = Registry(link, SUBJECTS, signer, Verifier(keys))  # another process, which saw nothing
-    await again.push(manifest("1"), {})
-    assert await node.serving("m") == "1"
 
 
 async def test_an_unsigned_push_is_signed_by_pushing_the_same_again(
