@@ -12,6 +12,7 @@ from swarm.features import declared
 T = TypeVar("T")
 
 NAMES = (
+    "quantize",
     "language",
     "cameras",
     "learning",
@@ -23,7 +24,6 @@ NAMES = (
     "records",
     "rollout",
     "upgrade",
-    "quantize",
 )
 
 

@@ -84,7 +84,7 @@ def _measured(manifest: Manifest, folder: Path, allowed: AllowedCodecs) -> Manif
 
 def _feeds(manifest: Manifest, samples: str) -> Iterator[Tensors]:
     if samples:
-        from shards.quantize.samples import read_samples  # only the splitter's side has its needs
+        from shards.samples import read_samples  # only the splitter's side has its needs
 
         yield from read_samples(samples, manifest.inputs).first(MOST_SAMPLES)
         return

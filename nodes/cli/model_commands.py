@@ -16,25 +16,19 @@ from nodes.cli.command import (
 from nodes.cli.model_options import (
     P99,
     Errors,
+    ModelSource,
     PushOptions,
-    QuantizeOptions,
     RolloutOptions,
     SplitOptions,
 )
 from nodes.cli.options import AGENT, MODEL, VERSION, Json, SignedTarget, Target
 from nodes.feature import Commands
 
-Source = Annotated[
-    str,
-    typer.Argument(
-        help="An ONNX file; or a language model's folder: model.onnx, tokenizer.json, settings."
-    ),
-]
 Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
 Name = Annotated[str, Named("model"), typer.Argument(metavar="MODEL", help="NAME.")]
 
 
-def split(file: Source, options: SplitOptions, json: Json = False) -> Ran:
+def split(file: ModelSource, options: SplitOptions, json: Json = False) -> Ran:
     """Cut an ONNX file into shards of equal measured time, and check them against the whole.
 
     A language model is cut at the ends of its layers, and proved over a prompt and 64 tokens."""
@@ -48,19 +42,6 @@ def inspect(folder: Folder, json: Json = False) -> Ran:
     from nodes.cli.model import run_inspect
 
     return run_inspect(folder, json)
-
-
-def quantize(file: Source, options: QuantizeOptions, target: Target) -> Ran:
-    """Make a model smaller and faster, and measure whether that pays and what it costs.
-
-    Weights and features get 8 bits, unless another way is asked for."""
-    if options.rows or options.text:
-        from nodes.language.commands.quantize_language import run_quantize_language
-
-        return run_quantize_language(file, options, target)
-    from nodes.quantize.commands.quantize import run_quantize
-
-    return run_quantize(file, options, target)
 
 
 def push(folder: Folder, options: PushOptions, target: SignedTarget) -> Ran:
@@ -174,7 +155,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Split models, put them into the mesh, choose the version that runs."
 )
 CORE: Commands = {
-    "Make": {"split": split, "inspect": inspect, "quantize": quantize},
+    "Make": {"split": split, "inspect": inspect},
     "Put into the mesh": {"push": push, "list": list_, "gc": gc},
     "Choose the version that runs": {
         "promote": promote,

@@ -63,7 +63,9 @@ COMMANDS: Commands = {
     "Try": {
         "generate": "nodes.language.commands.generate:generate",
         "chat": "nodes.language.commands.chat:chat",
-    }
+    },
+    # In the place of the command of `quantize`, which stands before this feature.
+    "Make": {"model quantize": "nodes.language.commands.quantize:quantize"},
 }
 FEATURE = Feature(
     "language",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.feature import Feature
+from nodes.feature import Commands, Feature
 
-FEATURE = Feature("quantize")
+COMMANDS: Commands = {"Make": {"model quantize": "nodes.quantize.commands.quantize:quantize"}}
+FEATURE = Feature("quantize", commands=lambda: COMMANDS)

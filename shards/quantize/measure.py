@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from shards.errors import ModelError
-from shards.quantize.samples import Samples
 from shards.runtimes.ort import make_session
 from shards.runtimes.ort_errors import reason_of
+from shards.samples import Samples
 
 Answers = Mapping[str, np.ndarray]
 _FEWEST_RUNS = 5

@@ -19,12 +19,12 @@ from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import infer_types
 from shards.quantize import tools
 from shards.quantize.measure import Answers, Judgement, accuracy_of, answers, judge, times_by_turns
-from shards.quantize.samples import (
+from shards.quantize.search import layers_to_keep
+from shards.samples import (
     Samples,
     read_samples,
     synthetic_samples,
 )
-from shards.quantize.search import layers_to_keep
 from shards.specs import Example
 from shards.split.example import Wanted, find_example, hints_of
 

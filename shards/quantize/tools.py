@@ -22,7 +22,7 @@ from shards.errors import ModelError
 from shards.graph.fuse import fuse
 from shards.graph.graph import Graph
 from shards.graph.tensor_types import infer_types
-from shards.quantize.samples import Samples
+from shards.samples import Samples
 
 RANGES = ("min-max", "entropy", "percentile")
 _METHODS = {"min-max": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from nodes.cli.model_options import QuantizeOptions
 from nodes.cli.new_path import new_path
 from nodes.cli.options import Target
 from nodes.console import err, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.language.commands.models import TOY
+from nodes.language.commands.quantize import LanguageFlags
 from nodes.progress import phases
 from shards.language.folder import read_folder, write_smaller
 from shards.language.quantize import (
@@ -29,7 +29,7 @@ from swarm.scratch import Scratch
 MOST_CHARACTERS = 64 * MOST_TOKENS  # of the text; more would only be tokenized and left
 
 
-async def run_quantize_language(folder: str, request: QuantizeOptions, target: Target) -> int:
+async def run_quantize_language(folder: str, request: LanguageFlags, target: Target) -> int:
     """`swarm model quantize` with a text; returns its exit code: 1 where nothing was written."""
     end_with_supervisor()
     # The work blocks the event loop, whose own answer to Ctrl-C is to cancel at the next wait.
@@ -71,7 +71,7 @@ def _source(folder: str, scratch: Path) -> Path:
     return scratch
 
 
-def _mode(request: QuantizeOptions) -> LanguageMode:
+def _mode(request: LanguageFlags) -> LanguageMode:
     """Raises `InvalidArgument`."""
     others = (request.int8, request.dynamic, request.fp16, bool(request.calibrate))
     if any((*others, bool(request.keep_accuracy))) or request.rows == request.weights_only:

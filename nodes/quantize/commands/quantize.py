@@ -11,13 +11,14 @@ from rich.table import Table
 
 from nodes.cli.arrays import read_inputs
 from nodes.cli.model import read_model
-from nodes.cli.model_options import QuantizeOptions
+from nodes.cli.model_options import ModelSource
 from nodes.cli.new_path import new_path
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import connect
 from nodes.console import duration, err, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.progress import phases
+from nodes.quantize.commands.options import QuantizeFlags
 from nodes.records.commands.live_samples import PREFIX, live_samples
 from shards.quantize import quantize as quantizing
 from shards.quantize.tools import RANGES
@@ -25,8 +26,11 @@ from swarm.errors import InvalidArgument
 from swarm.scratch import Scratch
 
 
-async def run_quantize(file: str, request: QuantizeOptions, target: Target) -> int:
-    """`swarm model quantize`; returns its exit code: 1 where nothing was written."""
+async def quantize(file: ModelSource, request: QuantizeFlags, target: Target) -> int:
+    """Make a model smaller and faster, and measure whether that pays and what it costs.
+
+    Weights and features get 8 bits, unless another way is asked for. Exits with 1 where nothing was
+    written."""
     end_with_supervisor()
     with Scratch("samples") as folder:
         calibrate = await _calibration(request, target, folder)
@@ -58,7 +62,7 @@ async def run_quantize(file: str, request: QuantizeOptions, target: Target) -> i
         return 0 if written else 1
 
 
-async def _calibration(request: QuantizeOptions, target: Target, folder: Path) -> str:
+async def _calibration(request: QuantizeFlags, target: Target, folder: Path) -> str:
     """The .npz file to calibrate with: the one that was named, or one of samples that pass now."""
     if not request.calibrate.startswith(PREFIX):
         return request.calibrate
@@ -74,7 +78,7 @@ async def _calibration(request: QuantizeOptions, target: Target, folder: Path) -
     return str(file)
 
 
-def _options(request: QuantizeOptions) -> quantizing.QuantizeOptions:
+def _options(request: QuantizeFlags) -> quantizing.QuantizeOptions:
     """The options, checked. Raises `InvalidArgument`."""
     wanted = {
         "int8": request.int8,
