@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from swarm.link.kept_stream import KeptStream
     from swarm.mesh import Mesh
     from swarm.model import ModelInfo
+    from swarm.models.registry import Registry
     from swarm.requests.witnessing import Notices
     from swarm.subjects import Subjects
     from swarm.wire.messages import Request, Result
@@ -162,6 +163,26 @@ class Part:
         return {}
 
 
+class ModelLines(Protocol):
+    """What becomes of models, for people who watch."""
+
+    async def run(self) -> None:
+        """Hear of it until cancelled."""
+        ...
+
+    def lines(self, now: float) -> Mapping[str, str]:
+        """A line for each model of which there is something to say. now: of `time.monotonic`."""
+        ...
+
+
+class Heard(Protocol):
+    """What a page that hears a mesh has at hand."""
+
+    link: Link
+    subjects: Subjects
+    registry: Registry
+
+
 Tensors = Mapping[str, "np.ndarray"]  # by the names that the shards' files have
 TensorsOf = Callable[["Mesh", "ModelInfo", int], Awaitable[Tensors]]
 # Reads a model to be split: its file, and what lies beside it. Raises ModelError.
@@ -203,7 +224,8 @@ class Feature:
     source(path): what reads a model that is to be split, None where the path is not the feature's
     affair. describes(manifest): lines that tell people of a version. serves(manifest): the kind of
     a version that nodes serve otherwise than by lanes, else None. services: what else clients may
-    ask a node for; they tell the witnesses by `notices`.
+    ask a node for; they tell the witnesses by `notices`. model_lines(heard, models): what becomes
+    of the models of these names, for people who watch.
     note(link, subjects, act, by, fields): keeps on record what an operator has done; False where
     the mesh keeps none; raises `SwarmError`.
     """
@@ -223,6 +245,7 @@ class Feature:
     keeps: Callable[[Mesh], Iterable[KeptStream]] = lambda mesh: ()
     tensors_of: TensorsOf | None = None
     commands: Callable[[], Commands] = dict
+    model_lines: Callable[[Heard, Callable[[], Iterable[str]]], ModelLines] | None = None
     source: Callable[[str], Source | None] = lambda path: None
     describes: Callable[[Manifest], Iterable[str]] = lambda manifest: ()
     serves: Callable[[Manifest], KindOfServing | None] = lambda manifest: None

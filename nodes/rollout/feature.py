@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nodes.feature import Feature, Part, Surroundings
+from collections.abc import Callable, Iterable
+
+from nodes.feature import Feature, Heard, ModelLines, Part, Surroundings
 
 
 def _parts(around: Surroundings) -> list[Part]:
@@ -11,4 +13,10 @@ def _parts(around: Surroundings) -> list[Part]:
     return [Judging(around.connection, around.versions)]
 
 
-FEATURE = Feature("rollout", parts=_parts)
+def _model_lines(heard: Heard, models: Callable[[], Iterable[str]]) -> ModelLines:
+    from nodes.rollout.watched import RolloutWatch
+
+    return RolloutWatch(heard.link, heard.subjects, heard.registry, models)
+
+
+FEATURE = Feature("rollout", parts=_parts, model_lines=_model_lines)

@@ -66,7 +66,7 @@ class NodeTable(DataTable[Text]):
 
 class TopApp(App[None]):
     """state: fed by a source beside it. urgent: set where people should see something at once.
-    rollouts(): what each model's rollout does, by model. clock(): seconds, that of the picture."""
+    lines(): what becomes of each model, by model. clock(): seconds, that of the picture."""
 
     CSS = CSS
     ENABLE_COMMAND_PALETTE = False
@@ -85,13 +85,13 @@ class TopApp(App[None]):
         self,
         state: PageState,
         urgent: asyncio.Event,
-        rollouts: Callable[[], Mapping[str, str]] = dict,
+        lines: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._state = state
         self._urgent = urgent
-        self._rollouts = rollouts
+        self._lines = lines
         self._clock = clock
         self._rows: dict[str, Row] = {}
         self._parts: dict[str, Any] = {}
@@ -174,7 +174,7 @@ class TopApp(App[None]):
         self._set("#heading", self._heading())
         self._set("#verdict", verdict_text(parts["verdict"], parts["link"]))
         self._set("#pipelines", pipelines_text(parts["pipelines"], width))
-        models = models_text(parts["models"], self._rollouts())
+        models = models_text(parts["models"], self._lines())
         self._set("#models", models)
         self._on_page("#models", Static).display = bool(models)
         last = list(self._news)[-EVENT_LINES:]

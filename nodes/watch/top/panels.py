@@ -87,9 +87,9 @@ def _pair(p50: float | None, p99: float | None) -> str:
     return f"{figure_text(p50)}/{figure_text(p99)}"
 
 
-def models_text(models: Sequence[Part], rollouts: Mapping[str, str]) -> Text:
-    """A line for each model with an objective, a rollout, or traffic that is split. rollouts: what
-    each model's rollout does, by model."""
+def models_text(models: Sequence[Part], said: Mapping[str, str]) -> Text:
+    """A line for each model with an objective, with traffic that is split, or of which `said`, by
+    model, says something."""
     found = []
     for model in models:
         name, objective = model["model"], model["objective"]
@@ -97,8 +97,8 @@ def models_text(models: Sequence[Part], rollouts: Mapping[str, str]) -> Text:
         if len(model["serve"]) > 1:
             shares = (f"{version} {share:g} %" for version, share in model["serve"].items())
             parts.append(" · ".join(shares))
-        if name in rollouts:
-            parts.append(rollouts[name])
+        if name in said:
+            parts.append(said[name])
         burning = ""
         if objective is not None:
             burning = objective["burning"]

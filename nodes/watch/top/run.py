@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
+from nodes.features import features
 from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.dashboard.source import MeshSource
 from nodes.watch.top.app import TopApp
-from nodes.watch.top.rollouts import RolloutWatch
 from swarm.client import CONNECT_TIMEOUT
 from swarm.link import LinkOptions
 from swarm.link.denials import Denial
@@ -20,15 +20,20 @@ async def show(options: LinkOptions, mesh: str, stop: asyncio.Event) -> None:
     state, news, urgent = PageState(mesh), asyncio.Event(), asyncio.Event()
     source = MeshSource(options, state, news, urgent)
     link = source.link
-    rollouts = RolloutWatch(link, source.subjects, source.registry, state.model_names)
-    app = TopApp(state, urgent, lambda: rollouts.lines(time.monotonic()))
+    told = [each.model_lines(source, state.model_names) for each in features() if each.model_lines]
+
+    def lines() -> dict[str, str]:
+        now = time.monotonic()
+        return {model: line for each in told for model, line in each.lines(now).items()}
+
+    app = TopApp(state, urgent, lines)
     async with asyncio.TaskGroup() as group:
         work = [group.create_task(source.run(), name="the mesh")]
         try:
             await link.ready(CONNECT_TIMEOUT)
             if not link.grants.may_subscribe(source.subjects.status_all):
                 raise Denial(False, source.subjects.status_all).error()
-            work.append(group.create_task(rollouts.run(), name="rollouts"))
+            work += [group.create_task(each.run(), name="lines of models") for each in told]
             work.append(group.create_task(_end_with(stop, app), name="end of the page"))
             await app.run_async()
         finally:

@@ -11,7 +11,6 @@ from support.ended import Loop, none_turn
 import swarm
 from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.dashboard.source import MeshSource
-from nodes.watch.top.rollouts import RolloutWatch
 
 
 def dashboard(client: swarm.Mesh, _: Path) -> Awaitable[None]:
@@ -25,12 +24,7 @@ def dashboard(client: swarm.Mesh, _: Path) -> Awaitable[None]:
     return run()
 
 
-LOOPS: dict[str, Loop] = {
-    "rollouts": lambda client, _: RolloutWatch(
-        client.link, client.subjects, client.registry, lambda: ["digits"]
-    ).run(),
-    "dashboard": dashboard,
-}
+LOOPS: dict[str, Loop] = {"dashboard": dashboard}
 
 
 async def test_no_loop_of_a_page_turns(tmp_path: Path) -> None:

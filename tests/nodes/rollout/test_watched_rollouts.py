@@ -9,7 +9,7 @@ from typing import Any
 
 from support.waiting import GENEROUS
 
-from nodes.watch.top.rollouts import RolloutWatch
+from nodes.rollout.watched import RolloutWatch
 from swarm.link import LinkMessage
 from swarm.models.registry import InForce
 from swarm.rollout import Statement, Verdict, plan_of
