@@ -1,7 +1,7 @@
 """A supervised connection to NATS for the hot path: features, results, acks, gossip.
 
 nats-py wakes two tasks for each message, copies the payload four times and parses headers as
-e-mail, so it is used only for the object store of large deltas (`swarm.learning.delta_store`).
+e-mail, so the mesh speaks with servers by this one alone.
 Callbacks run inside the read: they must not block. An exception in one
 is logged and counted, and ends nothing.
 

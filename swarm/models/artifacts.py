@@ -121,10 +121,12 @@ class _About:
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """One bucket. All methods raise `Unavailable` when the server cannot be reached."""
+    """One bucket. kept_for: seconds after which it forgets what `put` stores; 0.0: it does not. All
+    methods raise `Unavailable` when the server cannot be reached."""
 
     link: Link
     bucket: str
+    kept_for: float = 0.0
 
     @property
     def _stream(self) -> str:
@@ -157,6 +159,7 @@ class ObjectStore:
                     "discard": "new",
                     "allow_rollup_hdrs": True,
                     "allow_direct": True,
+                    "max_age": round(self.kept_for * 1e9),
                 },
             )
             for name, source in files.items():
@@ -174,7 +177,7 @@ class ObjectStore:
                         may_store,
                     )
         except ApiError as error:
-            raise Unavailable(f"the object store did not take the model: {error}") from error
+            raise Unavailable(f"the object store took not all of it: {error}") from error
 
     async def _put(
         self,
