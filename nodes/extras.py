@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,11 +45,8 @@ EXTRA_OF = {
 # Extras that commands need together: by name, with an option that is given, or `no` option.
 TOGETHER = {
     "demo": ("node", "server", "split"),
-    "demo --camera": ("perception",),
-    "demo --chat": ("language",),
     "up": ("node", "split"),
     "up no --nats": ("server",),
-    "up --http": ("gateway",),
 }
 
 
@@ -78,10 +75,11 @@ def is_there(name: str) -> bool:
     return server_program() is not None if name == "nats_server" else find_spec(name) is not None
 
 
-def lacking(asked: Iterable[str]) -> MissingExtra | None:
+def lacking(asked: Iterable[str], more: Mapping[str, Sequence[str]]) -> MissingExtra | None:
     """The error that says all that a command lacks, before it begins; None where nothing lacks.
-    asked: keys of `TOGETHER`; others need nothing."""
-    extras = sorted({extra for words in asked for extra in TOGETHER.get(words, ())})
+    asked: keys of `TOGETHER`, or of what features add to it; others need nothing."""
+    together = {**TOGETHER, **more}
+    extras = sorted({extra for words in asked for extra in together.get(words, ())})
     modules = [name for name, extra in EXTRA_OF.items() if extra in extras and not is_there(name)]
     if not modules:
         return None

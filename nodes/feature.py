@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from nodes.audit import Audit
     from nodes.config import NodeConfig
     from nodes.connection.connection import Connection
+    from nodes.demo.frame import Asked
     from nodes.health.endpoint import Pages
+    from nodes.up.companion import Companion
     from nodes.versions.loaded import Loaded, Loading
     from nodes.versions.serving import Serving, Shared
     from nodes.versions.versions import Versions
@@ -190,6 +194,15 @@ Source = Callable[[], "tuple[Path | bytes, Hints]"]
 Note = Callable[["Link", "Subjects", str, str, Mapping[str, Any]], Awaitable[bool]]
 
 
+class Given(dict[type, Any]):
+    """The options of one run of a command, by their dataclasses: the command's own, and those that
+    features add to it."""
+
+    def of(self, kind: type[T]) -> T | None:
+        """None where the command has no such options."""
+        return self.get(kind)
+
+
 @dataclass(frozen=True)
 class Group:
     """Commands of `swarm` that begin with one word. help: of the group."""
@@ -228,6 +241,11 @@ class Feature:
     of the models of these names, for people who watch.
     note(link, subjects, act, by, fields): keeps on record what an operator has done; False where
     the mesh keeps none; raises `SwarmError`.
+    options: dataclasses of options (`nodes.cli.command`) that commands of others get, by `up` or
+    `model push`; such a command takes a `Given`. needs: extras of the package that a command needs
+    with an option, by `up --http`. companions: what it does in a run of `swarm up` or `swarm demo`;
+    raises `InvalidArgument`. stories: of `swarm demo`, those that its options ask for; each returns
+    the exit code.
     """
 
     name: str
@@ -250,3 +268,7 @@ class Feature:
     describes: Callable[[Manifest], Iterable[str]] = lambda manifest: ()
     serves: Callable[[Manifest], KindOfServing | None] = lambda manifest: None
     services: Callable[[Surroundings, Notices], Iterable[Service]] = lambda around, notices: ()
+    options: Callable[[], Mapping[str, Sequence[type]]] = dict
+    needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    companions: Callable[[Given], Sequence[Companion]] = lambda given: ()
+    stories: Callable[[Given], Sequence[Callable[[Asked], int]]] = lambda given: ()

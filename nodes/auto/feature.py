@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from nodes.auto.places import AutoPlaces
 from nodes.auto.settings import AUTO, AutoOptions
-from nodes.feature import Commands, Feature, Part, Role, Surroundings
+from nodes.feature import Commands, Feature, Given, Part, Role, Surroundings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from nodes.config import NodeConfig
+    from nodes.up.companion import Companion
 
 
 def _places(config: NodeConfig) -> AutoPlaces | None:
@@ -26,6 +29,18 @@ def _parts(around: Surroundings) -> list[Part]:
     return [Planning(around.connection, around.versions, places, record=record)]
 
 
+def _options() -> Mapping[str, Sequence[type]]:
+    from nodes.auto.up import UpAutoOptions
+
+    return {"up": [UpAutoOptions]}
+
+
+def _companions(given: Given) -> list[Companion]:
+    from nodes.auto.up import companions
+
+    return companions(given)
+
+
 COMMANDS: Commands = {
     "Choose the version that runs": {"model plan": "nodes.auto.commands.plan:plan"}
 }
@@ -39,5 +54,7 @@ FEATURE = Feature(
     },
     places=_places,
     parts=_parts,
+    options=_options,
+    companions=_companions,
     commands=lambda: COMMANDS,
 )

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 from nodes.cameras.join.settings import JoinOptions
 from nodes.cameras.settings import CameraOptions
 from nodes.extras import MissingExtra
-from nodes.feature import Feature, Life, Role, Start
+from nodes.feature import Feature, Given, Life, Role, Start
 from nodes.settings import WrongSetting
 from swarm.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from nodes.config import NodeConfig
+    from nodes.demo.frame import Asked
     from shards.manifest import Manifest
 
 JOIN = "join"
@@ -84,6 +87,23 @@ def _describes(manifest: Manifest) -> list[str]:
     return task_lines(manifest)
 
 
+def _options() -> Mapping[str, Sequence[type]]:
+    from nodes.cameras.demo.declared import CameraStory
+
+    return {"demo": [CameraStory]}
+
+
+def _stories(given: Given) -> list[Callable[[Asked], int]]:
+    from nodes.cameras.demo.declared import CameraStory
+
+    options = given.of(CameraStory)
+    if options is None or not options.camera:
+        return []
+    from nodes.cameras.demo.story import tell
+
+    return [tell]
+
+
 FEATURE = Feature(
     "cameras",
     settings=[CameraOptions, JoinOptions],
@@ -91,4 +111,7 @@ FEATURE = Feature(
     roles={JOIN: Role("pairs edges' results.", answers=True)},
     life=_life,
     describes=_describes,
+    options=_options,
+    needs={"demo --camera": ["perception"]},
+    stories=_stories,
 )

@@ -1,8 +1,9 @@
 """How a function becomes a command of `swarm`.
 
 A parameter that is a dataclass stands for one option a field, so that options which belong together
-are declared once, and reach the work as one value. The function's result, or that of its
-coroutine, is the exit code; an error becomes a line (`nodes.console.guarded`).
+are declared once, and reach the work as one value. A parameter that is a `Given` stands for the
+options that features add to this command, and has the others too. The function's result, or that of
+its coroutine, is the exit code; an error becomes a line (`nodes.console.guarded`).
 
 Each option is a flag, an environment variable `SWARM_<COMMAND>_<OPTION>`, and a key of the TOML
 file of `--config`; a flag wins over the variable, that over the file. Options that are seldom set
@@ -32,7 +33,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from nodes.extras import MissingExtra, lacking
-from nodes.feature import Commands, Group
+from nodes.feature import Commands, Given, Group
 from nodes.features import features
 from nodes.settings import read_settings
 from swarm.errors import InvalidArgument
@@ -212,10 +213,9 @@ def _needing(error: ModuleNotFoundError) -> Callable[[typer.Context], None]:
     return say
 
 
-def as_command(work: Work, name: str = "") -> Callable[..., None]:
-    """The command of a function, with the options that all commands have. name: by which
-    `nodes.extras.TOGETHER` knows it."""
-    called = name
+def as_command(work: Work, called: str = "") -> Callable[..., None]:
+    """The command of a function, with the options that all commands have. called: the words after
+    `swarm`, by which features and `nodes.extras.TOGETHER` know it."""
     signature = inspect.signature(work, eval_str=True)
     names: dict[str, tuple[Named, Any]] = {}
 
@@ -224,11 +224,12 @@ def as_command(work: Work, name: str = "") -> Callable[..., None]:
             if given[name] != default:
                 named.check(given[name])
 
-    groups = {
-        name: parameter.annotation
-        for name, parameter in signature.parameters.items()
-        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation)
-    }
+    groups: dict[str, list[type]] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.annotation is Given:
+            groups[name] = [kind for each in features() for kind in each.options().get(called, ())]
+        elif isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
+            groups[name] = [parameter.annotation]
 
     @functools.wraps(work)
     def run(config: str, help_all: bool, **given: Any) -> None:
@@ -236,7 +237,8 @@ def as_command(work: Work, name: str = "") -> Callable[..., None]:
         try:
             checked(given)
             options = [f"{'--' if value else 'no --'}{each}" for each, value in given.items()]
-            if lack := lacking([called, *(f"{called} {each}" for each in options)]):
+            needs = {words: extras for each in features() for words, extras in each.needs.items()}
+            if lack := lacking([called, *(f"{called} {each}" for each in options)], needs):
                 raise lack
         except MissingExtra as error:
             from nodes.console import report
@@ -247,8 +249,13 @@ def as_command(work: Work, name: str = "") -> Callable[..., None]:
 
             report(error, as_json)
             raise typer.Exit(2) from None
-        for name, group in groups.items():
-            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        values = Given()
+        for kind in (kind for kinds in groups.values() for kind in kinds):
+            values[kind] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+        for name, parameter in signature.parameters.items():
+            if name in groups:
+                whole = parameter.annotation is Given
+                given[name] = values if whole else values[parameter.annotation]
         try:
             done = work(**given)
         except ModuleNotFoundError as error:  # of the import of the work, or of work that is done
@@ -265,7 +272,7 @@ def as_command(work: Work, name: str = "") -> Callable[..., None]:
         shown
         for name, parameter in signature.parameters.items()
         for shown in (
-            _options(groups[name])
+            [option for kind in groups[name] for option in _options(kind)]
             if name in groups
             else [_parameter(name, parameter.annotation, parameter.default)]
         )

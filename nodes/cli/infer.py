@@ -11,11 +11,11 @@ from rich.table import Table
 import swarm
 from nodes.cameras.commands.tasks import is_picture, open_picture
 from nodes.cli.arrays import random_inputs, read_inputs
+from nodes.cli.bars import bar_lines
 from nodes.cli.options import InferOptions, Target
+from nodes.cli.short_ids import short_ids
 from nodes.cli.with_mesh import asked_model, connect
 from nodes.console import delivery, duration, out, print_json
-from nodes.watch.profiling.bars import bar_lines
-from nodes.watch.short_ids import short_ids
 from shards.cameras import Result as Said
 from shards.cameras import document, lines
 from swarm.addresses import without_credentials

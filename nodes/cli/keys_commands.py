@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import Ran, Work, add_commands, argument, option
-from nodes.cli.options import AGENT, Json
+from nodes.cli.command import Ran, add_commands, argument, option
+from nodes.cli.options import Json
+from nodes.feature import Commands
 
 Key = Annotated[
     str, typer.Option("--key", hidden=True, help="File of the key pair; the user's own when empty.")
@@ -72,26 +73,6 @@ def rotate(
     return run_rotate_mesh_key(mesh_key, json) if mesh_key else run_rotate(key, file, json)
 
 
-def gateway(
-    agent: Annotated[str, AGENT, typer.Argument(help="The mesh's name for who gets the key.")],
-    callers: Annotated[
-        str, typer.Argument(help="File of `swarm-node --gateway-callers`; made where missing.")
-    ] = "gateway.toml",
-    quota: float = option(0.0, "Requests a second that it may ask; 0: any number.", min=0),
-    json: Json = False,
-) -> Ran:
-    """Make a key with which a client of HTTP or gRPC asks a gateway; it is shown once."""
-    from nodes.gateway.commands.gateway_key import run_gateway_key
-
-    return run_gateway_key(agent, callers, quota, json)
-
-
 app = typer.Typer(no_args_is_help=True, help="Whose models nodes take, and who may ask a gateway.")
-COMMANDS: dict[str, Work | typer.Typer] = {
-    "new": new,
-    "show": show,
-    "trust": trust,
-    "rotate": rotate,
-    "gateway": gateway,
-}
-add_commands(app, {"Commands": COMMANDS}, "keys")
+CORE: Commands = {"Commands": {"new": new, "show": show, "trust": trust, "rotate": rotate}}
+add_commands(app, CORE, "keys")

@@ -33,7 +33,8 @@ from nodes.cli.options import (
     Target,
     UpOptions,
 )
-from nodes.feature import Commands
+from nodes.feature import Commands, Given
+from nodes.features import features
 from nodes.terminal import any_encoding, plain_where_asked
 
 app = typer.Typer(
@@ -102,47 +103,23 @@ def swarm_(
     """Run one neural network across a fleet of edge devices, over NATS."""
 
 
-def demo(options: DemoOptions) -> int:
+def demo(options: DemoOptions, given: Given) -> int:
     """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
 
-    Exits with 1 if an answer was lost or wrong, or a protection of --secure did not hold. With
-    --learn: exits with 1 if a target is missed; with --camera: if a frame was lost, wrong or old;
-    with --chat, a language model's story: if a token differs from the undisturbed text's.
-    """
-    if options.learn + options.secure + options.camera + options.chat > 1:
-        raise typer.BadParameter("--learn, --secure, --camera and --chat are stories: give one")
-    if options.chat:
-        from nodes.demo.chat import run_chat_demo
+    Exits with 1 if an answer was lost or wrong, or a protection of --secure did not hold; in a
+    story of its own, if one of its promises is broken."""
+    stories = [story for each in features() for story in each.stories(given)]
+    if len(stories) + options.secure > 1:
+        raise typer.BadParameter("--secure and the other stories are told one at a time: give one")
+    companions = [companion for each in features() for companion in each.companions(given)]
+    from nodes.demo.frame import Asked
 
-        return run_chat_demo(as_json=options.json, dashboard=options.dashboard)
-    if options.camera:
-        from nodes.demo.camera import run_camera_demo
+    asked = Asked(options.seconds, options.rate, options.json, companions)
+    if stories:
+        return stories[0](asked)
+    from nodes.demo.demo import tell
 
-        return run_camera_demo(
-            options.seconds or 20.0,
-            options.rate or 30.0,
-            as_json=options.json,
-            dashboard=options.dashboard,
-        )
-    if options.learn:
-        from nodes.demo.learn import run_learn_demo
-
-        return run_learn_demo(
-            options.seconds or 60.0,
-            options.rate or 50.0,
-            options.picture,
-            as_json=options.json,
-            dashboard=options.dashboard,
-        )
-    from nodes.demo.demo import run_demo
-
-    return run_demo(
-        options.seconds or 20.0,
-        options.rate or 30.0,
-        secure=options.secure,
-        as_json=options.json,
-        dashboard=options.dashboard,
-    )
+    return tell(asked, options.secure)
 
 
 def doctor(
@@ -164,13 +141,13 @@ def doctor(
     return run_doctor(target)
 
 
-def up(options: UpOptions, target: OwnServers) -> Ran:
+def up(options: UpOptions, target: OwnServers, given: Given) -> Ran:
     """Split an ONNX file and run it as a mesh on this machine, until Ctrl-C.
 
     Without --nats it starts a server of its own."""
     from nodes.cli.up import run_up
 
-    return run_up(options, target)
+    return run_up(options, target, given)
 
 
 def infer(

@@ -248,38 +248,13 @@ class DemoOptions:
     """Of `swarm demo`."""
 
     seconds: float | None = option(
-        None, "How long images are streamed, in seconds; 20 when not given, 60 with --learn.", min=6
+        None, "How long images are streamed, in seconds; 20 when not given.", min=6
     )
-    rate: float | None = seldom(
-        None, "Images a second; 30 when not given, 50 with --learn.", min=1, max=1000
-    )
-    learn: bool = option(
-        False,
-        "Another story: eight nodes with two or three digits each learn all ten, while the "
-        "pipeline serves what they learn.",
-    )
-    picture: str = seldom(
-        "swarm-demo-learn.png",
-        "With --learn: the PNG of the plot, where matplotlib is installed; empty: none.",
-    )
+    rate: float | None = seldom(None, "Images a second; 30 when not given.", min=1, max=1000)
     secure: bool = option(
         False,
         "With TLS, users and an encrypted model; certificates are rotated, and the killed "
         "shard's credentials revoked.",
-    )
-    camera: bool = option(
-        False,
-        "Another story: a camera that sends H.264, an edge with a gate, and answers held against "
-        "the camera's truth.",
-    )
-    chat: bool = seldom(
-        False,
-        "Another story: a language model, one of whose shards dies in mid-sentence, and the text "
-        "that goes on.",
-    )
-    dashboard: bool = option(
-        False,
-        "Show the mesh in a browser too; without --learn the nodes and the page stay until Ctrl-C.",
     )
     json: Json = False
 
@@ -304,15 +279,6 @@ class UpOptions(Splitting):
     standby_nodes: int = seldom(
         0, "Nodes that take the stage that lacks nodes most.", min=0, max=16
     )
-    auto: int = seldom(
-        0,
-        "Nodes that share the stages by a plan of their own, instead of one node for each stage.",
-        min=0,
-        max=64,
-    )
-    auto_memory: int = seldom(
-        0, "Megabytes that each node of --auto gives to stages; 0: what is free.", min=0
-    )
     autoscale: int = seldom(
         0,
         "Further nodes that may come and go with the load, for the stages that lack them.",
@@ -320,28 +286,12 @@ class UpOptions(Splitting):
         max=64,
     )
     threads: int = seldom(1, "Threads with which each stage computes.", min=1)
-    drafts: int = seldom(
-        0, "Ids that stage 1 of a language model guesses for each token.", min=0, max=16
-    )
-    draft_model: str = seldom(
-        "",
-        "A smaller language model with the same tokenizer, that guesses them: its folder, or "
-        "`toy-draft`.",
-    )
     servers: int = option(1, "Embedded servers to start; several are one cluster.", min=1, max=5)
     secure: bool = option(
         False, "With TLS, and with credentials of its own for each process.", "--secure/--no-secure"
     )
     stored: bool = option(
         False, "Every hop goes through JetStream as bytes, as it does between hosts."
-    )
-    audit: bool = option(False, "Record who asked what, with which outcome.")
-    http: bool = option(
-        False, "Start a gateway too, which HTTP clients of the Open Inference Protocol ask."
-    )
-    http_port: int = seldom(8000, "Port of --http; 0 takes a free one.", min=0, max=65535)
-    grpc_port: int | None = seldom(
-        None, "Port where the gateway of --http takes gRPC clients too.", min=0, max=65535
     )
 
 

@@ -1,24 +1,19 @@
-"""`swarm status` and `swarm top`: what the status documents of all nodes say."""
+"""`swarm status`: what the status documents of all nodes say."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.live import Live
-from rich.table import Table
-
+from nodes.cli.fields import one_line
 from nodes.cli.options import Target
+from nodes.cli.status_table import node_view, status_table
 from nodes.cli.with_mesh import client_of
 from nodes.console import out, print_json
-from nodes.event_loop import stop_on_signals
-from nodes.watch.fields import one_line
-from nodes.watch.status_table import node_view, status_table
 from swarm.fleet.coverage import out_of_service
-from swarm.fleet.picture import FleetNode, FleetPicture
+from swarm.fleet.picture import FleetNode
 from swarm.fleet.service import FleetWatch
 from swarm.flow.objective import Objective
 from swarm.link.greetings import old_servers
@@ -155,29 +150,3 @@ async def run_status(target: Target, any_node: bool = False) -> int:
 def exit_code(nodes: Sequence[Mapping[str, Any]], lack: Sequence[str]) -> int:
     """Of `swarm status`, by the nodes that are known and the lines of `out_of_service`."""
     return 1 if not nodes else LACKS if lack else 0
-
-
-def live_table(fleet: FleetPicture) -> Table:
-    """A line for each node, as large as the terminal is now."""
-    now = time.monotonic()
-    docs = [document(node, now) for node in fleet.nodes.values()]
-    return status_table(
-        [node_view(doc, rate=doc.get("rate")) for doc in docs],
-        out.width,
-        out.height - 1 if out.is_terminal else None,
-    )
-
-
-async def run_plain_top(target: Target) -> None:
-    """`swarm top` as a table that is drawn again each half second, until Ctrl-C; returns its exit
-    code."""
-    async with client_of(target) as client:
-        stop = stop_on_signals()
-        async with FleetWatch(client.link, client.subjects, events=0) as watch:
-            with Live(live_table(watch.picture), console=out, refresh_per_second=4) as live:
-                while not stop.is_set():
-                    try:
-                        async with asyncio.timeout(0.5):
-                            await stop.wait()
-                    except TimeoutError:
-                        live.update(live_table(watch.picture))

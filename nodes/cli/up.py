@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,19 @@ from nodes.cli.options import Target, UpOptions
 from nodes.cli.with_mesh import connect
 from nodes.console import err, out, print_json, unless
 from nodes.event_loop import stop_on_signals
+from nodes.feature import Given
+from nodes.features import features
 from nodes.logs import LogForm, set_up_logging
 from nodes.progress import progress
 from nodes.up.autoscale import Autoscale
+from nodes.up.companion import Companion
 from nodes.up.embedded_server import MAX_PAYLOAD
-from nodes.up.gateway import UpGateway, start_gateway
 from nodes.up.how_to_ask import how_to_ask
 from nodes.up.mesh import LocalMesh, check_embedded, local_mesh
 from nodes.up.splitting import split_into
 from nodes.up.version_choice import AUTO, FIRST, Known, chosen, known_versions
 from shards.manifest import Manifest, read_dir, rename_version
-from swarm.errors import BadKey, InvalidArgument
+from swarm.errors import BadKey
 from swarm.scratch import Scratch
 from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
@@ -35,32 +38,38 @@ ONE_STAGE: dict[str, Any] = {"name": "", "stages": 1, "edge_layers": 0, "cuts": 
 CLOSED = "Closed: TLS, and credentials for each process; the keys end with this command."
 
 
-async def run_up(options: UpOptions, target: Target) -> int:
+async def run_up(options: UpOptions, target: Target, given: Given) -> int:
     """`swarm up`; returns its exit code."""
     set_up_logging(LogForm())
-    if options.auto and options.autoscale:
-        raise InvalidArgument("--autoscale is for shards; nodes of --auto share by themselves")
-    if options.draft_model and not options.drafts:
-        raise InvalidArgument("--draft-model guesses as many ids as --drafts says: give both")
-    if options.draft_model and options.secure:
-        raise InvalidArgument("--draft-model: keys of --secure let a node read one model alone")
+    companions = [companion for each in features() for companion in each.companions(given)]
     check_embedded(target.nats, options.secure, options.servers, options.port)
     stop = stop_on_signals()
     with Scratch("up") as directory:
         folder = directory / "model"
+
+        async def split_whole(model: str) -> Path:
+            whole = replace(options, **ONE_STAGE, model=model)
+            path = directory / f"whole-{model_name(model)}"
+            await _split(whole, target, path)
+            return path
+
         with progress(f"splitting {options.model}", silent=target.json):
             if not await unless(stop, _split(options, target, folder)):
                 return 130
-        if options.draft_model:
-            small = replace(options, **ONE_STAGE, model=options.draft_model)
-            if not await unless(stop, _split(small, target, directory / "draft")):
+        for each in companions:
+            if not await unless(stop, each.split(split_whole)):
                 return 130
         manifest, _ = read_dir(folder)
-        return await _serve(options, target, folder, manifest, stop)
+        return await _serve(options, target, folder, manifest, companions, stop)
 
 
 async def _serve(
-    options: UpOptions, target: Target, folder: Path, manifest: Manifest, stop: asyncio.Event
+    options: UpOptions,
+    target: Target,
+    folder: Path,
+    manifest: Manifest,
+    companions: Sequence[Companion],
+    stop: asyncio.Event,
 ) -> int:
     largest = max(sum(s.nbytes for s in shard.sends) for shard in manifest.shards)
     # Room for a batch axis that requests may fill, up to the server's hard limit.
@@ -80,36 +89,27 @@ async def _serve(
         size = sum((folder / name).stat().st_size for name in manifest.files())
         with progress(f"pushing {manifest.model}", total=size, silent=target.json) as sent:
             await local.keep(folder, sent)
-        drafts = ["--drafts", str(options.drafts)] if options.drafts else []
-        if options.draft_model:
-            small, _ = read_dir(folder.with_name("draft"))
-            await local.keep(folder.with_name("draft"))
-            drafts += ["--draft-model", f"{small.model}@{small.version}"]
-        if options.audit:
-            from swarm.records.stream import ensure_audit  # only who asks for an audit needs it
-
-            await ensure_audit(local.mesh.link, local.mesh.subjects)
-        name = manifest.model
-        more = ["--threads", str(options.threads), *(["--audit"] if options.audit else []), *drafts]
-        for _ in range(options.auto):
-            local.start("auto", name, *more, "--memory-mb", str(options.auto_memory))
-        for stage in range(1, manifest.stages + 1) if not options.auto else ():
+        name, flags = manifest.model, ["--threads", str(options.threads)]
+        for each in companions:
+            flags += await each.prepare(local)
+        stages = range(1, manifest.stages + 1)
+        for stage in () if any(each.serves for each in companions) else stages:
             for _ in range(options.replicas):
-                local.start(f"shard-{stage}", name, *more)
+                local.start(f"shard-{stage}", name, *flags)
         if options.fallback:
-            local.start("fallback", name, *more)
+            local.start("fallback", name, *flags)
         for _ in range(options.standby_nodes):
-            local.start("standby", name, *more)
-        gateway = None
-        if options.http:
-            gateway = start_gateway(local, options.http_port, options.grpc_port, *more)
+            local.start("standby", name, *flags)
+        for each in companions:
+            each.start(local, name, flags)
         if not await unless(stop, local.ready()):
             return 130
-        if gateway is not None and not await unless(stop, gateway.opened(local, name)):
-            return 130
-        _announce(local, manifest, target.json, gateway)
+        for each in companions:
+            if not await unless(stop, each.opened(local, name)):
+                return 130
+        _announce(local, manifest, target.json, companions)
         if options.autoscale:
-            scale = Autoscale(local, name, options.replicas, options.autoscale, _say, more)
+            scale = Autoscale(local, name, options.replicas, options.autoscale, _say, flags)
             local.own(scale.run(), "autoscale")
         await stop.wait()
         if not target.json:
@@ -161,7 +161,7 @@ async def _split(options: UpOptions, target: Target, folder: Path) -> None:
 
 
 def _announce(
-    local: LocalMesh, manifest: Manifest, as_json: bool, gateway: UpGateway | None
+    local: LocalMesh, manifest: Manifest, as_json: bool, companions: Sequence[Companion]
 ) -> None:
     nodes = []
     for process in local.supervisor.nodes:
@@ -181,10 +181,9 @@ def _announce(
             "auth": str(local.rights.authority.directory),
             "pid_file": local.pid_files,
         }
-    if gateway is not None:
-        secured |= {"http": gateway.door(local, "http"), "grpc": gateway.door(local, "grpc")}
-        secured |= {"http_key": gateway.key} if gateway.key else {}
     if as_json:
+        for each in companions:
+            secured |= each.document(local)
         print_json(
             {
                 "event": "ready",
@@ -211,7 +210,6 @@ def _announce(
             local.name,
             asks=rights.access("client", "client", manifest.model),
             reads=rights.access("requester", "requester", manifest.model),
-            watches=rights.access("dashboard", "dashboard"),
         )
         open_or_not = CLOSED
     out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}", soft_wrap=True)
@@ -225,9 +223,7 @@ def _announce(
         ("Ask it from the shell", how.shell),
         ("from Python", how.python),
         ("from any NATS client", how.nats),
-        *_by_http(local, manifest, gateway),
-        ("Watch it (Ctrl-C here ends all)", how.top),
-        ("Watch it in a browser", how.dashboard),
+        *(line for each in companions for line in each.lines(local, manifest)),
     ]
     if rights is not None:
         lines.append(("New certificates while it runs", rights.rotation(local.pid_files)))
@@ -235,18 +231,3 @@ def _announce(
         out.print(f"{title}:", style="bold")
         # One line each, whatever the terminal's width: they are to be pasted.
         out.print(command, markup=False, highlight=False, soft_wrap=True)
-
-
-def _by_http(
-    local: LocalMesh, manifest: Manifest, gateway: UpGateway | None
-) -> list[tuple[str, str]]:
-    """How the gateway is asked, with titles."""
-    if gateway is None:
-        return []
-    curl = gateway.lines(local, manifest).curl
-    if manifest.kind is not None:
-        curl = gateway.completion(local, manifest.model)
-    lines = [(f"over HTTP, at {gateway.door(local, 'http')}", curl)]
-    if grpc := gateway.door(local, "grpc"):
-        lines.append(("over gRPC, with a client of Triton or KServe, at", grpc))
-    return lines

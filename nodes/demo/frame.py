@@ -1,36 +1,57 @@
-"""What the demos share: a mesh of separate processes on loopback, a pace, and lines of a story."""
+"""What stories of `swarm demo` share: a mesh of separate processes on loopback, a pace, lines that
+are told, a kill and a return, a report."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nodes.console import err, guarded, out, print_json, unless
+from nodes.demo.record import Takeover
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
-from nodes.up.dashboard_process import dashboard_of
-from nodes.up.mesh import LocalMesh
+from nodes.up.companion import Companion
+from nodes.up.mesh import LocalMesh, push
 from nodes.up.supervisor import NodeProcess
+from shards.manifest import Manifest
+from shards.split.split import SplitResult
 
 MODEL = "digits"
 PIPELINE = ("shard-1", "shard-2", "shard-3", "fallback")
+VICTIM = "shard-2"
+
+
+KILL_AT, RESTART_AT = 0.4, 0.6  # parts of the stream's time
+RETURN_WITHIN = 15.0  # seconds that the stream goes on while the victim is not back yet
+
+Step = tuple[float, Callable[[NodeProcess], Awaitable[None]]]  # the part of the time, and the work
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a story was asked for. seconds, rate: None where the story has its own. companions: what
+    features do beside it."""
+
+    seconds: float | None
+    rate: float | None
+    as_json: bool
+    companions: Sequence[Companion]
 
 
 @dataclass
 class Frame:
-    """Of one run of a demo. seconds: that its story takes. live: whether a picture is drawn
-    meanwhile, which shows the story's lines too. page: whether a dashboard shows the mesh. began:
-    when the story did, on the event loop's clock. code: the exit code, once it is known."""
+    """Of one run of a story. seconds: that it takes. live: whether a picture is drawn meanwhile,
+    which shows the story's lines too. began: when the story did, on the event loop's clock. code:
+    the exit code, once it is known."""
 
     seconds: float
     live: bool
-    page: bool
+    companions: Sequence[Companion]
     began: float = 0.0
     code: int = 130
 
@@ -38,14 +59,13 @@ class Frame:
         """Tell people what the demo does next."""
         err.print(f"demo: {text}")
 
-    @contextlib.asynccontextmanager
-    async def shown(self, local: LocalMesh, ready_within: float) -> AsyncIterator[None]:
-        """Wait until all nodes are ready, and show their mesh on a page if there is to be one."""
+    async def shown(self, local: LocalMesh, manifest: Manifest, ready_within: float) -> None:
+        """Wait until all nodes are ready, and say where people see them."""
         await local.ready(ready_within)
-        async with contextlib.AsyncExitStack() as stack:
-            if self.page:
-                self.tell(f"watch it at {await stack.enter_async_context(dashboard_of(local))}")
-            yield
+        for each in self.companions:
+            await each.opened(local, manifest.model)
+            for title, line in each.lines(local, manifest):
+                self.tell(f"{title} {line}")
 
     async def until_part(self, part: float) -> None:
         """Wait for this part of the story's time, 0 to 1."""
@@ -53,10 +73,61 @@ class Frame:
         await asyncio.sleep(max(0.0, self.began + part * self.seconds - now))
 
 
+async def start_pipeline(local: LocalMesh, result: SplitResult, *flags: str) -> None:
+    """Push a model that was just split into three, and start a node for each shard and a fallback.
+    Raises `SwarmError`."""
+    await push(local, result.manifest.to_json(), result.files)
+    for role in PIPELINE:
+        local.start(role, result.manifest.model, *flags)
+
+
+def node_of(local: LocalMesh, role: str) -> NodeProcess:
+    """The first node of a role."""
+    return next(node for node in local.supervisor.nodes if node.role == role)
+
+
 def kill(node: NodeProcess) -> None:
     """SIGKILL; the supervisor leaves the restart to the story."""
     node.wanted = False
     node.signal(signal.SIGKILL)
+
+
+async def kill_and_return(
+    frame: Frame,
+    local: LocalMesh,
+    seen: Takeover,
+    say: Callable[[str], None],
+    more: Sequence[Step] = (),
+) -> None:
+    """Kill shard-2 and start it again, as the stream goes on; ends when its stage is its own
+    again, or is not within `RETURN_WITHIN`. more: steps at other parts of the time."""
+    victim = node_of(local, VICTIM)
+
+    async def end(victim: NodeProcess) -> None:
+        say(f"{VICTIM} (pid {victim.pid}) gets SIGKILL")
+        seen.killed(str((local.status_of(victim) or {}).get("node", "")))
+        kill(victim)
+
+    async def begin(victim: NodeProcess) -> None:
+        say(f"{VICTIM} starts again")
+        seen.restarted()
+        victim.start()
+        victim.wanted = True
+
+    frame.began = asyncio.get_running_loop().time()
+    steps = [(KILL_AT, end), (RESTART_AT, begin), *more]
+    for part, step in sorted(steps, key=lambda step: step[0]):
+        await frame.until_part(part)
+        await step(victim)
+    await frame.until_part(1.0)
+    await local.until(lambda: seen.returned_at > 0, RETURN_WITHIN)
+
+
+async def last_status(local: LocalMesh, edge: NodeProcess) -> dict[str, Any]:
+    """Let an edge finish; returns its own last status, or an empty one where it does not end."""
+    edge.signal(signal.SIGTERM)
+    left = await local.until(lambda: (local.status_of(edge) or {}).get("state") == "left", 10.0)
+    return (local.status_of(edge) or {}) if left else {}
 
 
 def report(
@@ -88,19 +159,19 @@ def report(
 
 def run_story(
     story: Callable[[Frame], Coroutine[Any, Any, None]],
+    asked: Asked,
     seconds: float,
-    *,
-    as_json: bool,
-    page: bool,
-    level: int,
+    level: int = logging.ERROR,
 ) -> int:
-    """Run a demo until its end, or until Ctrl-C; returns its exit code. level: of log lines."""
+    """Run a demo until its end, or until Ctrl-C; returns its exit code. seconds: where none are
+    asked for. level: of log lines."""
     set_up_logging(LogForm())
     logging.getLogger("swarm").setLevel(level)
 
     async def main() -> int:
-        frame = Frame(seconds, live=not as_json and out.is_terminal, page=page)
+        live = not asked.as_json and out.is_terminal
+        frame = Frame(asked.seconds or seconds, live, asked.companions)
         await unless(stop_on_signals(), story(frame))
         return frame.code
 
-    return guarded(main, as_json)
+    return guarded(main, asked.as_json)

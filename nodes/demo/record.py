@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,53 @@ TOLERANCE = 1e-4  # relative: ONNX Runtime optimises the shards and the whole mo
 
 
 @dataclass
+class Takeover:
+    """How the nodes of stage 2 changed. old_node: who was killed. Moments are `time.monotonic()`,
+    0 where they have not come."""
+
+    old_node: str = ""
+    killed_at: float = 0.0
+    restarted_at: float = 0.0
+    taken_over_at: float = 0.0
+    returned_at: float = 0.0
+
+    def killed(self, node: str) -> None:
+        """The node of shard-2 is killed now."""
+        self.old_node, self.killed_at = node, time.monotonic()
+
+    def restarted(self) -> None:
+        """Shard-2 starts again now."""
+        self.restarted_at = time.monotonic()
+
+    def answered(self, hops: Iterable[dict[str, Any]], now: float) -> str:
+        """An answer came by these hops; returns what it shows for the first time, or ""."""
+        node = next((hop["node"] for hop in hops if hop["stage"] == 2), "")
+        if self.killed_at and not self.taken_over_at and node.startswith("fallback"):
+            self.taken_over_at = now
+            return f"{node} took over stage 2"
+        back = node.startswith("shard-2") and node != self.old_node
+        if self.restarted_at and not self.returned_at and back:
+            self.returned_at = now
+            return f"{node} has its stage back"
+        return ""
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.taken_over_at and self.returned_at)
+
+    def figures(self) -> dict[str, float | None]:
+        """Milliseconds; None for what did not come to pass."""
+        return {
+            "takeover_ms": _between(self.killed_at, self.taken_over_at),
+            "return_ms": _between(self.restarted_at, self.returned_at),
+        }
+
+
+@dataclass
 class DemoRecord:
     """expected: the whole model's logits for each image, FP32 [n, 10]; labels: digits [n].
 
-    Moments are `time.monotonic()`, 0 where they have not come. aloud: whether steps of the story
-    are printed.
+    aloud: whether steps of the story are printed.
     """
 
     expected: np.ndarray
@@ -36,11 +78,7 @@ class DemoRecord:
     failed: int = 0
     twice: int = 0
     degraded: int = 0
-    killed_at: float = 0.0
-    restarted_at: float = 0.0
-    taken_over_at: float = 0.0
-    returned_at: float = 0.0
-    old_node: str = ""
+    takeover: Takeover = field(default_factory=Takeover)
     last: str = ""
     story: list[str] = field(default_factory=list)
 
@@ -53,14 +91,6 @@ class DemoRecord:
         self.story.append(text)
         if self.aloud:
             err.print(f"demo: {text}")
-
-    def killed(self, node: str) -> None:
-        """The node of shard-2 is killed now."""
-        self.old_node, self.killed_at = node, time.monotonic()
-
-    def restarted(self) -> None:
-        """Shard-2 starts again now."""
-        self.restarted_at = time.monotonic()
 
     def take(self, message: LinkMessage) -> None:
         """Count one line of the edge's sink: the answer to one image."""
@@ -94,14 +124,8 @@ class DemoRecord:
         self.latencies.append(line["latency_ms"])
         compute = sum(hop["compute_us"] for hop in hops) / 1e3
         self.overheads.append((line["latency_ms"] - compute) / max(1, len(hops)))
-        node = next((hop["node"] for hop in hops if hop["stage"] == 2), "")
-        if self.killed_at and not self.taken_over_at and node.startswith("fallback"):
-            self.taken_over_at = now
-            self.story.append(f"{node} took over stage 2")
-        back = node.startswith("shard-2") and node != self.old_node
-        if self.restarted_at and not self.returned_at and back:
-            self.returned_at = now
-            self.story.append(f"{node} has its stage back")
+        if told := self.takeover.answered(hops, now):
+            self.story.append(told)
 
 
 def percentile(values: Sequence[float], q: float) -> float:
@@ -111,7 +135,7 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 def summarise(record: DemoRecord, count: int) -> dict[str, Any]:
     """The figures that the demo ends with; times in milliseconds. count: captured images."""
-    after = [t for t in record.arrivals if record.killed_at]
+    after = [t for t in record.arrivals if record.takeover.killed_at]
     gaps = np.diff(np.array(after)) * 1e3 if len(after) > 1 else np.zeros(1)
     return {
         "requests": count,
@@ -126,10 +150,8 @@ def summarise(record: DemoRecord, count: int) -> dict[str, Any]:
         "latency_max_ms": percentile(record.latencies, 100),
         "overhead_per_hop_p50_ms": percentile(record.overheads, 50),
         "overhead_per_hop_p99_ms": percentile(record.overheads, 99),
-        "takeover_ms": _between(record.killed_at, record.taken_over_at),
         "longest_gap_ms": round(float(gaps.max()), 1),
-        "return_ms": _between(record.restarted_at, record.returned_at),
-    }
+    } | record.takeover.figures()
 
 
 def _between(start: float, end: float) -> float | None:

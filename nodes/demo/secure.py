@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nodes.demo.frame import Step
 from nodes.up.mesh import LocalMesh, push
 from nodes.up.rights import LocalRights
 from nodes.up.supervisor import NodeProcess
@@ -29,6 +30,7 @@ from swarm.scratch import Scratch
 from swarm.security.mesh_keys import new_key
 from swarm.security.sealed import ModelKey
 
+ROTATE_AT, REVOKE_AT, RENEW_AT = 0.15, 0.45, 0.5  # parts of the stream's time
 BACK_WITHIN = 10.0  # seconds in which all processes are connected again
 ASK_EVERY = 0.05  # seconds between two calls to those who are not back
 REFUSED_WITHIN = 5.0  # seconds
@@ -58,6 +60,11 @@ class SecureStory:
         """Of each node: what opens the model, and a cache that the search looks through."""
         return ["--model-key", f"file:{self._key_file}", "--cache", str(self._cache)]
 
+    @property
+    def steps(self) -> list[Step]:
+        """Beside the kill and the return of a shard."""
+        return [(ROTATE_AT, self.rotate), (REVOKE_AT, self.revoke), (RENEW_AT, self.renew)]
+
     async def push(self, result: SplitResult, sent: Callable[[int], None]) -> None:
         """Encrypt the model, push it, and let it serve."""
         self._pieces = pieces_of(result.files)
@@ -73,7 +80,7 @@ class SecureStory:
             )
             await push(self._local, manifest.to_json(), files, sent)
 
-    def renew(self, victim: NodeProcess) -> None:
+    async def renew(self, victim: NodeProcess) -> None:
         """New credentials for the shard's next process."""
         at = victim.arguments.index("--credentials") + 1
         fresh = self._rights.issue(victim.role, "digits").credentials
@@ -93,7 +100,7 @@ class SecureStory:
             "permission_violations": len(refused),
         }
 
-    async def rotate(self) -> None:
+    async def rotate(self, victim: NodeProcess) -> None:
         """A new certificate for the server; all connections end. Raises `SwarmError`."""
         server = self._local.server
         assert server is not None

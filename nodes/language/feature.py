@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nodes.feature import Commands, Feature, KindOfServing, Service, Source, Surroundings
+from nodes.feature import Commands, Feature, Given, KindOfServing, Service, Source, Surroundings
 from nodes.language.settings import GenerationOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nodes.demo.frame import Asked
+    from nodes.up.companion import Companion
     from nodes.versions.loaded import Loaded, Loading
     from nodes.versions.serving import Serving, Shared
     from shards.manifest import Manifest
@@ -59,6 +63,29 @@ def _describes(manifest: Manifest) -> list[str]:
     return lines_of(manifest)
 
 
+def _options() -> Mapping[str, Sequence[type]]:
+    from nodes.language.up import ChatStory, UpDraftOptions
+
+    return {"up": [UpDraftOptions], "demo": [ChatStory]}
+
+
+def _companions(given: Given) -> list[Companion]:
+    from nodes.language.up import companions
+
+    return companions(given)
+
+
+def _stories(given: Given) -> list[Callable[[Asked], int]]:
+    from nodes.language.up import ChatStory
+
+    options = given.of(ChatStory)
+    if options is None or not options.chat:
+        return []
+    from nodes.language.demo import tell
+
+    return [tell]
+
+
 COMMANDS: Commands = {
     "Try": {
         "generate": "nodes.language.commands.generate:generate",
@@ -75,4 +102,8 @@ FEATURE = Feature(
     describes=_describes,
     commands=lambda: COMMANDS,
     services=_services,
+    options=_options,
+    needs={"demo --chat": ["language"]},
+    companions=_companions,
+    stories=_stories,
 )

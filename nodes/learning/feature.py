@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from nodes.feature import Commands, Feature, Part, Role, Surroundings, Tensors
+from nodes.feature import Commands, Feature, Given, Part, Role, Surroundings, Tensors
 from nodes.learning.options import LEARNER, LearnOptions, learns
 from swarm.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from nodes.config import NodeConfig
+    from nodes.demo.frame import Asked
     from swarm.link.kept_stream import KeptStream
     from swarm.mesh import Mesh
     from swarm.model import ModelInfo
@@ -66,6 +70,23 @@ def _commands() -> Commands:
     return COMMANDS
 
 
+def _options() -> Mapping[str, Sequence[type]]:
+    from nodes.learning.demo.declared import LearnStory
+
+    return {"demo": [LearnStory]}
+
+
+def _stories(given: Given) -> list[Callable[[Asked], int]]:
+    from nodes.learning.demo.declared import LearnStory
+
+    options = given.of(LearnStory)
+    if options is None or not options.learn:
+        return []
+    from nodes.learning.demo.story import tell
+
+    return [partial(tell, picture_path=options.picture)]
+
+
 FEATURE = Feature(
     "learning",
     settings=[LearnOptions],
@@ -76,4 +97,6 @@ FEATURE = Feature(
     keeps=_keeps,
     tensors_of=_tensors_of,
     commands=_commands,
+    options=_options,
+    stories=_stories,
 )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nodes.feature import Commands, Feature, Group
+from nodes.feature import Commands, Feature, Given, Group
 from nodes.records.settings import AuditOptions
 
 if TYPE_CHECKING:
     from nodes.audit import Audit
     from nodes.connection.connection import Connection
+    from nodes.up.companion import Companion
     from swarm.link import Link
     from swarm.subjects import Subjects
 
@@ -30,6 +31,18 @@ async def _note(
     from swarm.records.acts import record_act
 
     return await record_act(link, subjects, act, time.time(), by, fields)
+
+
+def _options() -> Mapping[str, Sequence[type]]:
+    from nodes.records.up import UpAuditOptions
+
+    return {"up": [UpAuditOptions]}
+
+
+def _companions(given: Given) -> list[Companion]:
+    from nodes.records.up import companions
+
+    return companions(given)
 
 
 COMMANDS: Commands = {
@@ -52,5 +65,11 @@ COMMANDS: Commands = {
     },
 }
 FEATURE = Feature(
-    "records", settings=[AuditOptions], audit=_audit, note=_note, commands=lambda: COMMANDS
+    "records",
+    settings=[AuditOptions],
+    audit=_audit,
+    note=_note,
+    commands=lambda: COMMANDS,
+    options=_options,
+    companions=_companions,
 )

@@ -43,14 +43,11 @@ NATS = 'import json; print(json.dumps({{"inputs": [{inputs}]}}))'
 
 @dataclass(frozen=True)
 class HowToAsk:
-    """Commands for a shell: `swarm infer`, a Python program, `nats req` (any NATS client), and two
-    to watch."""
+    """Commands for a shell: `swarm infer`, a Python program, and `nats req` (any NATS client)."""
 
     shell: str
     python: str
     nats: str
-    top: str
-    dashboard: str
 
 
 def how_to_ask(
@@ -61,16 +58,13 @@ def how_to_ask(
     *,
     asks: Access = NOTHING,
     reads: Access = NOTHING,
-    watches: Access = NOTHING,
 ) -> HowToAsk:
     """The lines for a model version that a mesh at `url` serves.
 
     environment: of the command that prints them; where `uv run` started it, the lines use it too.
-    asks: of a client. reads: of a requester, who may read what the model takes, and statuses.
-    watches: of a dashboard.
+    asks: of a client. reads: of a requester, who may read what the model takes.
     """
-    uv = "uv run " if "UV_RUN_RECURSION_DEPTH" in environment else ""
-    where = f"--nats {shlex.quote(url)}" + ("" if mesh == "default" else f" --mesh {mesh}")
+    uv = _with_uv(environment)
     shapes = {spec.name: _shape(manifest, spec) for spec in manifest.inputs}
     arrays = ", ".join(
         f'{json.dumps(spec.name)}: numpy.zeros({shapes[spec.name]}, "{DTYPES[spec.datatype]}")'
@@ -83,8 +77,6 @@ def how_to_ask(
     )
     body = f"{uv}python3 -c {shlex.quote(NATS.format(inputs=documents))}"
     subject = Subjects(mesh).infer(manifest.model)
-    reader = "".join(f" {shlex.quote(word)}" for word in reads.arguments())
-    watcher = "".join(f" {shlex.quote(word)}" for word in watches.arguments())
     client = "".join(
         f", {name}={json.dumps(value)}" for name, value in asks.options().items() if value
     )
@@ -95,20 +87,20 @@ def how_to_ask(
             f" --creds {shlex.quote(asks.credentials)} --tlsca {shlex.quote(asks.tls_ca)}"
             f" --inbox-prefix _INBOX.{Path(asks.credentials).stem}"
         )
-    shell, python = f"{uv}swarm infer {manifest.model} --random", PYTHON
+    shell, python = f"infer {manifest.model} --random", PYTHON
     # From standard input: a command's argument holds 128 KiB at the most.
     nats = f"{body} | nats -s {shlex.quote(url)}{given} req {subject} --force-stdin"
     if manifest.kind is not None:
         has_texts = any(text.file == TOKENIZER for text in manifest.part_files())
         prompt = '"Once upon a time"' if has_texts else "--ids 1,2,3"
-        shell, python = f"{uv}swarm generate {manifest.model} {prompt}", GENERATE
+        shell, python = f"generate {manifest.model} {prompt}", GENERATE
         subject, ask = Subjects(mesh).generate(manifest.model), '{"prompt": [1, 2, 3]}'
         nats = (
             f"nats -s {shlex.quote(url)}{given} req {subject} {shlex.quote(ask)} --replies 0 "
             "--timeout 5s"
         )
     return HowToAsk(
-        shell=f"{shell} {where}{reader}",
+        shell=swarm_line(shell, url, mesh, reads, environment),
         python=python.format(
             python=f"{uv}python3",
             url=json.dumps(url),
@@ -117,9 +109,24 @@ def how_to_ask(
             inputs=arrays,
         ),
         nats=nats,
-        top=f"{uv}swarm top {where}{reader}",
-        dashboard=f"{uv}swarm dashboard {where}{watcher}",
     )
+
+
+def swarm_line(
+    words: str,
+    url: str,
+    mesh: str,
+    access: Access = NOTHING,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """A command of `swarm` for the mesh at `url`, for a shell. environment: as `how_to_ask`."""
+    where = f"--nats {shlex.quote(url)}" + ("" if mesh == "default" else f" --mesh {mesh}")
+    shown = "".join(f" {shlex.quote(word)}" for word in access.arguments())
+    return f"{_with_uv(environment)}swarm {words} {where}{shown}"
+
+
+def _with_uv(environment: Mapping[str, str]) -> str:
+    return "uv run " if "UV_RUN_RECURSION_DEPTH" in environment else ""
 
 
 def _shape(manifest: Manifest, spec: TensorSpec) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ STORAGE_UNDER_RIGHTS = "file"
 
 
 def lanes_maker(mesh: Mesh, storage: str = "") -> Callable[[ModelInfo], Awaitable[None]] | None:
-    """For `Registry.push`: makes the lanes of a version, and the store of weight versions.
+    """For `Registry.push`: makes the lanes of a version.
 
     As many servers keep these lanes as keep keys and artifacts: nodes that find a lane do not move
     it. storage: `memory` or `file`; with "" nodes make them as they need them, which returns None,

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nodes.extras import MissingExtra
-from nodes.feature import Commands, Feature, Watched
+from nodes.feature import Commands, Feature, Given, Watched
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from nodes.health.endpoint import Pages
+    from nodes.up.companion import Companion
 
 
 def _pages(node: Watched) -> Pages:
@@ -33,4 +36,18 @@ def _commands() -> Commands:
     return COMMANDS
 
 
-FEATURE = Feature("watch", pages=_pages, commands=_commands)
+def _options() -> Mapping[str, Sequence[type]]:
+    from nodes.watch.commands.declared import OPTIONS
+
+    return OPTIONS
+
+
+def _companions(given: Given) -> list[Companion]:
+    from nodes.watch.companions import companions
+
+    return companions(given)
+
+
+FEATURE = Feature(
+    "watch", pages=_pages, commands=_commands, options=_options, companions=_companions
+)

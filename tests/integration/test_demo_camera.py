@@ -15,9 +15,9 @@ from support.waiting import eventually_now
 pytest.importorskip("av")
 pytest.importorskip("cv2")
 
-from nodes.demo.camera_model import TASK, camera_model
-from nodes.demo.camera_record import CameraRecord, broken, is_true, summarise
-from nodes.demo.camera_scene import TURN, card, draw
+from nodes.cameras.demo.model import TASK, camera_model
+from nodes.cameras.demo.record import CameraRecord, broken, is_true, summarise
+from nodes.cameras.demo.scene import TURN, card, draw
 from shards.runtimes.ort import OrtRuntime
 
 RATE = 30
@@ -59,7 +59,7 @@ def test_a_lost_frame_a_wrong_answer_an_old_frame_and_no_takeover_break_a_promis
     record = CameraRecord(RATE, began=0.0)
     record.take(line(0, 30), 1.0)
     record.take(line(0, 30, repeats=0), 1.1)
-    record.killed_at = record.restarted_at = 1.2
+    record.takeover.killed_at = record.takeover.restarted_at = 1.2
     record.take(line(1, 60, hops=[{"stage": 2, "node": "fallback-1"}]), 2.0)
     record.take(line(2, 90), 3.0)
     good = summarise(record, 3, 3000.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.commands import commands
 
-from nodes.demo.chat import Answer, summarise
+from nodes.language.demo import Answer, summarise
 
 
 def answer(tokens: list[int], *, gap_at: int = -1) -> Answer:

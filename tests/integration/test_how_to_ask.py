@@ -16,7 +16,8 @@ from support.commands import ROOT, Commands, environment
 from support.meshes import READY
 from support.waiting import eventually_now
 
-from nodes.up.how_to_ask import how_to_ask
+from nodes.access import NOTHING
+from nodes.up.how_to_ask import how_to_ask, swarm_line
 from shards.manifest import Manifest
 from shards.split.split import split
 from shards.zoo.transformer import transformer_encoder
@@ -104,10 +105,12 @@ def test_the_lines_name_the_mesh_and_use_uv_where_uv_started_the_command(
     manifest: Manifest,
 ) -> None:
     plain = how_to_ask(manifest, "nats://h:1", "default", {})
-    assert "--mesh" not in plain.shell + plain.top
+    assert "--mesh" not in plain.shell + swarm_line("top", "nats://h:1", "default", NOTHING, {})
     assert not plain.shell.startswith("uv")
-    other = how_to_ask(manifest, "nats://h:1", "talk", {"UV_RUN_RECURSION_DEPTH": "1"})
-    for line in (other.shell, other.python, other.nats, other.top, other.dashboard):
+    uv = {"UV_RUN_RECURSION_DEPTH": "1"}
+    other = how_to_ask(manifest, "nats://h:1", "talk", uv)
+    top = swarm_line("top", "nats://h:1", "talk", NOTHING, uv)
+    for line in (other.shell, other.python, other.nats, top):
         assert line.startswith("uv run ")
         assert "talk" in line
     assert shlex.split(other.shell)[-4:] == ["--nats", "nats://h:1", "--mesh", "talk"]

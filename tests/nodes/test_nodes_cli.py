@@ -28,6 +28,7 @@ from nodes.cli.options import InferOptions, Target, UpOptions
 from nodes.config import NodeConfig, settings_of_nodes
 from nodes.connection.identity import own_id
 from nodes.console import ago, delivery, duration
+from nodes.feature import Given
 from nodes.rollout.commands.rollout import asked_plan
 from swarm.errors import InvalidArgument
 
@@ -403,7 +404,7 @@ def test_up_and_infer_take_defaults_from_a_file(
 ) -> None:
     seen: list[Any] = []
 
-    def run_up(options: UpOptions, target: Target) -> int:
+    def run_up(options: UpOptions, target: Target, given: Given) -> int:
         seen.append((options.stages, options.fallback))
         return 0
 

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from statuses import a_stage, a_status
 
-from nodes.watch.short_ids import CUT, short_ids
-from nodes.watch.status_table import columns_that_fit, node_view, served, status_table
+from nodes.cli.short_ids import CUT, short_ids
+from nodes.cli.status_table import columns_that_fit, node_view, served, status_table
 from swarm.fleet.picture import rate_of
 
 ids = st.lists(st.text("ab-[/]", min_size=1, max_size=30), unique=True, max_size=30)

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from nodes.cli.command import option
+from nodes.cli.options import AGENT, Json
 from nodes.console import conclude
 from nodes.gateway.access.rules import block, new_key, read_rules
 from swarm.errors import BadKey
 from swarm.security.files import alone, replace
 
 
-async def run_gateway_key(agent: str, callers: str, quota: float, as_json: bool) -> None:
-    """`swarm keys gateway`."""
+async def gateway_key(
+    agent: Annotated[str, AGENT, typer.Argument(help="The mesh's name for who gets the key.")],
+    callers: Annotated[
+        str, typer.Argument(help="File of `swarm-node --gateway-callers`; made where missing.")
+    ] = "gateway.toml",
+    quota: float = option(0.0, "Requests a second that it may ask; 0: any number.", min=0),
+    json: Json = False,
+) -> None:
+    """Make a key with which a client of HTTP or gRPC asks a gateway; it is shown once."""
     key = add_key(Path(callers), agent, quota)
     conclude(
-        as_json,
+        json,
         {"agent": agent, "key": key, "callers": callers},
         key,
         f"{callers} has its hash; the key itself is kept nowhere",

@@ -43,6 +43,17 @@ class DashboardOptions:
     )
 
 
+@dataclass(frozen=True)
+class PageOptions:
+    """Of `swarm demo`."""
+
+    dashboard: bool = option(
+        False,
+        "Show the mesh in a browser too; its nodes and the page stay until Ctrl-C, but in stories "
+        "that end by themselves.",
+    )
+
+
 def top(
     target: Target,
     once: bool = seldom(False, "Show it once, as `swarm status` does."),
@@ -86,6 +97,7 @@ def metrics_exporter(
     return run_exporter(port, most_nodes, target)
 
 
+OPTIONS = {"demo": [PageOptions]}
 COMMANDS = {
     "See": {
         "top": top,

@@ -19,7 +19,7 @@ from nodes.cli.with_mesh import asked_model, client_of
 from nodes.console import out, print_json
 from nodes.watch.commands.declared import ProfileOptions
 from nodes.watch.profiling.advice import advise
-from nodes.watch.profiling.bars import figure
+from nodes.watch.profiling.figure import figure
 from nodes.watch.profiling.spent import OUTSIDE, Profile, Spread, profile_of
 from swarm.errors import InvalidArgument, Status
 from swarm.fleet.service import FleetWatch

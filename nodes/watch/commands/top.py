@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from nodes.cli.options import Target
-from nodes.cli.status import run_plain_top, run_status
+from nodes.cli.status import run_status
 from nodes.console import err, out
 from nodes.event_loop import stop_on_signals
+from nodes.watch.commands.plain_top import run_plain_top
 
 HINT = "for filters, an order of your own and a page a node: pip install 'swarm-mesh[top]'"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.watch.fields import one_line
+from nodes.cli.fields import one_line
 from swarm.fleet.documents import COUNT, SHARE, Faults, form, name, text
 from swarm.fleet.picture import FleetNode
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from nodes.watch.fields import one_line
+from nodes.cli.fields import one_line
 from swarm.subjects import TOKEN
 
 MOST_EVENTS = 1000

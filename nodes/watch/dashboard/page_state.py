@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from nodes.cli.fields import one_line
 from nodes.watch.dashboard.answers import Answers, estimate
 from nodes.watch.dashboard.facts import LearningFacts, NodeFacts, RolloutFacts, facts_of
 from nodes.watch.dashboard.health import GONE, Health, health_of
@@ -30,7 +31,6 @@ from nodes.watch.dashboard.verdict import (
     unreachable,
     warnings_of,
 )
-from nodes.watch.fields import one_line
 from swarm.errors import DecodeError
 from swarm.fleet.coverage import Version, unlisted_line
 from swarm.fleet.documents import read_event

@@ -20,7 +20,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from nodes.watch.fields import part, rows
+from nodes.cli.fields import part, rows
 from swarm.errors import Status
 from swarm.flow.latency import BUCKETS_S
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodes.watch.fields import part
+from nodes.cli.fields import part
 from nodes.watch.metrics.families import STATES, STATUSES, Families, NodeStatus
 from swarm.fleet.coverage import StageCover, Version, covered
 from swarm.fleet.observed import ObservedTotals

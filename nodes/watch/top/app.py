@@ -20,8 +20,8 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
 
+from nodes.cli.short_ids import short_ids
 from nodes.watch.dashboard.page_state import PageState
-from nodes.watch.short_ids import short_ids
 from nodes.watch.top.details import node_text
 from nodes.watch.top.panels import event_text, lines, models_text, pipelines_text, verdict_text
 from nodes.watch.top.rows import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from nodes.watch.status_table import UNMEASURED, count_text, figure_text
+from nodes.cli.status_table import UNMEASURED, count_text, figure_text
 from nodes.watch.top.panels import event_text, lines
 from nodes.watch.top.signs import bars, sign_of, state_text
 

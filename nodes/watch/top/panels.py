@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from nodes.watch.status_table import UNMEASURED, figure_text
+from nodes.cli.status_table import UNMEASURED, figure_text
 from nodes.watch.top.signs import LEVEL, line_of
 
 Part = Mapping[str, Any]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nodes.cli.status_table import GAP, UNMEASURED, columns_that_fit, count_text, figure_text
 from nodes.watch.dashboard.health import Health
-from nodes.watch.status_table import GAP, UNMEASURED, columns_that_fit, count_text, figure_text
 from nodes.watch.top.signs import sign_of, state_text
 
 Row = Mapping[str, Any]

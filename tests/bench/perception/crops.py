@@ -21,9 +21,9 @@ from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from nodes.cameras.crops.cache import CropCache, CropRule, Known
 from nodes.cameras.crops.crops import cut, reduced
+from nodes.cameras.demo.scene import CARDS, HEIGHT, PAPER, TURN, WIDTH, card, draw
 from nodes.cameras.gate.measures import gray
 from nodes.console import out
-from nodes.demo.camera_scene import CARDS, HEIGHT, PAPER, TURN, WIDTH, card, draw
 from shards.zoo import digits_model
 
 RATE = 30.0

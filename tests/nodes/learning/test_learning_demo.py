@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes.demo.attacker import FLIP, NOISE, hostile_update
-from nodes.demo.learn import CLASSES
-from nodes.demo.learn_plot import picture, plot
-from nodes.demo.learn_record import SERVED_OVER, LearnRecord, figures, missed
+from nodes.learning.demo.attacker import FLIP, NOISE, hostile_update
+from nodes.learning.demo.plot import picture, plot
+from nodes.learning.demo.record import SERVED_OVER, LearnRecord, figures, missed
+from nodes.learning.demo.story import CLASSES
 from nodes.learning.head import HeadLayout
 from nodes.learning.options import LearnOptions
 from nodes.learning.references import References, references, split_by_label

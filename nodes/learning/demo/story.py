@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,16 +23,16 @@ from rich.text import Text
 
 import swarm
 from nodes.console import out, print_json
-from nodes.demo.attacker import FLIP, NOISE, attack
-from nodes.demo.frame import MODEL, PIPELINE, Frame, kill, run_story
-from nodes.demo.learn_plot import picture, plot
-from nodes.demo.learn_record import LearnRecord, figures, missed
+from nodes.demo.frame import MODEL, Asked, Frame, kill, run_story, start_pipeline
+from nodes.learning.demo.attacker import FLIP, NOISE, attack
+from nodes.learning.demo.plot import picture, plot
+from nodes.learning.demo.record import LearnRecord, figures, missed
 from nodes.learning.frozen import FrozenModel
 from nodes.learning.options import LearnOptions
 from nodes.learning.references import References, references, split_by_label
 from nodes.learning.samples import Samples
 from nodes.learning.training import Training
-from nodes.up.mesh import LocalMesh, local_mesh, push
+from nodes.up.mesh import LocalMesh, local_mesh
 from nodes.up.supervisor import NodeProcess
 from shards.split.balance import ONE_HOST_BYTES_PER_MS
 from shards.split.split import SplitResult, split
@@ -65,18 +64,16 @@ READY = 60.0  # seconds that the processes may take to start
 QUIET = 2.5  # seconds of requests before anything is taught
 
 
-def run_learn_demo(
-    seconds: float, rate: float, picture_path: str, *, as_json: bool, dashboard: bool
-) -> int:
-    """Exit code 0 only if every target was reached. seconds: of learning; rate: requests a second;
-    picture_path: of the PNG, "" for none. dashboard: whether a page shows the mesh meanwhile."""
+def tell(asked: Asked, picture_path: str) -> int:
+    """Exit code 0 only if every target was reached. Learns for the seconds that are asked for.
+    picture_path: of the PNG, "" for none."""
 
     async def story(frame: Frame) -> None:
-        demo = LearnDemo(frame, rate)
+        demo = LearnDemo(frame, asked.rate or 50.0)
         await demo.run()
-        frame.code = _report(demo.record, picture_path, as_json)
+        frame.code = _report(demo.record, picture_path, asked.as_json)
 
-    return run_story(story, seconds, as_json=as_json, page=dashboard, level=logging.ERROR)
+    return run_story(story, asked, seconds=60.0)
 
 
 def _report(record: LearnRecord, picture_path: str, as_json: bool) -> int:
@@ -123,15 +120,12 @@ class LearnDemo:
         self.record.dense_bytes = self._dense_message()
         self.frame.tell("starting a NATS server, a pipeline of four nodes and eight learners …")
         with Scratch("learn") as folder:
-            async with contextlib.AsyncExitStack() as stack:
-                local = await stack.enter_async_context(local_mesh())
-                await push(local, result.manifest.to_json(), result.files)
+            async with local_mesh() as local:
                 self._make_keys(folder)
-                for role in PIPELINE:
-                    local.start(role, MODEL, "--teachers", str(folder / "teachers"))
+                await start_pipeline(local, result, "--teachers", str(folder / "teachers"))
                 for number in range(len(CLASSES)):
                     self._start(local, folder, f"learner-{number + 1}")
-                await stack.enter_async_context(self.frame.shown(local, READY))
+                await self.frame.shown(local, result.manifest, READY)
                 await self._until_learning(local, list(self._honest.values()))
                 self._listen(local)
                 await self._story(local, folder)

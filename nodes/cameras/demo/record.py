@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nodes.demo.camera_scene import CELL, WIDTH, card
-from nodes.demo.record import percentile
+from nodes.cameras.demo.scene import CELL, WIDTH, card
+from nodes.demo.record import Takeover, percentile
 
 NEAR = 2 * CELL / WIDTH  # of a box's side, as a share: two of the model's pixels
 # Frames that the picture may be older than its arrival says: a busy machine encodes late.
@@ -17,7 +17,7 @@ LATE = 15
 
 @dataclass
 class CameraRecord:
-    """rate: frames a second. began: the moment of frame 0. Moments are `time.monotonic()`."""
+    """rate: frames a second. began: the moment of frame 0, of `time.monotonic()`."""
 
     rate: float
     began: float
@@ -28,11 +28,7 @@ class CameraRecord:
     repeated: int = 0
     wrong: int = 0
     failed: int = 0
-    killed_at: float = 0.0
-    restarted_at: float = 0.0
-    taken_over_at: float = 0.0
-    returned_at: float = 0.0
-    old_node: str = ""
+    takeover: Takeover = field(default_factory=Takeover)
 
     @property
     def answered(self) -> int:
@@ -48,20 +44,12 @@ class CameraRecord:
             self.failed += 1
             return
         self.ages.append(line["age_ms"])
-        if not self.killed_at:
+        if not self.takeover.killed_at:
             self.waits.append(line["age_ms"])
         self.decode.append(line["decode_ms"])
         captured = now - line["age_ms"] / 1e3
         self.wrong += not is_true(line.get("detections", []), (captured - self.began) * self.rate)
-        self._took(line, now)
-
-    def _took(self, line: dict[str, Any], now: float) -> None:
-        node = next((hop["node"] for hop in line["hops"] if hop["stage"] == 2), "")
-        if self.killed_at and not self.taken_over_at and node.startswith("fallback"):
-            self.taken_over_at = now
-        back = node.startswith("shard-2") and node != self.old_node
-        if self.restarted_at and not self.returned_at and back:
-            self.returned_at = now
+        self.takeover.answered(line["hops"], now)
 
 
 def is_true(detections: list[dict[str, Any]], number: float) -> bool:
@@ -93,9 +81,7 @@ def summarise(record: CameraRecord, sent: int, most_age: float) -> dict[str, Any
         "age_max_ms": percentile(ages, 100),
         "age_allowed_ms": most_age,
         "decode_p50_ms": percentile(record.decode, 50),
-        "takeover_ms": _between(record.killed_at, record.taken_over_at),
-        "return_ms": _between(record.restarted_at, record.returned_at),
-    }
+    } | record.takeover.figures()
 
 
 def broken(doc: dict[str, Any]) -> list[str]:
@@ -113,7 +99,3 @@ def broken(doc: dict[str, Any]) -> list[str]:
     if doc["takeover_ms"] is None or doc["return_ms"] is None:
         found.append("the takeover or the return did not happen in time")
     return found
-
-
-def _between(start: float, end: float) -> float | None:
-    return round((end - start) * 1e3, 1) if start and end else None

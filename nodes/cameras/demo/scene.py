@@ -1,6 +1,6 @@
 """The camera of `swarm demo --camera`, a process of its own: H.264 over UDP (MPEG-TS).
 
-    python -m nodes.demo.camera_scene URL FRAMES_PER_SECOND
+    python -m nodes.cameras.demo.scene URL FRAMES_PER_SECOND
 
 A card with a digit moves through a drawn room, stands still, and gives way to another card. Where
 the card is follows from the frame's number alone: that is the truth that answers are held against.

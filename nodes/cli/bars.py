@@ -1,4 +1,4 @@
-"""One request's time as a bar for each hop: text for a terminal, a figure for a page."""
+"""One request's time as a bar for each hop, for a terminal."""
 
 from __future__ import annotations
 
@@ -24,14 +24,6 @@ LEGEND = {
     "batch wait": "for company, or a free processor",
     "compute": "computing",
 }
-COLOURS: dict[Kind, str] = {
-    "outside": "#9ca3af",
-    "onward": "#60a5fa",
-    "lane": "#fbbf24",
-    "queue": "#f97316",
-    "batch wait": "#a78bfa",
-    "compute": "#16a34a",
-}
 
 
 def bar_lines(parts: Sequence[Part], label: dict[str, str]) -> list[str]:
@@ -53,26 +45,3 @@ def bar_lines(parts: Sequence[Part], label: dict[str, str]) -> list[str]:
 def _bar(parts: Sequence[Part], whole: int) -> str:
     """At least one character for each part: a short one shall be seen too."""
     return "".join(SIGNS[p.kind] * max(1, round(p.length / whole * WIDTH)) for p in parts)
-
-
-def figure(stages: Sequence[tuple[str, dict[Kind, float]]], title: str, path: str) -> None:
-    """Write a figure (.png or .svg) of stages and milliseconds of their parts, stacked.
-
-    Raises `ImportError` without matplotlib, and `OSError` where the file cannot be written.
-    """
-    from matplotlib.figure import Figure
-
-    drawn = Figure(figsize=(8, 0.9 + 0.5 * len(stages)), layout="constrained")
-    axes = drawn.add_subplot()
-    names = [name for name, _ in stages]
-    left = [0.0] * len(stages)
-    for kind in KINDS:
-        lengths = [parts.get(kind, 0.0) for _, parts in stages]
-        if any(lengths):
-            axes.barh(names, lengths, left=left, color=COLOURS[kind], label=kind)
-            left = [a + b for a, b in zip(left, lengths, strict=True)]
-    axes.invert_yaxis()
-    axes.set_xlabel("milliseconds")
-    axes.set_title(title)
-    axes.legend(loc="best", frameon=False)
-    drawn.savefig(path, dpi=150)

@@ -10,7 +10,6 @@ have to be the same, token for token.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,8 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from nodes.console import out
-from nodes.demo.frame import PIPELINE, Frame, kill, report, run_story
-from nodes.up.mesh import LocalMesh, local_mesh, push
+from nodes.demo.frame import (
+    KILL_AT,
+    VICTIM,
+    Asked,
+    Frame,
+    kill,
+    node_of,
+    report,
+    run_story,
+    start_pipeline,
+)
+from nodes.up.mesh import LocalMesh, local_mesh
 from nodes.up.supervisor import NodeProcess
 from shards.split.balance import ONE_HOST_BYTES_PER_MS
 from shards.split.split import SplitResult, split
@@ -27,12 +36,11 @@ from swarm.errors import InvalidArgument, Unavailable
 from swarm.language.client import GenerateOptions
 from swarm.scratch import Scratch
 
-VICTIM, FALLBACK, STAGE = "shard-2", "fallback", 2
+STAGE = 2  # of the victim
 QUESTION = [{"role": "user", "content": "os.path.join"}]
 OPTIONS: GenerateOptions = {"max_tokens": 230, "temperature": 0.6, "top_p": 0.9, "budget": 30.0}
 LEAST_TOKENS = 80  # of the answer, so that there is a midst
 MOST_SEEDS = 40
-KILL_AT = 0.4  # part of the answer's tokens
 READY_WITHIN, TOLD_WITHIN = 30.0, 5.0  # seconds
 
 
@@ -55,7 +63,7 @@ class Answer:
         return max((1e3 * (b - a) for a, b in pairs if b > since), default=0.0)
 
 
-def run_chat_demo(*, as_json: bool, dashboard: bool) -> int:
+def tell(asked: Asked) -> int:
     """Exit code 0 only if both answers are equal, and the kill hit the session."""
 
     async def story(frame: Frame) -> None:
@@ -63,25 +71,23 @@ def run_chat_demo(*, as_json: bool, dashboard: bool) -> int:
         with Scratch("toy") as folder:
             result = await asyncio.to_thread(_split, folder)
         async with local_mesh() as local:
-            await push(local, result.manifest.to_json(), result.files)
-            for role in PIPELINE:
-                local.start(role, result.manifest.model)
+            await start_pipeline(local, result)
             frame.tell("starting a NATS server, three shards and a fallback …")
-            async with frame.shown(local, READY_WITHIN):
-                model = result.manifest.model
-                right = await _undisturbed(local, model)
-                victim = next(node for node in local.supervisor.nodes if node.role == VICTIM)
-                frame.tell(f"{QUESTION[0]['content']!r} is asked; {VICTIM} will be killed …")
-                killed = _Kill(victim, max(1, int(KILL_AT * len(right.tokens))))
-                heard = None if as_json else _printer(killed)
-                got = await _ask(local, model, right.seed, heard, killed)
-                if not as_json:
-                    print(flush=True)
-                fallback = next(n for n in local.supervisor.nodes if n.role == FALLBACK)
-                took = await local.until(lambda: _has_taken(local, fallback), TOLD_WITHIN)
-                frame.code = _report(right, got, killed, took, as_json)
+            await frame.shown(local, result.manifest, READY_WITHIN)
+            model = result.manifest.model
+            right = await _undisturbed(local, model)
+            victim = node_of(local, VICTIM)
+            frame.tell(f"{QUESTION[0]['content']!r} is asked; {VICTIM} will be killed …")
+            killed = _Kill(victim, max(1, int(KILL_AT * len(right.tokens))))
+            heard = None if asked.as_json else _printer(killed)
+            got = await _ask(local, model, right.seed, heard, killed)
+            if not asked.as_json:
+                print(flush=True)
+            fallback = node_of(local, "fallback")
+            took = await local.until(lambda: _has_taken(local, fallback), TOLD_WITHIN)
+            frame.code = _report(right, got, killed, took, asked.as_json)
 
-    return run_story(story, 0.0, as_json=as_json, page=dashboard, level=logging.ERROR)
+    return run_story(story, asked, seconds=0.0)
 
 
 def _split(folder: Path) -> SplitResult:

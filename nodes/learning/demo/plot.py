@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from nodes.demo.learn_record import LearnRecord
+from nodes.learning.demo.record import LearnRecord
 
 ROWS, COLUMNS = 14, 72
 

@@ -15,8 +15,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from nodes.watch.fields import one_line, part, rows
-from nodes.watch.short_ids import short_ids
+from nodes.cli.fields import one_line, part, rows
+from nodes.cli.short_ids import short_ids
 
 UNMEASURED, ABSURD = "-", "?"
 MOST = 1e15  # no count, rate, time or memory of a node is more

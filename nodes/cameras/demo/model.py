@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, compose, helper, load_from_string, numpy_helper
 
-from nodes.demo.camera_scene import CELL, HEIGHT, PAPER, ROOM, WIDTH
+from nodes.cameras.demo.scene import CELL, HEIGHT, PAPER, ROOM, WIDTH
 from shards.cameras.task import Postprocess, Preprocess, Task
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model

@@ -1,0 +1,1 @@
+"""`swarm demo --camera`: the story, its record, what the camera shows, and the model."""

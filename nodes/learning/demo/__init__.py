@@ -1,0 +1,1 @@
+"""`swarm demo --learn`: the story, its record, its plot, its attackers."""
