@@ -54,6 +54,16 @@ class UserRole:
     starts: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kind of entry of a node's gossip. valid(rest, value): whether a peer's value is of the
+    right kind and in range; rest: what its key has behind `KIND/`, "" where it is the kind alone.
+    of_load: it says how busy a node is, and not what it serves or where."""
+
+    valid: Callable[[str, object], bool]
+    of_load: bool = False
+
+
 @dataclass(frozen=True)
 class Feature:
     """All that a feature adds to the mesh; what it leaves out it does not have.
@@ -62,7 +72,8 @@ class Feature:
     has. roles: of users. rights: rows of the table of rights, by the subject of the row behind
     which they stand; they are the last ones where that is not there. stored: the kinds of subjects
     (`swarm.<mesh>.<kind>.…`) that its streams keep; stored_news: those of them that members hear
-    once they are stored; news: the kinds on which the server itself speaks. trial(document): the
+    once they are stored; news: the kinds on which the server itself speaks. gossip(): entries that
+    nodes gossip of themselves, by the kind that their keys begin with. trial(document): the
     version on trial that desired state has in the field `rollout`; raises `InvalidArgument`.
     trials(link, subjects, under_way): follows versions on trial (`swarm.models.trials`).
     """
@@ -74,5 +85,6 @@ class Feature:
     stored: Sequence[str] = ()
     stored_news: Sequence[str] = ()
     news: Sequence[str] = ()
+    gossip: Callable[[], Mapping[str, Entry]] = dict
     trial: Callable[[Any], Trial] | None = None
     trials: Callable[[Link, Subjects, Callable[[], int]], Trials] | None = None

@@ -30,6 +30,7 @@ from nodes.versions.serving import Serving, by_stage, link_rate
 from nodes.versions.versions import Versions
 from shards.manifest import Manifest
 from shards.runtimes.memory import free_bytes, need_of
+from swarm.auto.advertised import fills_entry, pace_entry
 from swarm.auto.document import PlanInForce, outline
 from swarm.auto.drafting import Drafting
 from swarm.auto.drafts import Draft, Planner, StageFacts, predicted, with_replicas
@@ -42,7 +43,7 @@ from swarm.auto.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.auto.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
 from swarm.auto.slowing import Slowing, each_run
 from swarm.errors import SwarmError
-from swarm.fleet.advertised import fills_entry, of_load, pace_entry
+from swarm.fleet.advertised import of_load
 from swarm.gossip import Event
 from swarm.link import Link
 from swarm.model import ModelInfo

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from swarm.feature import CONFIG, GET, Feature, Row, UserRole
+from collections.abc import Mapping
+
+from swarm.feature import CONFIG, GET, Entry, Feature, Row, UserRole
+
+
+def _gossip() -> Mapping[str, Entry]:
+    from swarm.auto import advertised
+
+    return {
+        "room": Entry(advertised.valid_room, of_load=True),
+        "link": Entry(advertised.valid_link, of_load=True),
+        "fills": Entry(advertised.valid_fills),
+        "pace": Entry(advertised.valid_pace, of_load=True),
+    }
+
 
 FEATURE = Feature(
     "auto",
+    gossip=_gossip,
     roles=[
         UserRole(
             "auto",

@@ -31,7 +31,7 @@ NEAR = NodeLink()
 
 
 def link_of(values: Mapping[str, object]) -> NodeLink:
-    """As a node gossips it. values: those of its gossip, checked by `swarm.fleet.advertised`."""
+    """As a node gossips it. values: those of its gossip, checked by `swarm.auto.advertised`."""
     told = values.get(KEY)
     return NodeLink(*told) if isinstance(told, list | tuple) else NEAR
 

@@ -1,21 +1,13 @@
-"""The nodes of role `auto` as gossip tells of them, and what they gossip of themselves.
-
-Of a node's gossip (`swarm.fleet.advertised`) plans need, beside `role`, `serves/T`, `draining` and
-`host`:
-
-room        bytes that it has for stages, those that it holds included
-fills/T     [model, version, number, slot]      it fills this slot of the plan of this number
-pace/T      [model, version, [us, …]]           microseconds of each stage on it, from stage 1
-link        [round trip, down, up]              its link (`swarm.auto.links`), absent where fast
-"""
+"""The nodes of role `auto` as gossip tells of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from swarm.auto.advertised import fills_of, pace_of
 from swarm.auto.links import link_of
 from swarm.auto.slots import AutoNode, Claim
-from swarm.fleet.advertised import fills_of, pace_of, serving, stages_of
+from swarm.fleet.advertised import serving, stages_of
 from swarm.fleet.priorities import PRIMARY
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.gossip import PeerView

@@ -6,7 +6,6 @@ priority    0 primary, 1 standby, 2 fallback memory    bytes free
             3 standby that has taken a stage, of its other stages
 link_wait   milliseconds of `ack_wait` that its link needs (swarm.flow.transfers), absent if few
 link_rate   bytes a second that its link brings, absent where it is fast or unknown
-link        [round trip in us, bytes a second down, up] of a node of role auto; absent where fast
 weight      its share of the requests beside its peers', absent if 1
 codecs      codecs that it reads (swarm.wire.tensors.known_codecs), `pictures` if it decodes them
 inbox       where processes of its host reach it without the server, or ""
@@ -15,9 +14,6 @@ learns/T    [model, version, base (8 bytes), epoch, run, sequence]   what it lea
 serves/T    [model, version, [stage, …]]     one model version and its stages, in order
 takes/T     [model, version, [stage, …]]     of these stages the node is a primary, whatever its
             `priority`: a standby that has taken a stage
-room        bytes that a node of role auto has for stages, those that it holds included
-fills/T     [model, version, number, slot]   the slot of the plan in force that it fills
-pace/T      [model, version, [us, …]]        microseconds of each stage on it, from stage 1
 load/T/C    [[stage, waiting, in hand, compute ewma, p50, p99, queue ewma, p50, p99], …] of the
             stages from 16 C to 16 C + 15 that it serves, in order; times in microseconds
 holds/T/S   [sessions, slots, follows, marks]  of stage S of a language model: its sessions, whether
@@ -27,6 +23,8 @@ answers     [model, witness]                 it answers requests for this model,
             and sends notices; whether it may be a witness (swarm.requests.witness)
 burns/T     [model, "latency"]               the objective that burns where this node answers
 busy/T/C    [[stage, thousandths of the time in which it computes], …] of the same stages
+
+Features add keys of their own (`swarm.feature.Feature.gossip`).
 
 T is a hash of model and version, whose names may be longer than a key. Gossip refuses a value
 above 1 KB whole, so none grows with what a node serves: 253 stages of a version with the longest
@@ -40,10 +38,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from swarm.feature import Entry
+from swarm.features import features
 from swarm.fleet.priorities import PRIMARY
 from swarm.routing import Candidate
 from swarm.security.attestation import GOSSIP_KEY as IDENTITY
@@ -63,7 +63,6 @@ Where = tuple[str, str, int]  # model, version, stage
 MAX_STAGES = 256  # of one version: the longest list that gossip carries
 MAX_CANDIDATES = 1024  # stages of one node that routing looks at, all versions together
 MAX_STAGE = 4096
-LONGEST_PACE = 128  # stages: 5 bytes each at most
 MAX_COUNT = 10**9
 MAX_LINK_WAIT_MS = 30_000
 MAX_CODECS = 16
@@ -77,12 +76,13 @@ _LARGEST_LOAD = (MAX_COUNT,) * 2 + (MAX_TIME,) * 6
 MOST_MARKS = 128  # bytes
 _HOLDS_NOTHING = (0, 0, False, b"")
 _HOLDS_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,3})")
-_LOADS = ("load/", "busy/", "holds/", "learns/", "pace/", "burns/")
+_LOADS = ("load/", "busy/", "holds/", "learns/", "burns/")
 _LOAD_KEY = re.compile(r"[0-9a-f]{12}/(0|[1-9][0-9]{0,2})")
 
 
 @lru_cache(maxsize=4096)
-def _tag(model: str, version: str) -> str:
+def version_tag(model: str, version: str) -> str:
+    """Of a key, for a model's version."""
     return blake2b(f"{model}/{version}".encode(), digest_size=6).hexdigest()
 
 
@@ -93,7 +93,7 @@ def serves_entries(stages: Iterable[Where]) -> dict[str, list[Any]]:
     """The stages that a node serves, as the keys and values that it gossips."""
     entries: dict[str, list[Any]] = {}
     for model, version, stage in sorted(set(stages)):
-        key = f"serves/{_tag(model, version)}"
+        key = f"serves/{version_tag(model, version)}"
         entries.setdefault(key, [model, version, []])[2].append(stage)
     return entries
 
@@ -113,7 +113,7 @@ def load_entries(loads: Mapping[Where, Sequence[int]]) -> dict[str, list[list[in
         numbers = [
             min(max(n, 0), most) for n, most in zip(loads[where], _LARGEST_LOAD, strict=True)
         ]
-        key = f"load/{_tag(model, version)}/{stage // STAGES_PER_LOAD_KEY}"
+        key = f"load/{version_tag(model, version)}/{stage // STAGES_PER_LOAD_KEY}"
         entries.setdefault(key, []).append([stage, *numbers])
     return entries
 
@@ -123,7 +123,7 @@ def busy_entries(busy: Mapping[Where, float]) -> dict[str, list[list[int]]]:
     entries: dict[str, list[list[int]]] = {}
     for where in sorted(busy):
         model, version, stage = where
-        key = f"busy/{_tag(model, version)}/{stage // STAGES_PER_LOAD_KEY}"
+        key = f"busy/{version_tag(model, version)}/{stage // STAGES_PER_LOAD_KEY}"
         entries.setdefault(key, []).append([stage, round(1e3 * min(1.0, max(0.0, busy[where])))])
     return entries
 
@@ -133,7 +133,7 @@ def holds_entry(
 ) -> tuple[str, list[Any]]:
     """The key and value by which a node tells of a language model's stage."""
     model, version, stage = where
-    return f"holds/{_tag(model, version)}/{stage}", [sessions, slots, follows, marks]
+    return f"holds/{version_tag(model, version)}/{stage}", [sessions, slots, follows, marks]
 
 
 def learns_entry(
@@ -141,29 +141,21 @@ def learns_entry(
 ) -> tuple[str, list[Any]]:
     """The key and value by which a node tells what it learns; base: SHA-256 of its beginning."""
     value = [model, version, base[:BASE_BYTES], epoch, run, sequence]
-    return f"learns/{_tag(model, version)}", value
-
-
-def fills_entry(model: str, version: str, number: int, slot: int) -> tuple[str, list[Any]]:
-    """The key and value by which a node tells which slot it fills of the plan of that number."""
-    return f"fills/{_tag(model, version)}", [model, version, number, slot]
-
-
-def pace_entry(model: str, version: str, pace_us: Sequence[int]) -> tuple[str, list[Any]]:
-    """The key and value by which a node tells how long each stage takes on it, microseconds."""
-    pace = [min(max(1, us), MAX_TIME) for us in pace_us[:LONGEST_PACE]]
-    return f"pace/{_tag(model, version)}", [model, version, pace]
+    return f"learns/{version_tag(model, version)}", value
 
 
 def burns_entry(model: str, what: str) -> tuple[str, list[str]]:
     """The key and value by which a node that answers requests tells that an objective burns."""
-    return f"burns/{_tag(model, '')}", [model, what]
+    return f"burns/{version_tag(model, '')}", [model, what]
 
 
 def of_load(key: str) -> bool:
     """Whether a gossiped key says how busy a node is, and not what it serves or where."""
-    busy = ("memory", "link", "link_wait", "link_rate", "room")
-    return key in busy or key.startswith(_LOADS)
+    busy = ("memory", "link_wait", "link_rate")
+    if key in busy or key.startswith(_LOADS):
+        return True
+    entry = _of_features().get(key.partition("/")[0])
+    return entry is not None and entry.of_load
 
 
 # --- judged -------------------------------------------------------------------------------
@@ -174,9 +166,17 @@ def valid(key: str, value: object) -> bool:
     kind, slash, rest = key.partition("/")
     if slash:
         keyed = _KEYED.get(kind)
-        return True if keyed is None else keyed(rest, value)
-    check = _CHECKS.get(key)
-    return True if check is None else check(value)
+        if keyed is not None:
+            return keyed(rest, value)  # type: ignore[no-any-return]
+    elif (check := _CHECKS.get(key)) is not None:
+        return check(value)  # type: ignore[no-any-return]
+    entry = _of_features().get(kind)
+    return entry is None or entry.valid(rest, value)
+
+
+@cache
+def _of_features() -> Mapping[str, Entry]:
+    return {kind: each for feature in features() for kind, each in feature.gossip().items()}
 
 
 def _token(value: object) -> bool:
@@ -190,7 +190,7 @@ def _serves(tag: str, value: object) -> bool:
     return (
         _token(model)
         and _token(version)
-        and tag == _tag(model, version)
+        and tag == version_tag(model, version)
         and isinstance(stages, list | tuple)
         and 1 <= len(stages) <= MAX_STAGES
         and _ascending(stages)
@@ -204,36 +204,10 @@ def _learns(tag: str, value: object) -> bool:
     return (
         _token(model)
         and _token(version)
-        and tag == _tag(model, version)
+        and tag == version_tag(model, version)
         and isinstance(base, bytes)
         and len(base) == BASE_BYTES
         and all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
-    )
-
-
-def _fills(tag: str, value: object) -> bool:
-    if not (isinstance(value, list | tuple) and len(value) == 4):
-        return False
-    model, version, *numbers = value
-    return (
-        _token(model)
-        and _token(version)
-        and tag == _tag(model, version)
-        and all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
-    )
-
-
-def _pace(tag: str, value: object) -> bool:
-    if not (isinstance(value, list | tuple) and len(value) == 3):
-        return False
-    model, version, pace = value
-    return (
-        _token(model)
-        and _token(version)
-        and tag == _tag(model, version)
-        and isinstance(pace, list | tuple)
-        and len(pace) <= LONGEST_PACE
-        and all(type(us) is int and 1 <= us <= MAX_TIME for us in pace)
     )
 
 
@@ -247,7 +221,12 @@ def _burns(tag: str, value: object) -> bool:
     if not (isinstance(value, list | tuple) and len(value) == 2):
         return False
     model, what = value
-    return _token(model) and tag == _tag(model, "") and isinstance(what, str) and len(what) <= 40
+    return (
+        _token(model)
+        and tag == version_tag(model, "")
+        and isinstance(what, str)
+        and len(what) <= 40
+    )
 
 
 def _load(rest: str, value: object, row_is_good: Callable[[object], bool]) -> bool:
@@ -292,14 +271,6 @@ def _busy_row(row: object) -> bool:
     )
 
 
-def _link(value: object) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) == 3
-        and all(type(number) is int and 0 <= number < 1 << 60 for number in value)
-    )
-
-
 def is_weight(value: object) -> bool:
     """Whether a node may have this weight in routing."""
     return type(value) in (int, float) and LEAST_WEIGHT <= value <= MOST_WEIGHT  # type: ignore[operator]
@@ -330,11 +301,9 @@ _CHECKS: dict[str, Any] = {
     "inbox": lambda v: isinstance(v, str) and len(v) <= 128,
     "device": lambda v: _token(v),
     "memory": lambda v: type(v) is int and 0 <= v < 1 << 60,
-    "room": lambda v: type(v) is int and 0 <= v < 1 << 60,
     "priority": lambda v: type(v) is int and 0 <= v <= 9,
     "link_wait": lambda v: type(v) is int and 0 <= v <= MAX_LINK_WAIT_MS,
     "link_rate": lambda v: type(v) is int and 0 <= v < 1 << 60,
-    "link": lambda v: _link(v),
     "codecs": lambda v: _codecs(v),
     "weight": lambda v: is_weight(v),
     ANSWERS: lambda v: _answers(v),
@@ -347,8 +316,6 @@ _KEYED: dict[str, Any] = {
     "busy": lambda rest, value: _load(rest, value, _busy_row),
     "holds": _holds,
     "learns": _learns,
-    "fills": _fills,
-    "pace": _pace,
     "burns": _burns,
 }
 
@@ -376,7 +343,7 @@ class StagePeer:
 def serving(peers: Iterable[PeerView], model: str, version: str, stage: int) -> list[StagePeer]:
     """The peers that serve a stage, in no order."""
     found = []
-    tag = _tag(model, version)
+    tag = version_tag(model, version)
     key, taking, holding = f"serves/{tag}", f"takes/{tag}", f"holds/{tag}/{stage}"
     for peer in peers:
         values = peer.values
@@ -456,7 +423,7 @@ def learners(
     """The peers that learn this version from this base in this epoch, each with a key that it
     proved to be its own."""
     found = []
-    entry = f"learns/{_tag(model, version)}"
+    entry = f"learns/{version_tag(model, version)}"
     for peer in peers:
         value = peer.values.get(entry)
         if peer.state in ("dead", "left") or not isinstance(value, list | tuple):
@@ -521,7 +488,7 @@ def stage_loads(values: Mapping[str, object]) -> list[tuple[Where, Sequence[int]
 def stage_busy(values: Mapping[str, object], where: Where) -> float:
     """The share of the time in which a node computes a stage, 0..1; 0.0 where it does not tell."""
     model, version, stage = where
-    rows = values.get(f"busy/{_tag(model, version)}/{stage // STAGES_PER_LOAD_KEY}")
+    rows = values.get(f"busy/{version_tag(model, version)}/{stage // STAGES_PER_LOAD_KEY}")
     if not isinstance(rows, list | tuple):
         return 0.0
     return next((row[1] / 1e3 for row in rows if row[0] == stage), 0.0)
@@ -535,20 +502,8 @@ def takes_of(values: Mapping[str, object]) -> list[Where]:
 
 def stages_of(values: Mapping[str, object], model: str, version: str) -> list[int]:
     """The stages of a version that a node serves."""
-    entry = values.get(f"serves/{_tag(model, version)}")
+    entry = values.get(f"serves/{version_tag(model, version)}")
     return list(entry[2]) if isinstance(entry, list | tuple) else []
-
-
-def fills_of(values: Mapping[str, object], model: str, version: str) -> tuple[int, int] | None:
-    """The number of the plan, and the slot of it, that a node fills."""
-    entry = values.get(f"fills/{_tag(model, version)}")
-    return (entry[2], entry[3]) if isinstance(entry, list | tuple) else None
-
-
-def pace_of(values: Mapping[str, object], model: str, version: str) -> tuple[int, ...]:
-    """Microseconds of each stage on a node; () where it has not measured them."""
-    entry = values.get(f"pace/{_tag(model, version)}")
-    return tuple(entry[2]) if isinstance(entry, list | tuple) else ()
 
 
 def burning_models(peers: Iterable[PeerView]) -> frozenset[str]:

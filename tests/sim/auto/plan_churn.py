@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from sim.auto.plan_world import BEAT, MODEL, VERSION, Device, World
+from swarm.auto.advertised import fills_entry, pace_entry
 from swarm.auto.drafts import Partition, StageFacts, predicted
 from swarm.auto.links import NEAR, NodeLink
 from swarm.auto.picture import auto_nodes, named_by_hand
@@ -22,9 +23,7 @@ from swarm.auto.replicating import change, slot_loads
 from swarm.auto.slots import fill, to_hold
 from swarm.fleet.advertised import (
     busy_entries,
-    fills_entry,
     load_entries,
-    pace_entry,
     serves_entries,
 )
 from swarm.fleet.scaling import Scaling

@@ -8,10 +8,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.auto.advertised import fills_entry, pace_entry
 from swarm.auto.document import PlanInForce, Slot
 from swarm.auto.picture import auto_nodes, named_by_hand
 from swarm.auto.slots import AutoNode, Claim, empty, fill, to_hold
-from swarm.fleet.advertised import fills_entry, pace_entry, serves_entries, valid
+from swarm.fleet.advertised import serves_entries, valid
 from swarm.gossip import PeerView
 
 NUMBER = 4
