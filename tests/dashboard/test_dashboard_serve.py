@@ -18,8 +18,10 @@ from support.waiting import eventually
 from nodes.up.mesh import LocalMesh, push
 from nodes.watch.dashboard.serve import Place
 from swarm.errors import InvalidArgument
-from swarm.records.stream import ensure_audit
 from swarm.subjects import api
+
+pytest.importorskip("swarm.records", reason="the feature `records` is not there")
+from swarm.records.stream import ensure_audit
 
 pytestmark = pytest.mark.integration
 in_session = pytest.mark.asyncio(loop_scope="session")
