@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from nodes.connection.connection import Connection
     from nodes.demo.frame import Asked
     from nodes.health.endpoint import Pages
+    from nodes.meaning import Meaning, Opens
     from nodes.up.companion import Companion
     from nodes.versions.loaded import Loaded, Loading
     from nodes.versions.serving import Serving, Shared
     from nodes.versions.versions import Versions
     from shards.manifest import Manifest
-    from shards.parts import Hints
+    from shards.parts import Addition, Hints
     from swarm.gossip import Event
     from swarm.link import Link, LinkMessage
     from swarm.link.kept_stream import KeptStream
@@ -235,10 +236,14 @@ class Feature:
     has takes its place. places(config): what says which stages a node serves, where that changes
     while it runs, else None. audit(connection): what keeps on record what a node does, else None.
     source(path): what reads a model that is to be split, None where the path is not the feature's
-    affair. describes(manifest): lines that tell people of a version. serves(manifest): the kind of
-    a version that nodes serve otherwise than by lanes, else None. services: what else clients may
-    ask a node for; they tell the witnesses by `notices`. model_lines(heard, models): what becomes
-    of the models of these names, for people who watch.
+    affair. describes(manifest): lines that tell people of a version. addition(options): what is
+    added to a model that is split with these `nodes.cli.options.Splitting`, else None.
+    meaning(info): what the tensors of a version mean, None where it does not say; raises
+    `ShardsError`. codecs: what a node with the feature reads beside tensors. opens(path): what
+    opens such a file to be asked about, None for another file. serves(manifest): the kind of a
+    version that nodes serve otherwise than by lanes, else None. services: what else clients may ask
+    a node for; they tell the witnesses by `notices`. model_lines(heard, models): what becomes of
+    the models of these names, for people who watch.
     note(link, subjects, act, by, fields): keeps on record what an operator has done; False where
     the mesh keeps none; raises `SwarmError`.
     options: dataclasses of options (`nodes.cli.command`) that commands of others get, by `up` or
@@ -266,6 +271,10 @@ class Feature:
     model_lines: Callable[[Heard, Callable[[], Iterable[str]]], ModelLines] | None = None
     source: Callable[[str], Source | None] = lambda path: None
     describes: Callable[[Manifest], Iterable[str]] = lambda manifest: ()
+    addition: Callable[[Any], Addition | None] = lambda options: None
+    meaning: Callable[[ModelInfo], Meaning | None] = lambda info: None
+    codecs: Callable[[], Iterable[str]] = tuple
+    opens: Callable[[str], Opens | None] = lambda path: None
     serves: Callable[[Manifest], KindOfServing | None] = lambda manifest: None
     services: Callable[[Surroundings, Notices], Iterable[Service]] = lambda around, notices: ()
     options: Callable[[], Mapping[str, Sequence[type]]] = dict

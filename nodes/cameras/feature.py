@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 from nodes.cameras.join.settings import JoinOptions
@@ -14,9 +15,13 @@ from swarm.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from nodes.cli.options import Splitting
     from nodes.config import NodeConfig
     from nodes.demo.frame import Asked
+    from nodes.meaning import Meaning, Opens
     from shards.manifest import Manifest
+    from shards.parts import Addition
+    from swarm.model import ModelInfo
 
 JOIN = "join"
 
@@ -104,6 +109,32 @@ def _stories(given: Given) -> list[Callable[[Asked], int]]:
     return [tell]
 
 
+def _addition(options: Splitting) -> Addition | None:
+    from nodes.cameras.commands.tasks import wish_of
+
+    return wish_of(options)
+
+
+def _meaning(info: ModelInfo) -> Meaning | None:
+    if info.task is None:
+        return None
+    from nodes.cameras.meaning import TaskMeaning
+
+    return TaskMeaning(info)
+
+
+def _codecs() -> list[str]:
+    from swarm.wire.picture import PICTURES
+
+    return [] if importlib.util.find_spec("cv2") is None else [PICTURES]
+
+
+def _opens(path: str) -> Opens | None:
+    from nodes.cameras.commands.tasks import opened
+
+    return opened(path)
+
+
 FEATURE = Feature(
     "cameras",
     settings=[CameraOptions, JoinOptions],
@@ -114,4 +145,8 @@ FEATURE = Feature(
     options=_options,
     needs={"demo --camera": ["perception"]},
     stories=_stories,
+    addition=_addition,
+    meaning=_meaning,
+    codecs=_codecs,
+    opens=_opens,
 )

@@ -9,15 +9,14 @@ import numpy as np
 from rich.table import Table
 
 import swarm
-from nodes.cameras.commands.tasks import is_picture, open_picture
 from nodes.cli.arrays import random_inputs, read_inputs
 from nodes.cli.bars import bar_lines
 from nodes.cli.options import InferOptions, Target
 from nodes.cli.short_ids import short_ids
 from nodes.cli.with_mesh import asked_model, connect
 from nodes.console import delivery, duration, out, print_json
-from shards.cameras import Result as Said
-from shards.cameras import document, lines
+from nodes.features import first
+from nodes.meaning import Finding
 from swarm.addresses import without_credentials
 from swarm.errors import InvalidArgument, Status, error_for
 from swarm.fleet.status_listener import CURRENT_AFTER
@@ -27,33 +26,32 @@ from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
 
 NOBODY_ANSWERED = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED}
-Read = tuple[Said, tuple[int, ...]]  # what an answer says about a picture of this shape
 
 
 async def run_infer(model: str, options: InferOptions, target: Target) -> int:
     """`swarm infer`; returns its exit code."""
     if options.random == bool(options.input):
         raise InvalidArgument("give one of --input FILE.npz, --input PICTURE and --random")
-    of_picture = is_picture(options.input)
-    inputs = {} if options.random or of_picture else read_inputs(options.input)
+    opens = first(lambda feature: feature.opens(options.input))
+    inputs = {} if options.random or opens else read_inputs(options.input)
     duration(options.budget)  # a wrong word is told before anything is asked
     delivery(options.delivery)
     async with connect(target, agent="swarm-infer", codec=options.codec) as client:
         model = await asked_model(client, model, "swarm infer")
-        picture = await open_picture(client, model, options.input) if of_picture else None
-        inputs = picture.inputs if picture else inputs or await random_inputs(client, model)
+        opened = await opens(client, model) if opens else None
+        inputs = opened.inputs if opened else inputs or await random_inputs(client, model)
         results = await ask_many(client, model, inputs, options)
         if lost := [r for r in results if r.status in NOBODY_ANSWERED]:
             await say_who_lacks(client, lost[-1], target)
-        said: Read | None = None
-        if picture and (good := [r for r in results if r.status is Status.OK]):
-            said = await picture.read(client, good[-1]), picture.shape
+        said: Finding | None = None
+        if opened and (good := [r for r in results if r.status is Status.OK]):
+            said = await opened.read(client, good[-1])
     answered = [r for r in results if r.status is Status.OK]
     if answered and options.output:
         np.savez(options.output, **answered[-1].outputs)  # type: ignore[arg-type]
     if target.json:
         doc = summary(results, with_outputs=not options.output and said is None)
-        print_json(doc | ({} if said is None else document(said[0])))
+        print_json(doc | ({} if said is None else said.document()))
     elif answered:
         show(results, options, said)
     failed = [r for r in results if r.status is not Status.OK]
@@ -150,10 +148,10 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
     return doc
 
 
-def show(results: list[Result], options: InferOptions, said: Read | None = None) -> None:
-    """Print the outputs, or what they say about a picture, and where the time went."""
+def show(results: list[Result], options: InferOptions, said: Finding | None = None) -> None:
+    """Print the outputs, or what they say, and where the time went."""
     last = next(r for r in reversed(results) if r.status is Status.OK)
-    for line in lines(*said) if said else ():
+    for line in said.lines() if said else ():
         out.print(line, markup=False, highlight=False)
     for name, array in () if said else last.outputs.items():
         text = np.array2string(array, precision=5, threshold=40, edgeitems=4)

@@ -13,7 +13,6 @@ from rich.table import Table
 import swarm
 from nodes.access import read_replicas
 from nodes.auto.commands.planning import read_plan_file
-from nodes.cameras.commands.tasks import wish_of
 from nodes.cli.acts import on_record
 from nodes.cli.arrays import read_inputs
 from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
@@ -25,7 +24,7 @@ from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.feature import Source
-from nodes.features import features
+from nodes.features import features, first
 from nodes.limits import lane_bytes
 from nodes.progress import progress
 from nodes.versions.lanes import lanes_maker
@@ -95,7 +94,7 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
     from shards.split.balance import LINK_BYTES_PER_MS, ONE_HOST_BYTES_PER_MS
     from shards.split.split import split
 
-    wish = wish_of(options)
+    addition = first(lambda feature: feature.addition(options))
     named: list[list[str] | str] = [c for c in options.cuts.split(",") if c]
     cuts = read_plan_file(options.plan).cuts if options.plan else named or None
     model, hints = read_source(file)
@@ -111,7 +110,7 @@ async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
             edge_cut=options.edge_cut or None,
             lighter=read_model(options.lighter).read_bytes() if options.lighter else None,
             bandwidth=ONE_HOST_BYTES_PER_MS if options.one_host else LINK_BYTES_PER_MS,
-            addition=wish,
+            addition=addition,
             hints=hints,
             batch=options.batch,
             known=known,

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from nodes.config import NodeConfig
-from nodes.features import features
+from nodes.features import features, first
+from nodes.meaning import Finding
 from nodes.records.compare import Difference, compare, decides_otherwise
 from nodes.records.recorded import Recorded
 from nodes.stage.pictures import PictureInput
 from nodes.versions.artifacts import NodeArtifacts
 from nodes.versions.live_weights import NodeWeights
 from nodes.versions.loaded import Loaded, load
-from shards.cameras import Result, Task
-from shards.cameras.same import decides_the_same
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, NotFound
 from swarm.mesh import Mesh
@@ -53,7 +52,7 @@ class Replay:
     steps: tuple[Step, ...]
     otherwise: bool | None = None
     note: str = ""
-    found: Result | None = None
+    found: Finding | None = None
 
     @property
     def compared(self) -> int:
@@ -96,15 +95,13 @@ class Session:
         """The version that is loaded."""
         return self._loaded.info.version
 
-    def read(self, outputs: Mapping[str, np.ndarray]) -> Result | None:
-        """What the model's outputs say, by its task; None without one that can be read. The picture
-        as it was captured is not known here, so boxes are shares of the model's own."""
-        document = self._loaded.info.task
+    def read(self, outputs: Mapping[str, np.ndarray]) -> Finding | None:
+        """What the model's outputs say; None where its version does not say what they mean. The
+        picture as it was captured is not known here, so boxes are shares of the model's own."""
+        info = self._loaded.info
         try:
-            if document is None:
-                return None
-            task = Task.of(document)
-            return task.read(outputs, (task.preprocess.height, task.preprocess.width))
+            meaning = first(lambda feature: feature.meaning(info))
+            return None if meaning is None else meaning.read(outputs)
         except ShardsError:
             return None
 
@@ -157,7 +154,7 @@ async def replay_same(session: Session, request: Recorded) -> Replay:
     hash in the audit."""
     await session.use_weights(request.weights)
     steps = []
-    found: Result | None = None
+    found: Finding | None = None
     for stage, came in request.stages.items():
         made, seconds = await session.run(stage, came.tensors)
         behind = request.stages.get(stage + 1)
@@ -214,7 +211,7 @@ async def replay_other(session: Session, then: Session, request: Recorded) -> Re
         steps.append(Step(stage, "", difference, seconds))
     found, before = session.read(made[-1][0]), then.read(answer)
     if found is not None and before is not None:
-        otherwise = not decides_the_same(found, before)
+        otherwise = not found.decides_as(before)
     else:
         otherwise = decides_otherwise(made[-1][0], answer)
     return Replay(request.id, request.at, session.version, 0, tuple(steps), otherwise, found=found)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 
 import numpy as np
 
-from shards.cameras.picture import decode_picture
-from shards.cameras.task import Task
+from nodes.features import features, first
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo
-from swarm.wire.picture import MOST_PIXELS, PICTURES, Picture, is_encoded
+from swarm.wire.picture import PICTURES, is_encoded
 from swarm.wire.tensors import known_codecs
 
 EXTRA = "pip install 'swarm-mesh[perception]'"
 
 
 def can_decode() -> bool:
-    """Whether this node has what it takes to decode pictures. Nothing is imported."""
-    return importlib.util.find_spec("cv2") is not None
+    """Whether this node has what it takes to decode pictures. No library is imported."""
+    return PICTURES in codecs_read()
 
 
 def codecs_read() -> list[str]:
-    """What this node reads, as it tells others: of tensors, and `PICTURES` where it decodes."""
-    return [*known_codecs(), *[PICTURES] * can_decode()]
+    """What this node reads, as it tells others: of tensors, and of features."""
+    return [*known_codecs(), *(codec for feature in features() for codec in feature.codecs())]
 
 
 class PictureInput:
@@ -51,8 +49,8 @@ class PictureInput:
                 f"this node decodes no pictures: {EXTRA} there, or send the picture's tensor"
             )
         try:
-            picture = Picture(tensors[self._name].data)
-            image = decode_picture(picture.data, most_pixels=MOST_PIXELS)
-            return {**tensors, **Task.of(self._info.task).prepare(image)}
+            meaning = first(lambda feature: feature.meaning(self._info))
+            assert meaning is not None, "a feature that reads pictures says what they mean"
+            return meaning.decoded(tensors)
         except ShardsError as error:
             raise InvalidArgument(str(error)) from None

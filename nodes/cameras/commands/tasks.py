@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 
 import swarm
+from nodes.cameras.meaning import Found, TaskMeaning
 from nodes.cli.options import Splitting
-from shards.cameras import Result, Task, read_picture
+from nodes.meaning import Opens
+from shards.cameras import Task, read_picture
 from shards.cameras.decode import READINGS, suppresses
 from shards.cameras.picture import SUFFIXES
 from shards.cameras.wish import Wish
@@ -99,11 +101,6 @@ def _few(numbers: tuple[float, ...]) -> str:
     return shown if len(numbers) == 1 else f"({shown})"
 
 
-def is_picture(path: str) -> bool:
-    """Whether a file's name is that of a picture."""
-    return Path(path).suffix.lower() in SUFFIXES
-
-
 @dataclass(frozen=True)
 class Picture:
     """A picture that is asked about. shape: of its array. inputs: the model's."""
@@ -111,11 +108,18 @@ class Picture:
     shape: tuple[int, ...]
     inputs: dict[str, np.ndarray]
 
-    async def read(self, client: swarm.Mesh, answer: Answer) -> Result:
+    async def read(self, client: swarm.Mesh, answer: Answer) -> Found:
         """What an answer says: by the task of the version that answered. Raises `ShardsError`,
         `NotFound`, `Unavailable`."""
         info = await client.model(f"{answer.model}@{answer.version}")
-        return Task.of(info.task).read(answer.outputs, self.shape)
+        return TaskMeaning(info).read(answer.outputs, self.shape)
+
+
+def opened(path: str) -> Opens | None:
+    """What opens a picture; None where a file's name is not that of one."""
+    if Path(path).suffix.lower() not in SUFFIXES:
+        return None
+    return lambda client, model: open_picture(client, model, path)
 
 
 async def open_picture(client: swarm.Mesh, model: str, path: str) -> Picture:

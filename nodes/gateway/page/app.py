@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 import numpy as np
 import orjson
 
+from nodes.features import first
 from nodes.gateway import statuses
 from nodes.gateway.added import added
 from nodes.gateway.call import Caller, Callers, InferCall
@@ -29,8 +30,7 @@ from nodes.gateway.models import Listed, Models
 from nodes.gateway.page.lines import lines_for
 from nodes.gateway.page.openapi import document as openapi_document
 from nodes.gateway.statuses import NoSuchMethod, NoSuchPath, TooSlow
-from shards.cameras import Task
-from shards.cameras import document as found_document
+from nodes.meaning import Meaning
 from shards.errors import ShardsError
 from shards.manifest import Manifest
 from swarm.errors import (
@@ -155,12 +155,12 @@ class PageApp:
             manifest = Manifest.from_json(await self._models.manifest(name, info.version))
             examples = manifest.extra.get("examples", {})
             lines = lines_for(name, info.inputs, examples, url, key)
-        task = _task_of(info)
+        meaning = _meaning_of(info)
         return {
             "version": info.version,
             "inputs": [_tensor(spec) for spec in info.inputs],
             "outputs": [_tensor(spec) for spec in info.outputs],
-            "task": None if task is None else task.kind,
+            "task": None if meaning is None else meaning.kind,
             "lines": asdict(lines),
         }
 
@@ -181,8 +181,8 @@ class PageApp:
         self._pictures += 1
         try:
             info = await self._models.describe(name)
-            task = _task_of(info)
-            if task is None:
+            meaning = _meaning_of(info)
+            if meaning is None:
                 raise InvalidArgument(
                     f"model {name!r:.80} does not say what it does with a picture: split it with "
                     "--task, or ask it by v2"
@@ -195,12 +195,12 @@ class PageApp:
                     f"{len(body)} bytes: a picture of {width} x {height} has {size}, RGB"
                 )
             image = np.frombuffer(body, np.uint8).reshape(height, width, 3)
-            inputs = await asyncio.to_thread(task.prepare, image)
+            inputs = await asyncio.to_thread(meaning.inputs_of, image)
             answer = await self._inference.run(
                 InferCall(name, inputs, caller, version=info.version)
             )
-            found = await asyncio.to_thread(task.read, answer.outputs, image.shape)
-            return found_document(found)
+            found = await asyncio.to_thread(meaning.read, answer.outputs, image.shape)
+            return found.document()
         except ShardsError as error:
             raise InvalidArgument(str(error)) from None
         finally:
@@ -216,10 +216,10 @@ class PageApp:
         return code, JSON, orjson.dumps({"error": str(error)}), more
 
 
-def _task_of(info: ModelInfo) -> Task | None:
+def _meaning_of(info: ModelInfo) -> Meaning | None:
     """None for a model that declares none, or one that this version does not know."""
     try:
-        return None if info.task is None else Task.of(info.task)
+        return first(lambda feature: feature.meaning(info))
     except ShardsError as error:
         log.warning("model %s: %s", info.model, error)
         return None

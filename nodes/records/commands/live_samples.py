@@ -9,8 +9,8 @@ import numpy as np
 
 import swarm
 from nodes.cli.acts import on_record
+from nodes.features import first
 from nodes.records.recording import Recording
-from shards.cameras import Task
 from swarm.errors import DecodeError, InvalidArgument, NotFound, PermissionDenied
 from swarm.model import ModelInfo, unknown_model
 from swarm.wire.messages import Features
@@ -95,8 +95,5 @@ async def live_samples(
 
 def _as_the_file_takes(info: ModelInfo, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A graph with its task inside takes bytes; the file that it was made of is quantized."""
-    task = None if info.task is None else Task.of(info.task)
-    if task is None or not task.baked:
-        return arrays
-    name = task.preprocess.input
-    return arrays | {name: task.arranged(arrays[name])}
+    meaning = first(lambda feature: feature.meaning(info))
+    return arrays if meaning is None else meaning.as_file_takes(arrays)

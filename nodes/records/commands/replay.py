@@ -18,7 +18,6 @@ from nodes.cli.with_mesh import client_of
 from nodes.console import ago, out, print_json
 from nodes.records.recorded import Recorded, recorded, recorded_models
 from nodes.records.session import Replay, Session, Step, replay_each, replay_other, replay_same
-from shards.cameras import document, lines
 from swarm.errors import InvalidArgument, NotFound
 from swarm.security.sealed import ModelKey
 from swarm.security.signed_entries import Verifier
@@ -132,7 +131,7 @@ def _document(replay: Replay) -> dict[str, Any]:
         doc["decides_otherwise"] = replay.otherwise
     if replay.note:
         doc["note"] = replay.note
-    return doc if replay.found is None else doc | document(replay.found)
+    return doc if replay.found is None else doc | replay.found.document()
 
 
 def _finite(step: Step) -> float | None:
@@ -170,7 +169,7 @@ def _show_one(replay: Replay) -> None:
         same = "decides otherwise" if replay.otherwise else "decides the same"
         out.print(f"version {replay.version} {same}")
     if replay.found is not None:
-        for line in lines(replay.found):
+        for line in replay.found.lines():
             out.print(line, markup=False, highlight=False)
     for line in reasons([replay]):
         out.print(line)

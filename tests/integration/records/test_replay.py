@@ -149,7 +149,7 @@ async def test_a_detectors_versions_are_compared_by_the_objects_that_they_find()
             replay = await replay_other(same, then, request)
             assert replay.otherwise is False
             assert replay.found is not None
-            assert document(replay.found) == found
+            assert replay.found.document() == found
             assert found["detections"]
             replay = await replay_other(another, then, request)
             assert replay.otherwise is True
