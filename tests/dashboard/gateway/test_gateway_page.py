@@ -30,7 +30,7 @@ from shards.cameras.wish import Wish
 from shards.split.split import split
 from swarm.security.files import create
 
-MODELS = Path(os.environ.get("SWARM_TEST_MODELS", Path(__file__).parents[3] / "shared/models"))
+MODELS = Path(os.environ.get("SWARM_TEST_MODELS", Path(__file__).parents[4] / "shared/models"))
 ULTRAFACE = MODELS / "ultraface" / "version-RFB-320.onnx"
 DRAWN = "#state:not(.fault):has-text('model')"
 SHOWN = "#models article"
