@@ -205,6 +205,17 @@ class Given(dict[type, Any]):
 
 
 @dataclass(frozen=True)
+class Asking:
+    """How people ask a model that is not asked by `swarm infer`. shell: words after `swarm`.
+    python: a program for a shell, with the fields `python`, `url`, `mesh` and `model` to fill in.
+    nats: words after `nats` and the server."""
+
+    shell: str
+    python: str
+    nats: str
+
+
+@dataclass(frozen=True)
 class Group:
     """Commands of `swarm` that begin with one word. help: of the group."""
 
@@ -250,7 +261,8 @@ class Feature:
     `model push`; such a command takes a `Given`. needs: extras of the package that a command needs
     with an option, by `up --http`. companions: what it does in a run of `swarm up` or `swarm demo`;
     raises `InvalidArgument`. stories: of `swarm demo`, those that its options ask for; each returns
-    the exit code.
+    the exit code. asks(manifest, mesh): how a version is asked in a mesh, None where that is not
+    the feature's affair.
     """
 
     name: str
@@ -281,3 +293,4 @@ class Feature:
     needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     companions: Callable[[Given], Sequence[Companion]] = lambda given: ()
     stories: Callable[[Given], Sequence[Callable[[Asked], int]]] = lambda given: ()
+    asks: Callable[[Manifest, str], Asking | None] = lambda manifest, mesh: None

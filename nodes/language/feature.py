@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nodes.feature import Commands, Feature, Given, KindOfServing, Service, Source, Surroundings
+from nodes.feature import (
+    Asking,
+    Commands,
+    Feature,
+    Given,
+    KindOfServing,
+    Service,
+    Source,
+    Surroundings,
+)
 from nodes.language.settings import GenerationOptions
 
 if TYPE_CHECKING:
@@ -63,6 +72,12 @@ def _describes(manifest: Manifest) -> list[str]:
     return lines_of(manifest)
 
 
+def _asks(manifest: Manifest, mesh: str) -> Asking | None:
+    from nodes.language.asking import asking
+
+    return asking(manifest, mesh) if _serves(manifest) else None
+
+
 def _options() -> Mapping[str, Sequence[type]]:
     from nodes.language.up import ChatStory, UpDraftOptions
 
@@ -106,4 +121,5 @@ FEATURE = Feature(
     needs={"demo --chat": ["language"]},
     companions=_companions,
     stories=_stories,
+    asks=_asks,
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodes.access import NOTHING, Access
-from shards.language.texts import TOKENIZER
+from nodes.features import first
 from shards.manifest import Manifest
 from shards.specs import TensorSpec
 from swarm.subjects import Subjects
@@ -27,15 +27,6 @@ async def main():
     async with swarm.connect({url}, {mesh}) as mesh:
         result = await mesh.infer({model}, {{{inputs}}}, budget=5.0)
         print(result.outputs)
-asyncio.run(main())
-END"""
-GENERATE = """\
-{python} - <<'END'
-import asyncio, swarm
-async def main():
-    async with swarm.connect({url}, {mesh}) as mesh:
-        async for token in mesh.generate({model}, [1, 2, 3], max_tokens=32):
-            print(token.token, end=" ", flush=True)
 asyncio.run(main())
 END"""
 NATS = 'import json; print(json.dumps({{"inputs": [{inputs}]}}))'
@@ -90,15 +81,9 @@ def how_to_ask(
     shell, python = f"infer {manifest.model} --random", PYTHON
     # From standard input: a command's argument holds 128 KiB at the most.
     nats = f"{body} | nats -s {shlex.quote(url)}{given} req {subject} --force-stdin"
-    if manifest.kind is not None:
-        has_texts = any(text.file == TOKENIZER for text in manifest.part_files())
-        prompt = '"Once upon a time"' if has_texts else "--ids 1,2,3"
-        shell, python = f"generate {manifest.model} {prompt}", GENERATE
-        subject, ask = Subjects(mesh).generate(manifest.model), '{"prompt": [1, 2, 3]}'
-        nats = (
-            f"nats -s {shlex.quote(url)}{given} req {subject} {shlex.quote(ask)} --replies 0 "
-            "--timeout 5s"
-        )
+    if other := first(lambda feature: feature.asks(manifest, mesh)):
+        shell, python = other.shell, other.python
+        nats = f"nats -s {shlex.quote(url)}{given} {other.nats}"
     return HowToAsk(
         shell=swarm_line(shell, url, mesh, reads, environment),
         python=python.format(
