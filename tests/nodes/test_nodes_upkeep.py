@@ -17,10 +17,9 @@ from support.waiting import GENEROUS, eventually
 import swarm
 from nodes.config import NodeConfig
 from nodes.life.node import Node
-from nodes.versions.upkeep import upkeep_by_operator
+from nodes.versions.upkeep import make_stores, upkeep_by_operator
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
-from swarm.learning.weights import Weights
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.subjects import api
 from swarm.transport.lane import lanes_of_model
@@ -73,7 +72,7 @@ async def serving(url: str) -> AsyncIterator[Scene]:
     async with swarm.connect(url, shm=False) as mesh:
         result = one_stage()
         await mesh.registry.push(result.manifest.to_json(), result.files)
-        await Weights(mesh.link, mesh.subjects).prepare()
+        await make_stores(mesh)
         config = NodeConfig(
             "shard-1", "digits", nats=url, shm=False, no_cache=True, allow_unsigned=True
         )

@@ -15,7 +15,6 @@ from host_processes import LIMIT, Make, Process, directory, next_of
 from other_user import as_another_user, needs_another_user
 
 from swarm.errors import NotFound
-from swarm.learning.teaching import teach
 from swarm.samehost.host_socket import frame_head
 from swarm.samehost.memory import ClaimError, Reader, Ring, ShmError
 
@@ -119,10 +118,11 @@ async def test_nothing_is_sent_into_a_directory_that_another_user_made(
 async def test_no_samples_are_taught_into_a_directory_that_another_user_made(
     open_folder: Path,
 ) -> None:
+    teaching = pytest.importorskip("swarm.learning.teaching")
     theirs = open_folder / "teach"
     as_another_user(lambda: theirs.mkdir(mode=0o777))
     with pytest.raises(NotFound):
-        await teach(
+        await teaching.teach(
             *("default", "digits", "", {"x": np.zeros(3, np.float32)}, np.zeros(1, np.int64)),
             timeout=LIMIT,
             directory=str(theirs),

@@ -24,7 +24,6 @@ from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import InvalidArgument, PermissionDenied
 from swarm.fleet.events import ensure_events
 from swarm.gossip import wire as gossip
-from swarm.learning.weights import Weights
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.models.registry import Registry
 from swarm.rollout.statement import Report
@@ -35,6 +34,8 @@ from swarm.transport.lane import LaneOptions, make_lanes
 
 pytest.importorskip("swarm.records", reason="the feature `records` is not there")
 from swarm.records.stream import ensure_audit
+
+learned = pytest.importorskip("swarm.learning.weights", reason="a feature is not there")
 
 pytestmark = pytest.mark.integration
 
@@ -113,7 +114,7 @@ def behind_the_way(subject: str) -> str:
 async def filled(operator: Link) -> None:
     """All that the operator makes, with values of its own in it, and lanes without messages."""
     await Registry(operator, SUBJECTS).prepare()
-    await Weights(operator, SUBJECTS).prepare()
+    await learned.Weights(operator, SUBJECTS).prepare()
     await ensure_audit(operator, SUBJECTS)
     await ensure_events(operator, SUBJECTS)
     for model in ("digits", "other"):

@@ -22,7 +22,6 @@ from support.waiting import eventually
 
 from nodes.up.embedded_cluster import EmbeddedCluster, elected
 from swarm.fleet.events import ensure_events
-from swarm.learning.weights import Weights
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.models.registry import Registry
 from swarm.security.authority.authority import Authority
@@ -33,6 +32,8 @@ from swarm.transport.lane import LaneOptions, make_lanes
 
 pytest.importorskip("swarm.records", reason="the feature `records` is not there")
 from swarm.records.stream import ensure_audit
+
+learned = pytest.importorskip("swarm.learning.weights", reason="a feature is not there")
 
 pytestmark = pytest.mark.integration
 
@@ -198,7 +199,7 @@ class World:
         """Everything, with a message in each stream; returns the operator's link."""
         operator = await self.connect("operator")
         await Registry(operator, SUBJECTS).prepare()
-        await Weights(operator, SUBJECTS).prepare()
+        await learned.Weights(operator, SUBJECTS).prepare()
         await ensure_audit(operator, SUBJECTS)
         await ensure_events(operator, SUBJECTS)
         wait = LaneOptions(depth=1 << 14, ack_wait=600.0, copies=self.copies)
@@ -487,7 +488,7 @@ async def test_keys_that_take_roll_ups_are_changed_by_an_operator(
         await jetstream.ensure_stream(operator, config | {"allow_rollup_hdrs": True})
     await jetstream.kv_put(operator, CONFIG, "serve.digits", b"believed")
     await Registry(operator, SUBJECTS).prepare()
-    await Weights(operator, SUBJECTS).prepare()
+    await learned.Weights(operator, SUBJECTS).prepare()
     shard = await links.connect(server.url, **files(authority, "shard-2", False))
     rolled = b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n"
     key = f"$KV.{CONFIG}.abort.digits.mine"
