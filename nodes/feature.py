@@ -194,6 +194,8 @@ TensorsOf = Callable[["Mesh", "ModelInfo", int], Awaitable[Tensors]]
 Source = Callable[[], "tuple[Path | bytes, Hints]"]
 Note = Callable[["Link", "Subjects", str, str, Mapping[str, Any]], Awaitable[bool]]
 
+Samples = Callable[["Mesh", str, int, float], Awaitable[dict[str, "np.ndarray"]]]
+
 
 class Given(dict[type, Any]):
     """The options of one run of a command, by their dataclasses: the command's own, and those that
@@ -256,7 +258,8 @@ class Feature:
     a node for; they tell the witnesses by `notices`. model_lines(heard, models): what becomes of
     the models of these names, for people who watch.
     note(link, subjects, act, by, fields): keeps on record what an operator has done; False where
-    the mesh keeps none; raises `SwarmError`.
+    the mesh keeps none; raises `SwarmError`. samples(client, model, count, seconds): inputs of a
+    model's traffic as they pass, by name, axis 0 the sample.
     options: dataclasses of options (`nodes.cli.command`) that commands of others get, by `up` or
     `model push`; such a command takes a `Given`. needs: extras of the package that a command needs
     with an option, by `up --http`. companions: what it does in a run of `swarm up` or `swarm demo`;
@@ -276,6 +279,7 @@ class Feature:
     places: Callable[[NodeConfig], Places | None] = lambda config: None
     audit: Callable[[Connection], Audit | None] = lambda connection: None
     note: Note | None = None
+    samples: Samples | None = None
     pages: Callable[[Watched], Pages] = lambda node: {}
     keeps: Callable[[Mesh], Iterable[KeptStream]] = lambda mesh: ()
     tensors_of: TensorsOf | None = None

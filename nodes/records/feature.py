@@ -10,10 +10,13 @@ from nodes.feature import Commands, Feature, Given, Group
 from nodes.records.settings import AuditOptions
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from nodes.audit import Audit
     from nodes.connection.connection import Connection
     from nodes.up.companion import Companion
     from swarm.link import Link
+    from swarm.mesh import Mesh
     from swarm.subjects import Subjects
 
 
@@ -45,6 +48,12 @@ def _companions(given: Given) -> list[Companion]:
     return companions(given)
 
 
+async def _samples(client: Mesh, model: str, count: int, seconds: float) -> dict[str, np.ndarray]:
+    from nodes.records.commands.live_samples import live_samples
+
+    return await live_samples(client, model, count, seconds)
+
+
 COMMANDS: Commands = {
     "Look back": {
         "record": "nodes.records.commands.record:record",
@@ -72,4 +81,5 @@ FEATURE = Feature(
     commands=lambda: COMMANDS,
     options=_options,
     companions=_companions,
+    samples=_samples,
 )

@@ -111,17 +111,6 @@ def test_the_options_that_commands_share_mean_the_same_everywhere() -> None:
     assert len(meanings) == len(shared)
 
 
-def test_the_updaters_help_shows_the_flags_that_its_page_uses() -> None:
-    page = (Path(nodes.process.__file__).parent / "upgrade" / "README.md").read_text()
-    command = commands(typer.main.get_command(app))["swarm fleet updater"]
-    named = {name for each in command.params for name in each.opts if f"{name}`" in page}
-    line = next(each for each in page.splitlines() if each.startswith("swarm fleet updater "))
-    named |= {word for word in line.split() if word in ("--node", "--trust")}
-    assert {"--node", "--trust", "--ready"} <= named
-    told = CliRunner().invoke(app, ["fleet", "updater", "--help"], terminal_width=200).output
-    assert [name for name in sorted(named) if name not in told] == []
-
-
 def test_the_help_begins_with_the_commands_of_the_first_day() -> None:
     told = CliRunner().invoke(app, ["--help"]).output
     places = [told.index(f" {name} ") for name in ("demo", "up", "infer", "model", "submit")]

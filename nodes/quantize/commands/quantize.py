@@ -17,13 +17,15 @@ from nodes.cli.options import Target
 from nodes.cli.with_mesh import connect
 from nodes.console import duration, err, out, print_json
 from nodes.event_loop import end_with_supervisor
+from nodes.features import first
 from nodes.progress import phases
 from nodes.quantize.commands.options import QuantizeFlags
-from nodes.records.commands.live_samples import PREFIX, live_samples
 from shards.quantize import quantize as quantizing
 from shards.quantize.tools import RANGES
 from swarm.errors import InvalidArgument
 from swarm.scratch import Scratch
+
+PREFIX = "mesh:"
 
 
 async def quantize(file: ModelSource, request: QuantizeFlags, target: Target) -> int:
@@ -70,9 +72,12 @@ async def _calibration(request: QuantizeFlags, target: Target, folder: Path) -> 
         raise InvalidArgument(f"--samples {request.samples}: at least one")
     _options(request)
     new_path(request.output, "file")
+    take = first(lambda feature: feature.samples)
+    if take is None:
+        raise InvalidArgument(f"--calibrate {request.calibrate}: nothing here takes live samples")
     model = request.calibrate.removeprefix(PREFIX)
     async with connect(target) as client:
-        arrays = await live_samples(client, model, request.samples, duration(request.wait))
+        arrays = await take(client, model, request.samples, duration(request.wait))
     file = folder / "samples.npz"
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return str(file)

@@ -15,8 +15,6 @@ from swarm.errors import DecodeError, InvalidArgument, NotFound, PermissionDenie
 from swarm.model import ModelInfo, unknown_model
 from swarm.wire.messages import Features
 
-PREFIX = "mesh:"
-
 
 class Collected:
     """The first `count` samples that pass; `full` is set once they are there."""
