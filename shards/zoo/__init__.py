@@ -1,7 +1,7 @@
 """Models that come with the project: trained ones for the demos, and builders for benchmarks.
 
 Reading the digits models needs numpy only. `shards.zoo.builders` and `shards.zoo.toy` need `onnx`
-too, `shards.zoo.train_digits` also scikit-learn, `shards.zoo.train_language` also `tokenizers`.
+too, `zoo.train_digits` also scikit-learn, `zoo.language.train` also `tokenizers`.
 """
 
 from __future__ import annotations

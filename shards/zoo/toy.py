@@ -2,7 +2,7 @@
 
 It writes English-like answers in the voice of Python's documentation, and knows nothing. It is
 there to show the mesh; a useful model comes as an export. `toy-draft`, of the same tokenizer, is
-less than half as large, and guesses tokens for it. Made by `shards.zoo.train_language`.
+less than half as large, and guesses tokens for it. Made by `zoo.language.train`.
 """
 
 from __future__ import annotations

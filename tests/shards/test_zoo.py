@@ -13,12 +13,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-
-from shards import zoo
-from shards.zoo import builders
-from shards.zoo.digits_net import digits_lite_network, digits_network, to_onnx
-from shards.zoo.fresh_head import digits_with_fresh_head
-from shards.zoo.numpy_layers import (
+from zoo.digits_net import digits_lite_network, digits_network, to_onnx
+from zoo.numpy_layers import (
     BatchNormalization,
     Convolution,
     Dense,
@@ -26,8 +22,12 @@ from shards.zoo.numpy_layers import (
     MaxPool,
     Relu,
 )
-from shards.zoo.numpy_network import Layer, Residual, Sequential, cross_entropy
-from shards.zoo.train_digits import DATA, accuracy, shifted, split_digits, train
+from zoo.numpy_network import Layer, Residual, Sequential, cross_entropy
+from zoo.train_digits import DATA, accuracy, shifted, split_digits, train
+
+from shards import zoo
+from shards.zoo import builders
+from shards.zoo.fresh_head import digits_with_fresh_head
 
 Feed = dict[str, np.ndarray]
 

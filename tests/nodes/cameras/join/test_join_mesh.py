@@ -14,6 +14,7 @@ import pytest
 from support.camera_mesh import HEIGHT, WIDTH, Sink, red_detector
 from support.meshes import READY, add_model, mesh_of
 from support.waiting import eventually
+from zoo.train_halves import accuracies, to_onnx, train
 
 from nodes.cameras.join.settings import JoinOptions
 from nodes.config import EdgeOptions, NodeConfig
@@ -21,7 +22,6 @@ from nodes.up.mesh import local_mesh
 from shards.cameras.wish import Wish
 from shards.split.split import split
 from shards.zoo import digits_heldout
-from shards.zoo.train_halves import accuracies, to_onnx, train
 from swarm.errors import InvalidArgument
 
 

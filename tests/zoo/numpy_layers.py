@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shards.zoo.numpy_network import Array, Parameter
+from zoo.numpy_network import Array, Parameter
 
 
 class Convolution:

@@ -1,7 +1,7 @@
 """Trains the demo's two models on scikit-learn's handwritten digits and writes `shards/zoo/data`.
 
-    python -m shards.zoo.train_digits            train both, write, evaluate (scikit-learn, onnx)
-    python -m shards.zoo.train_digits --check    evaluate the shipped files only
+    PYTHONPATH=tests python -m zoo.train_digits  train both, write, evaluate (scikit-learn, onnx)
+    PYTHONPATH=tests python -m zoo.train_digits --check  evaluate the shipped files only
 
 Everything is seeded: a machine with an equal version of numpy gives equal bytes. The held-out
 images are set aside first and only used to report the accuracy; no setting was chosen by them.
@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import shards.zoo
 from shards import zoo
-from shards.zoo.numpy_network import Adam, Array, Sequential, cross_entropy
+from zoo.numpy_network import Adam, Array, Sequential, cross_entropy
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(shards.zoo.__file__).parent / "data"
 SEED = 7
 HELD_OUT_IMAGES = 540
 BATCH_SIZE = 64
@@ -86,7 +87,7 @@ def train(
 
 def write() -> None:
     """Trains both models and writes them and the images to `shards/zoo/data`."""
-    from shards.zoo.digits_net import digits_lite_network, digits_network, to_onnx
+    from zoo.digits_net import digits_lite_network, digits_network, to_onnx
 
     images, labels, held_images, held_labels = split_digits()
     recipes: dict[str, tuple[Callable[[int], Sequential], int, float, float]] = {

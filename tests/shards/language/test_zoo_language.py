@@ -7,14 +7,15 @@ import numpy as np
 import onnxruntime
 import pytest
 from tokenizers import Tokenizer
+from zoo.language.corpus import documents, parted, tokenizer_of
+from zoo.language.net import LanguageNet
+from zoo.language.train import evaluate, train
+from zoo.numpy_network import cross_entropy
 
 from shards.language.folder import read_folder
 from shards.language.texts import Texts
 from shards.zoo import data_file
 from shards.zoo.decoder_graph import DecoderShape, Form, decoder_weights
-from shards.zoo.language_corpus import documents, parted, tokenizer_of
-from shards.zoo.language_net import LanguageNet
-from shards.zoo.numpy_network import cross_entropy
 from shards.zoo.toy import (
     DRAFT,
     SHAPE,
@@ -26,7 +27,6 @@ from shards.zoo.toy import (
     toy_weights,
     write_toy,
 )
-from shards.zoo.train_language import evaluate, train
 
 SMALL = DecoderShape(
     layers=2, width=24, head_dim=16, feedforward=32, vocabulary=50, context=32, tied=True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from shards.zoo.graph_writer import GraphWriter
-from shards.zoo.numpy_layers import (
+from zoo.numpy_layers import (
     BatchNormalization,
     Convolution,
     Dense,
@@ -19,7 +19,7 @@ from shards.zoo.numpy_layers import (
     MaxPool,
     Relu,
 )
-from shards.zoo.numpy_network import Layer, Residual, Sequential
+from zoo.numpy_network import Layer, Residual, Sequential
 
 CLASSES = 10
 

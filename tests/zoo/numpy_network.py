@@ -1,6 +1,6 @@
 """Training a network in plain numpy: parameters, composition of layers, a loss, Adam.
 
-The layers themselves are in `shards.zoo.numpy_layers`.
+The layers themselves are in `zoo.numpy_layers`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Trains the toy language model on the texts of Python's standard library, in numpy alone.
 
-    OPENBLAS_NUM_THREADS=1 python -m shards.zoo.train_language     train, write, evaluate
+    OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests python -m zoo.language.train  train, write, evaluate
     … --draft                                    `toy-draft` instead, by the tokenizer that is there
-    python -m shards.zoo.train_language --check [--draft]          evaluate the shipped files only
+    PYTHONPATH=tests python -m zoo.language.train --check [--draft]  evaluate the shipped files only
 
 One document in twenty is held out, and used only to report the perplexity. Everything is seeded:
 equal versions of Python, numpy and `tokenizers` on equal processors give equal bytes. Needs the
@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import shards.zoo
 from shards.zoo import data_file
 from shards.zoo.decoder_graph import DecoderShape
-from shards.zoo.language_corpus import SEED, documents, parted, tokenizer_of
-from shards.zoo.language_net import LanguageNet
-from shards.zoo.numpy_network import Adam, Array, Parameter, cross_entropy
 from shards.zoo.toy import DRAFT, TOKENIZER, TOY, Toy, stored_weights, toy_weights
+from zoo.language.corpus import SEED, documents, parted, tokenizer_of
+from zoo.language.net import LanguageNet
+from zoo.numpy_network import Adam, Array, Parameter, cross_entropy
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(shards.zoo.__file__).parent / "data"
 # Batches of as many windows of as many tokens, and how many of them: short windows are cheap.
 PHASES = ((16, 128, 1300), (8, 256, 300))
 RATE, WARM_UP, DECAY, LARGEST_NORM = 4e-3, 60, 0.05, 1.0

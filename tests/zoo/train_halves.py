@@ -1,7 +1,7 @@
 """Late fusion, trained on two halves of scikit-learn's digits: two views of one thing.
 
-    python -m shards.zoo.train_halves            train, and tell held-out accuracies (onnx)
-    python -m shards.zoo.train_halves FOLDER     write left.onnx, right.onnx and fusion.onnx too
+    PYTHONPATH=tests python -m zoo.train_halves  train, and tell held-out accuracies (onnx)
+    PYTHONPATH=tests python -m zoo.train_halves FOLDER  write left, right and fusion.onnx too
 
 `left` and `right` take one half of an image each, FP32 [batch, 1, 8, 4], and give logits
 [batch, 10]; `fusion` takes both views' logits, [batch, 20], zeros for a view that is missing.
@@ -19,8 +19,8 @@ import numpy as np
 
 from shards import zoo
 from shards.zoo.graph_writer import GraphWriter
-from shards.zoo.numpy_layers import Dense, Flatten, Relu
-from shards.zoo.numpy_network import Adam, Array, Sequential, cross_entropy
+from zoo.numpy_layers import Dense, Flatten, Relu
+from zoo.numpy_network import Adam, Array, Sequential, cross_entropy
 
 SEED = 7
 CLASSES = 10

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shards.zoo.numpy_network import Array, Parameter
+from zoo.numpy_network import Array, Parameter
 
 EPSILON = 1e-6  # of the norms, as in the exported graph
 Cache = dict[str, Any]

@@ -1,0 +1,1 @@
+"""What the models of `shards.zoo` are trained with: networks in numpy, and their scripts."""

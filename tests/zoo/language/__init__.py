@@ -1,0 +1,1 @@
+"""The toy language models: their texts, their network, their training."""
