@@ -188,6 +188,18 @@ class Heard(Protocol):
     registry: Registry
 
 
+class AtPush(Protocol):
+    """What a feature does at the push of a version. Both raise `SwarmError`."""
+
+    async def before(self, client: Mesh, manifest: Manifest) -> None:
+        """Refuse what cannot be done: nothing is in the mesh yet."""
+        ...
+
+    async def after(self, client: Mesh, info: ModelInfo) -> tuple[dict[str, Any], str]:
+        """The version is in the mesh. Returns fields of the command's document, and a line."""
+        ...
+
+
 Tensors = Mapping[str, "np.ndarray"]  # by the names that the shards' files have
 TensorsOf = Callable[["Mesh", "ModelInfo", int], Awaitable[Tensors]]
 # Reads a model to be split: its file, and what lies beside it. Raises ModelError.
@@ -263,9 +275,11 @@ class Feature:
     options: dataclasses of options (`nodes.cli.command`) that commands of others get, by `up` or
     `model push`; such a command takes a `Given`. needs: extras of the package that a command needs
     with an option, by `up --http`. companions: what it does in a run of `swarm up` or `swarm demo`;
-    raises `InvalidArgument`. stories: of `swarm demo`, those that its options ask for; each returns
-    the exit code. asks(manifest, mesh): how a version is asked in a mesh, None where that is not
-    the feature's affair.
+    raises `InvalidArgument`. cuts(given): the tensors behind each stage but the last, where options
+    of `model split` say so, else None; raises `InvalidArgument`. pushes(given): what options of
+    `model push` ask for; raises `InvalidArgument`. stories: of `swarm demo`, those that its options
+    ask for; each returns the exit code. asks(manifest, mesh): how a version is asked in a mesh,
+    None where that is not the feature's affair.
     """
 
     name: str
@@ -296,5 +310,7 @@ class Feature:
     options: Callable[[], Mapping[str, Sequence[type]]] = dict
     needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     companions: Callable[[Given], Sequence[Companion]] = lambda given: ()
+    cuts: Callable[[Given], Sequence[Sequence[str]] | None] = lambda given: None
+    pushes: Callable[[Given], Iterable[AtPush]] = lambda given: ()
     stories: Callable[[Given], Sequence[Callable[[Asked], int]]] = lambda given: ()
     asks: Callable[[Manifest, str], Asking | None] = lambda manifest, mesh: None

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nodes.config import NodeConfig
+    from nodes.feature import AtPush
     from nodes.up.companion import Companion
 
 
@@ -30,9 +31,10 @@ def _parts(around: Surroundings) -> list[Part]:
 
 
 def _options() -> Mapping[str, Sequence[type]]:
+    from nodes.auto.commands.given import PushPlan, SplitByPlan
     from nodes.auto.up import UpAutoOptions
 
-    return {"up": [UpAutoOptions]}
+    return {"up": [UpAutoOptions], "model split": [SplitByPlan], "model push": [PushPlan]}
 
 
 def _companions(given: Given) -> list[Companion]:
@@ -44,6 +46,20 @@ def _companions(given: Given) -> list[Companion]:
 COMMANDS: Commands = {
     "Choose the version that runs": {"model plan": "nodes.auto.commands.plan:plan"}
 }
+
+
+def _cuts(given: Given) -> Sequence[Sequence[str]] | None:
+    from nodes.auto.commands.given import cuts
+
+    return cuts(given)
+
+
+def _pushes(given: Given) -> Sequence[AtPush]:
+    from nodes.auto.commands.given import pushes
+
+    return pushes(given)
+
+
 FEATURE = Feature(
     "auto",
     settings=[AutoOptions],
@@ -57,4 +73,6 @@ FEATURE = Feature(
     options=_options,
     companions=_companions,
     commands=lambda: COMMANDS,
+    cuts=_cuts,
+    pushes=_pushes,
 )

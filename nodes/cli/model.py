@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
 import swarm
 from nodes.access import read_replicas
-from nodes.auto.commands.planning import read_plan_file
 from nodes.cli.acts import on_record
 from nodes.cli.arrays import read_inputs
 from nodes.cli.codec_error import AllowedCodecs, codecs_lines, with_codecs
@@ -23,7 +23,7 @@ from nodes.cli.upkept import upkept_document, upkept_lines
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import end_with_supervisor
-from nodes.feature import Source
+from nodes.feature import AtPush, Given, Source
 from nodes.features import features, first
 from nodes.limits import lane_bytes
 from nodes.progress import progress
@@ -33,7 +33,6 @@ from nodes.versions.upkeep import make_stores, upkeep_by_operator
 from shards.manifest import Manifest, read_dir, write_dir
 from shards.parts import Hints
 from shards.weights.chunks import piece_lengths
-from swarm.auto.document import outline
 from swarm.errors import InvalidArgument
 from swarm.fleet.events import ensure_events
 from swarm.link import jetstream
@@ -42,9 +41,6 @@ from swarm.models.replicas import raise_all_replicas
 from swarm.scratch import Scratch
 from swarm.security.sealed import ModelKey
 from swarm.transport.lane import check_one_domain, find_streams
-
-if TYPE_CHECKING:
-    from nodes.auto.commands.push_plan import PushedPlan
 
 
 def model_name(path: str) -> str:
@@ -88,15 +84,16 @@ def _source(path: str) -> Source | None:
     return next((source for source in found if source is not None), None)
 
 
-async def run_split(file: str, options: SplitOptions, as_json: bool) -> None:
+async def run_split(file: str, options: SplitOptions, given: Given, as_json: bool) -> None:
     """`swarm model split`."""
     end_with_supervisor()
     from shards.split.balance import LINK_BYTES_PER_MS, ONE_HOST_BYTES_PER_MS
     from shards.split.split import split
 
     addition = first(lambda feature: feature.addition(options))
-    named: list[list[str] | str] = [c for c in options.cuts.split(",") if c]
-    cuts = read_plan_file(options.plan).cuts if options.plan else named or None
+    cuts = first(lambda feature: feature.cuts(given))
+    if cuts is None:
+        cuts = [[c] for c in options.cuts.split(",") if c] or None
     model, hints = read_source(file)
     known = [read_dir(folder)[0] for folder in options.like.split(",") if folder]
     with progress(f"splitting {file}: timing its segments", silent=as_json):
@@ -235,7 +232,7 @@ async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
         check_one_domain(streams, link.domain, f"{model}@{version}")
 
 
-async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> int:
+async def run_push(folder: str, options: PushOptions, given: Given, target: SignedTarget) -> int:
     """`swarm model push`; returns its exit code."""
 
     async def work(client: swarm.Mesh) -> int:
@@ -245,27 +242,23 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
         for name in manifest.files():
             fetch(name)  # raises where the file is not the one of the manifest
         files = {name: Path(folder) / name for name in manifest.files()}
-        plan = None
-        if options.freeze and not options.plan:
-            raise InvalidArgument("--freeze goes with --plan; else `swarm model plan --freeze`")
-        if options.plan:
-            from nodes.auto.commands.push_plan import PushedPlan  # other pushes plan nothing
-
-            plan = await PushedPlan.of(client, options.plan, manifest, options.freeze)
+        beside = [each for feature in features() for each in feature.pushes(given)]
+        for each in beside:
+            await each.before(client, manifest)
         if names := dict.fromkeys(codecs.for_features() + codecs.for_results()):
             with progress(f"measuring the error of {', '.join(names)}", silent=target.json):
                 manifest = await with_codecs(manifest, folder, codecs)
         if key is None:
-            return await push(client, manifest, files, plan)
+            return await push(client, manifest, files, beside)
         with Scratch("sealed") as scratch:
             sealed = await sealed_version(client, manifest, files, key, scratch)
-            return await push(client, *sealed, plan)
+            return await push(client, *sealed, beside)
 
     async def push(
         client: swarm.Mesh,
         manifest: Manifest,
         files: dict[str, Path],
-        plan: PushedPlan | None,
+        beside: Sequence[AtPush],
     ) -> int:
         objective = objective_of(options.p99, options.errors)
         await _check_domain(client, manifest.model, manifest.version)
@@ -288,9 +281,9 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
             await on_record(client, "promote", info.model, info.version, previous=previous)
         serving = await client.registry.serving(info.model)
         doc: dict[str, Any] = {"model": info.model, "version": info.version, "serving": serving}
-        made = None if plan is None else await plan.put_in_force(client, info.model, info.version)
-        if made is not None:
-            doc["plan"] = made.document()
+        told = [await each.after(client, info) for each in beside]
+        for fields, _ in told:
+            doc |= fields
         if target.json:
             doc |= upkept_document(kept) | ({"raised": raised} if raised else {})
             print_json(doc | manifest.codecs_doc())
@@ -301,9 +294,8 @@ async def run_push(folder: str, options: PushOptions, target: SignedTarget) -> i
             out.print(f"pushed {info.model}@{info.version}; version {serving} serves")
             for line in upkept_lines(kept):
                 out.print(line, soft_wrap=True, markup=False)
-            if made is not None:
-                held = "; frozen: nodes propose no other one" if made.frozen else ""
-                out.print(f"plan {made.number} is in force: {outline(made)}{held}", soft_wrap=True)
+            for _, line in told:
+                out.print(line, soft_wrap=True)
             for line in codecs_lines(manifest):
                 out.print(line, soft_wrap=True)
             out.print(

@@ -22,19 +22,19 @@ from nodes.cli.model_options import (
     SplitOptions,
 )
 from nodes.cli.options import AGENT, MODEL, VERSION, Json, SignedTarget, Target
-from nodes.feature import Commands
+from nodes.feature import Commands, Given
 
 Folder = Annotated[str, typer.Argument(help="A folder made by `swarm model split`.")]
 Name = Annotated[str, Named("model"), typer.Argument(metavar="MODEL", help="NAME.")]
 
 
-def split(file: ModelSource, options: SplitOptions, json: Json = False) -> Ran:
+def split(file: ModelSource, options: SplitOptions, given: Given, json: Json = False) -> Ran:
     """Cut an ONNX file into shards of equal measured time, and check them against the whole.
 
     A language model is cut at the ends of its layers, and proved over a prompt and 64 tokens."""
     from nodes.cli.model import run_split
 
-    return run_split(file, options, json)
+    return run_split(file, options, given, json)
 
 
 def inspect(folder: Folder, json: Json = False) -> Ran:
@@ -44,11 +44,11 @@ def inspect(folder: Folder, json: Json = False) -> Ran:
     return run_inspect(folder, json)
 
 
-def push(folder: Folder, options: PushOptions, target: SignedTarget) -> Ran:
+def push(folder: Folder, options: PushOptions, given: Given, target: SignedTarget) -> Ran:
     """Put a split model into the mesh, signed. A model's first version serves at once."""
     from nodes.cli.model import run_push
 
-    return run_push(folder, options, target)
+    return run_push(folder, options, given, target)
 
 
 def list_(target: Target) -> Ran:

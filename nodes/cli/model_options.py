@@ -32,7 +32,6 @@ class SplitOptions(Splitting):
     edge_cut: str = seldom(
         "", "Name of the tensor after which the edge's layers end; instead of --edge-layers."
     )
-    plan: str = seldom("", "A plan's file (`swarm model plan -o`): its cuts; instead of --stages.")
     like: str = seldom(
         "",
         "Folders of versions that were split before, separated by commas: of the first one that is "
@@ -76,12 +75,6 @@ class PushOptions:
         "An .npz file with an array for each input, axis 0 the sample: for the errors of these "
         "codecs. Empty: seeded values, which say less.",
     )
-    plan: str = seldom(
-        "",
-        "A plan's file (`swarm model plan --devices mesh -o`): it is put in force for the mesh's "
-        "nodes of role auto, in the place of the one they made.",
-    )
-    freeze: bool = seldom(False, "With --plan: nodes keep to it, and propose no other one.")
     p99: P99 = ""
     errors: Errors = ""
 
