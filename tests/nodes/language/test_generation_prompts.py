@@ -8,7 +8,6 @@ import pytest
 from support.talker import texts
 
 from nodes.language.prompts import with_sampling
-from nodes.openai.wanted import wanted
 from shards.language.texts import ChatFile, Texts
 from swarm.errors import InvalidArgument
 from swarm.language.request import RECOMMENDED, GenerateRequest, Sampling
@@ -41,11 +40,3 @@ def test_a_recommendation_that_cannot_be_is_named() -> None:
 
 def test_the_fields_of_a_request_travel_with_it() -> None:
     assert GenerateRequest.decode(ASKED.encode()) == ASKED
-
-
-def test_a_chat_of_openais_leaves_to_the_owner_what_it_does_not_name() -> None:
-    said = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0}
-    [request] = wanted(said, is_chat=True).requests
-    assert request.recommended == ("top_p", "top_k", "repetition_penalty")
-    [request] = wanted({"model": "m", "prompt": "Hi"}, is_chat=False).requests
-    assert request.recommended == ()

@@ -163,3 +163,11 @@ def test_a_whole_number_may_be_written_with_a_point() -> None:
     for wrong in (12.5, float("nan"), float("inf"), "12", True):
         with pytest.raises(InvalidArgument, match="max_tokens"):
             wanted(chat | {"max_tokens": wrong}, True)
+
+
+def test_a_chat_of_openais_leaves_to_the_owner_what_it_does_not_name() -> None:
+    said = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0}
+    [request] = wanted(said, is_chat=True).requests
+    assert request.recommended == ("top_p", "top_k", "repetition_penalty")
+    [request] = wanted({"model": "m", "prompt": "Hi"}, is_chat=False).requests
+    assert request.recommended == ()
