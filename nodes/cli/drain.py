@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated
+
+import typer
 
 from nodes.cli.acts import on_record
-from nodes.cli.options import Target
+from nodes.cli.command import option
+from nodes.cli.options import NODE, Target
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err
 from swarm.errors import InvalidArgument, NotFound
-from swarm.fleet.drain import drain
+from swarm.fleet.drain import drain as tell_to_drain
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
 from swarm.fleet.status_interval import SMALL_FLEET
@@ -40,26 +44,40 @@ def the_node(picture: FleetPicture, named: str, now: float) -> str:
     raise NotFound(f"no living node is called {named!r}; there are: {known}")
 
 
-async def run_drain(named: str, wait: bool, target: Target) -> int:
-    """`swarm drain`; returns its exit code: 1 where the node has not left in time."""
+async def drain(
+    node: Annotated[
+        str,
+        NODE,
+        typer.Argument(
+            help="Its id, or what no other living node has: its beginning, a word of it, a role."
+        ),
+    ],
+    target: Target,
+    wait: bool = option(True, "Until it has left."),
+) -> int:
+    """Have a node finish what it has begun, hand back the rest, and end: as SIGTERM does.
+
+    Under rights only an operator may. A supervisor that starts ended nodes again, as that of
+    `swarm up` does, starts this one too.
+    Exits with 1 where the node has not left in time."""
     async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             if not watch.answered or len(watch.picture.nodes) <= SMALL_FLEET:
                 watch.request_statuses(within=0.0)
-                await watch.until(lambda p, now: named in p.nodes, 0.5)
-            node = the_node(watch.picture, named, time.monotonic())
-            await drain(client.link, client.subjects, token(node, "node id"))
-            await on_record(client, "drain", node=node)
+                await watch.until(lambda p, now: node in p.nodes, 0.5)
+            found = the_node(watch.picture, node, time.monotonic())
+            await tell_to_drain(client.link, client.subjects, token(found, "node id"))
+            await on_record(client, "drain", node=found)
             left = False
             if wait:
 
                 def is_gone(picture: FleetPicture, now: float) -> bool:
-                    known = picture.nodes.get(node)
+                    known = picture.nodes.get(found)
                     return known is None or known.state(now) in ("left", "dead")
 
                 left = await watch.until(is_gone, GONE_WITHIN)
-        doc = {"node": node, "state": "left" if left else "draining"}
-        conclude(target.json, doc, f"{node} {'has left' if left else 'drains'}")
+        doc = {"node": found, "state": "left" if left else "draining"}
+        conclude(target.json, doc, f"{found} {'has left' if left else 'drains'}")
         if wait and not left:
             err.print("it has not left yet: look at its log on its host", markup=False)
             return 1

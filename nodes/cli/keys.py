@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from nodes.cli.command import argument, option
+from nodes.cli.mesh_key import run_new_mesh_key, run_rotate_mesh_key, run_show_mesh_key
+from nodes.cli.options import Json
 from nodes.console import conclude, err, out, print_json
 from swarm.errors import BadKey, InvalidArgument
+from swarm.security import trusted_keys
 from swarm.security.identity import Identity
 from swarm.security.nkey import decode_public
 from swarm.security.trusted_keys import (
@@ -16,12 +23,32 @@ from swarm.security.trusted_keys import (
     own_key,
     own_key_file,
     own_trust_file,
-    trust,
 )
 
+Key = Annotated[
+    str, typer.Option("--key", hidden=True, help="File of the key pair; the user's own when empty.")
+]
+TrustFile = Annotated[
+    str,
+    typer.Option("--file", hidden=True, help="List of trusted keys; the user's own when empty."),
+]
+MeshKeyFile = Annotated[
+    str,
+    typer.Option(
+        "--mesh-key", help="This file with the key of gossip, in place of a key that signs models."
+    ),
+]
 
-async def run_new(file: str, as_json: bool) -> None:
-    """`swarm keys new`."""
+
+async def new(
+    file: str = argument("", "A new file; the user's own key when empty."),
+    mesh_key: MeshKeyFile = "",
+    json: Json = False,
+) -> None:
+    """Make a key pair that signs models. The user's own is trusted by the user's nodes at once."""
+    if mesh_key:
+        await run_new_mesh_key(mesh_key, json)
+        return
     path = Path(file) if file else own_key_file()
     if path.exists():
         raise BadKey(
@@ -30,7 +57,7 @@ async def run_new(file: str, as_json: bool) -> None:
     public = (Identity.load_or_make(path) if file else own_key()).public
     doc = {"public": public, "key": str(path), "trusted": not file}
     conclude(
-        as_json,
+        json,
         doc,
         public,
         f"its secret half is in {path}",
@@ -38,12 +65,17 @@ async def run_new(file: str, as_json: bool) -> None:
     )
 
 
-async def run_show(key: str, file: str, as_json: bool) -> None:
-    """`swarm keys show`. Standard output holds the key alone, as a file of trusted keys does."""
+async def show(
+    key: Key = "", file: TrustFile = "", mesh_key: MeshKeyFile = "", json: Json = False
+) -> None:
+    """Show the public key that signs, and the keys that are trusted."""
+    if mesh_key:
+        await run_show_mesh_key(mesh_key, json)
+        return
     path = Path(key) if key else own_key_file()
     public = Identity.load(path).public if key or path.exists() else ""
     trusted = TrustedKeys([Path(file) if file else own_trust_file()]).listed()
-    if as_json:
+    if json:
         print_json({"public": public, "key": str(path), "trusted": trusted})
         return
     if public:
@@ -56,8 +88,14 @@ async def run_show(key: str, file: str, as_json: bool) -> None:
         err.print(f"trusted  {one}  {name}", soft_wrap=True, highlight=False, markup=False)
 
 
-async def run_trust(public: str, name: str, remove: bool, file: str, as_json: bool) -> None:
-    """`swarm keys trust`."""
+async def trust(
+    public: Annotated[str, typer.Argument(help="A public key, as `swarm keys show` prints it.")],
+    name: str = argument("", "Whose it is, for people."),
+    remove: bool = option(False, "Trust it no more."),
+    file: TrustFile = "",
+    json: Json = False,
+) -> None:
+    """Take models that this key has signed. Nodes that run read the list again by themselves."""
     try:
         decode_public(public)
     except InvalidArgument as error:
@@ -67,14 +105,22 @@ async def run_trust(public: str, name: str, remove: bool, file: str, as_json: bo
     if remove and not (known and distrust(public, path)):
         raise BadKey(f"{path} does not list {public}")
     if not remove and not known:
-        trust(public, name, path)
+        trusted_keys.trust(public, name, path)
     doc = {"public": public, "trusted": not remove, "file": str(path)}
     word = "is trusted no more" if remove else "is trusted"
-    conclude(as_json, doc, f"{public} {word}: {path}")
+    conclude(json, doc, f"{public} {word}: {path}")
 
 
-async def run_rotate(key: str, file: str, as_json: bool) -> None:
-    """`swarm keys rotate`."""
+async def rotate(
+    key: Key = "", file: TrustFile = "", mesh_key: MeshKeyFile = "", json: Json = False
+) -> None:
+    """Sign with a new key from now on. The old one stays trusted until it is removed.
+
+    With --mesh-key: take the next one of the three steps that change the key of gossip.
+    """
+    if mesh_key:
+        await run_rotate_mesh_key(mesh_key, json)
+        return
     path = Path(key) if key else own_key_file()
     old = Identity.load(path)
     kept = path.with_name(f"{path.name}.{time.strftime('%Y%m%dT%H%M%S')}")
@@ -84,14 +130,14 @@ async def run_rotate(key: str, file: str, as_json: bool) -> None:
         fresh.unlink(missing_ok=True)
         new = Identity.load_or_make(fresh)
         # Trusted before it signs: there is no moment in which the user's own nodes refuse it.
-        trust(new.public, "own key", trusted)
+        trusted_keys.trust(new.public, "own key", trusted)
         os.link(path, kept)
         os.replace(fresh, path)
     except OSError as error:
         raise BadKey(f"the key {path} was not rotated: {error}") from None
     doc = {"public": new.public, "old": old.public, "key": str(path), "old_key": str(kept)}
     conclude(
-        as_json,
+        json,
         doc,
         new.public,
         f"1. on each device: swarm keys trust {new.public}",

@@ -20,20 +20,17 @@ from nodes.cli.command import (
     option,
     seldom,
 )
-from nodes.cli.keys_commands import app as keys_app
 from nodes.cli.model_commands import app as model_app
 from nodes.cli.options import (
     MODEL,
-    NODE,
     SOLE_MODEL,
     DemoOptions,
     InferOptions,
-    Json,
     OwnServers,
     Target,
     UpOptions,
 )
-from nodes.feature import Commands, Given
+from nodes.feature import Commands, Given, Group
 from nodes.features import features
 from nodes.terminal import any_encoding, plain_where_asked
 
@@ -174,51 +171,32 @@ def status(
     return run_status(target, any_node=any_node)
 
 
-def drain(
-    node: Annotated[
-        str,
-        NODE,
-        typer.Argument(
-            help="Its id, or what no other living node has: its beginning, a word of it, a role."
-        ),
-    ],
-    target: Target,
-    wait: bool = option(True, "Until it has left."),
-) -> Ran:
-    """Have a node finish what it has begun, hand back the rest, and end: as SIGTERM does.
-
-    Under rights only an operator may. A supervisor that starts ended nodes again, as that of
-    `swarm up` does, starts this one too."""
-    from nodes.cli.drain import run_drain
-
-    return run_drain(node, wait, target)
-
-
-def version(
-    all: bool = option(False, "Of Python, the system, the server and each library too."),
-    json: Json = False,
-) -> int:
-    """Print what is installed, for bug reports."""
-    from nodes.cli.version import run_version
-
-    return run_version(all, json)
-
-
+KEYS = Group(
+    "Whose models nodes take, and who may ask a gateway.",
+    {
+        "Commands": {
+            "new": "nodes.cli.keys:new",
+            "show": "nodes.cli.keys:show",
+            "trust": "nodes.cli.keys:trust",
+            "rotate": "nodes.cli.keys:rotate",
+        }
+    },
+)
 CORE: Commands = {
     "Try": {
         "demo": demo,
         "doctor": doctor,
         "up": up,
         "infer": infer,
-        "version": version,
+        "version": "nodes.cli.version:version",
     },
     "Models": {"model": model_app},
     "See": {
         "status": status,
     },
-    "Trust": {"auth": auth_app, "keys": keys_app},
+    "Trust": {"auth": auth_app, "keys": KEYS},
     "Fleet": {
-        "drain": drain,
+        "drain": "nodes.cli.drain:drain",
     },
     "Measure": {"bench": bench_app},
 }

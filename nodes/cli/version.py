@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import version as version_of
 
 import swarm
+from nodes.cli.command import option
+from nodes.cli.options import Json
 from nodes.console import out, print_json
 from nodes.up.embedded_server import find_binary
 from swarm.errors import Unavailable
@@ -15,17 +18,20 @@ PACKAGE = "swarm-mesh"
 PROGRAM_TIMEOUT = 5.0  # seconds
 
 
-def run_version(everything: bool, as_json: bool) -> int:
-    """Print the version, or the versions of all that matters."""
+def version(
+    all: bool = option(False, "Of Python, the system, the server and each library too."),
+    json: Json = False,
+) -> int:
+    """Print what is installed, for bug reports."""
     found = {"swarm": swarm.__version__}
-    if everything:
+    if all:
         found |= {
             "python": platform.python_version(),
             "system": platform.platform(),
             "nats-server": _server(),
             **_libraries(),
         }
-    if as_json:
+    if json:
         print_json(found)
     else:
         for name, number in found.items():
@@ -43,7 +49,7 @@ def _libraries() -> dict[str, str]:
         if name == PACKAGE:
             continue
         try:
-            found[name] = version(name)
+            found[name] = version_of(name)
         except PackageNotFoundError:
             continue  # of an extra that is not installed
     return found
