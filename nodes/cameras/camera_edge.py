@@ -26,7 +26,7 @@ from nodes.cameras.anatomy import Anatomy, explained
 from nodes.cameras.board import Board
 from nodes.cameras.crops.cache import CropRule
 from nodes.cameras.crops.crops import Crops
-from nodes.cameras.eye import Eye, Seen, eye_of
+from nodes.cameras.eye import Eye, SeenFrame, eye_of
 from nodes.cameras.frame import Frame
 from nodes.cameras.guard.watch import Held, guard_files
 from nodes.cameras.mask.door import Cleared, MaskingDoor, Withheld, image_of
@@ -290,8 +290,8 @@ class CameraEdge:
     # --- a frame --------------------------------------------------------------------------
 
     async def _see(
-        self, eye: Eye, frame: Frame, number: int, before: asyncio.Task[Seen] | None
-    ) -> Seen:
+        self, eye: Eye, frame: Frame, number: int, before: asyncio.Task[SeenFrame] | None
+    ) -> SeenFrame:
         """before: the frame that was sent before this one, whose answer goes first where all
         frames of the source are told."""
         anatomy = Anatomy(frame.captured, frame.decode_ms / 1e3, time.monotonic())
@@ -326,7 +326,7 @@ class CameraEdge:
                 await drawn.wait()
         return seen
 
-    async def _seen(self, eye: Eye, frame: Frame, number: int, anatomy: Anatomy) -> Seen:
+    async def _seen(self, eye: Eye, frame: Frame, number: int, anatomy: Anatomy) -> SeenFrame:
         """The frame's answer; a failure is one, too."""
         node, model = self.node, self.node.config.model_name
         request = Request({}, budget=node.config.budget, agent=node.id)
@@ -346,7 +346,7 @@ class CameraEdge:
         except (SwarmError, ShardsError) as error:
             status = error.status if isinstance(error, SwarmError) else Status.INTERNAL
             failed = Result(request.id, model, "", status=status, message=str(error))
-            return Seen(frame.sequence, failed, anatomy, cleared)
+            return SeenFrame(frame.sequence, failed, anatomy, cleared)
         anatomy.prepared = time.monotonic()
         as_picture = self._as_picture(task, cleared)
         result = await node.answerer.answer(
@@ -366,12 +366,12 @@ class CameraEdge:
         if result.status is not Status.OK:
             # What the guard held back is shown nowhere either.
             shown = None if result.status is Held.status else cleared
-            return Seen(frame.sequence, result, anatomy, shown)
+            return SeenFrame(frame.sequence, result, anatomy, shown)
         if result.version not in ("", version):
             with contextlib.suppress(SwarmError, ShardsError):  # the other one's may read it
                 task = await self._tasks.of(model, result.version)
         found = await self._read(task, result, image)
-        return Seen(frame.sequence, result, anatomy, cleared, found)
+        return SeenFrame(frame.sequence, result, anatomy, cleared, found)
 
     def _as_picture(self, task: PictureTask, cleared: Cleared) -> AsPicture | None:
         """Makes the JPEG of `--send jpeg`, of what may leave."""
@@ -384,7 +384,7 @@ class CameraEdge:
 
         return encode
 
-    async def _asked_about(self, eye: Eye, seen: Seen) -> Seen:
+    async def _asked_about(self, eye: Eye, seen: SeenFrame) -> SeenFrame:
         """With what the model of `--crops` says of the frame's objects."""
         if eye.crops is None or seen.cleared is None or not isinstance(seen.found, Detections):
             return seen
@@ -413,7 +413,7 @@ class CameraEdge:
 
     # --- results --------------------------------------------------------------------------
 
-    def _deliver(self, eye: Eye, frame: Frame, seen: Seen) -> None:
+    def _deliver(self, eye: Eye, frame: Frame, seen: SeenFrame) -> None:
         anatomy = seen.anatomy
         line = _begun(frame, seen)
         line["age_ms"] = round((anatomy.read - frame.captured) * 1e3, 3)
@@ -422,7 +422,7 @@ class CameraEdge:
         self._publish(eye, line, seen)
 
     async def _repeat(
-        self, eye: Eye, frame: Frame, skipped: int, computing: asyncio.Task[Seen] | None
+        self, eye: Eye, frame: Frame, skipped: int, computing: asyncio.Task[SeenFrame] | None
     ) -> None:
         """The last computed frame's answer stands for this frame, with its own age."""
         if computing is None:
@@ -439,7 +439,7 @@ class CameraEdge:
         line |= {"repeats": seen.sequence, "skipped": skipped, "age_ms": age}
         self._publish(eye, line, seen)
 
-    def _publish(self, eye: Eye, line: dict[str, Any], seen: Seen) -> None:
+    def _publish(self, eye: Eye, line: dict[str, Any], seen: SeenFrame) -> None:
         if seen.is_good:
             line |= told(seen.found, seen.result.outputs)
         if eye.crops is not None:
@@ -472,7 +472,7 @@ class CameraEdge:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
-def _begun(frame: Frame, seen: Seen) -> dict[str, Any]:
+def _begun(frame: Frame, seen: SeenFrame) -> dict[str, Any]:
     """A frame's line, as far as it tells whose answer it is."""
     line: dict[str, Any] = {"source": frame.source}
     if frame.file:

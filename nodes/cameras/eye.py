@@ -30,7 +30,7 @@ RATE_OVER = 3.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenFrame:
     """A frame with its answer. cleared: None where the frame may not leave the device. found: None
     where there is no answer, or no task that reads it. moment: of the frame. crops: what a
     second model says of its objects."""
@@ -66,8 +66,8 @@ class Eye:
     crops: Crops | None = None
     tracks: Tracks = field(default_factory=Tracks)
     tracked: int = -1  # the newest frame whose objects have ids
-    last: Seen | None = None
-    computing: asyncio.Task[Seen] | None = None
+    last: SeenFrame | None = None
+    computing: asyncio.Task[SeenFrame] | None = None
     _moments: deque[float] = field(default_factory=lambda: deque(maxlen=4096))  # of answers
 
     @property
@@ -88,7 +88,7 @@ class Eye:
         """Whether an alarm asks for the whole model's answer to each frame."""
         return self.guard is not None and self.guard.rule.action is Action.WHOLE
 
-    def follow(self, seen: Seen) -> Seen:
+    def follow(self, seen: SeenFrame) -> SeenFrame:
         """The answer with its objects' ids, unless it is older than one that came before."""
         if seen.sequence <= self.tracked or not isinstance(seen.found, Detections):
             return seen
@@ -96,7 +96,7 @@ class Eye:
         self.tracks, found = follow(self.tracks, seen.found, seen.moment)
         return replace(seen, found=found)
 
-    def saw(self, seen: Seen) -> None:
+    def saw(self, seen: SeenFrame) -> None:
         """An answer came; it may be older than one that came before."""
         self.age.add(seen.anatomy.read - seen.anatomy.captured, seen.anatomy.read)
         self.answered += seen.is_good

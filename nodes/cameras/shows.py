@@ -14,7 +14,7 @@ import numpy as np
 
 from nodes.cameras.board import Board
 from nodes.cameras.drawing import caption_of, drawn
-from nodes.cameras.eye import Eye, Seen
+from nodes.cameras.eye import Eye, SeenFrame
 from nodes.cameras.film import Film, path_of
 from nodes.cameras.mask.door import image_of
 from swarm.errors import InvalidArgument
@@ -54,7 +54,7 @@ class Shows:
         is_watched = self._board is not None and self._board.is_watched(camera)
         return bool(self._films) or self._window or is_watched
 
-    def offer(self, eye: Eye, seen: Seen, done: Callable[[], None]) -> None:
+    def offer(self, eye: Eye, seen: SeenFrame, done: Callable[[], None]) -> None:
         """Draw a frame, if anybody looks; `done` is called in the loop when it is drawn, or when
         nobody does. A page and a window skip frames that come too fast; a file has room for some.
         """
@@ -81,7 +81,7 @@ class Shows:
 
         drawing.add_done_callback(ended)
 
-    def _draw(self, name: str, seen: Seen, image: np.ndarray) -> bytes:
+    def _draw(self, name: str, seen: SeenFrame, image: np.ndarray) -> bytes:
         """In the thread. The picture as a JPEG, where a page wants one."""
         age = (seen.anatomy.read - seen.anatomy.captured) * 1e3
         picture = drawn(image, seen.found, caption_of(name, age, seen.anatomy.parts()))

@@ -23,7 +23,7 @@ from nodes.up.embedded_server import MAX_PAYLOAD
 from nodes.up.how_to_ask import how_to_ask
 from nodes.up.mesh import LocalMesh, check_embedded, local_mesh
 from nodes.up.splitting import split_into
-from nodes.up.version_choice import AUTO, FIRST, Known, chosen, known_versions
+from nodes.up.version_choice import AUTO, FIRST, KnownVersions, chosen, known_versions
 from shards.manifest import Manifest, read_dir, rename_version
 from swarm.errors import BadKey
 from swarm.scratch import Scratch
@@ -136,7 +136,7 @@ async def _split(options: UpOptions, target: Target, folder: Path) -> None:
     """Split the model into a new folder, as the version that the mesh has of it, or will have.
     Raises `SwarmError`."""
     check_source(options.model)
-    name, known = options.name or model_name(options.model), Known()
+    name, known = options.name or model_name(options.model), KnownVersions()
     if target.nats:  # else the mesh is new, and has nothing
         async with connect(
             target, verifier=Verifier(TrustedKeys.of(str(own_trust_file())))

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nodes.health.health import NO_ANSWER, PROBES, Health, Verdict
+from nodes.health.health import NO_ANSWER, PROBES, Health, ProbeAnswer
 from nodes.place import Place
 from nodes.settings import WrongSetting
 
@@ -66,7 +66,7 @@ def probes(loop: asyncio.AbstractEventLoop, health: Callable[[], Health]) -> Pag
         try:
             verdict = on_loop(loop, health).verdict(probe)
         except TimeoutError:
-            verdict = Verdict(False, NO_ANSWER)
+            verdict = ProbeAnswer(False, NO_ANSWER)
         return Page(200 if verdict.ok else 503, "text/plain", f"{verdict.reason}\n".encode())
 
     return {f"/{probe}": partial(page, probe) for probe in PROBES}
@@ -142,7 +142,7 @@ def endpoint(where: Place | Path, pages: Pages) -> Iterator[int]:
                 where.unlink()
 
 
-def asked(path: Path, probe: str) -> Verdict:
+def asked(path: Path, probe: str) -> ProbeAnswer:
     """The answer of the node that listens on a socket in the file system."""
     connection = http.client.HTTPConnection("localhost", timeout=CHECK_TIMEOUT)
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -151,8 +151,10 @@ def asked(path: Path, probe: str) -> Verdict:
         connection.sock.connect(os.fspath(path))
         connection.request("GET", f"/{probe}")
         answer = connection.getresponse()
-        return Verdict(answer.status == 200, answer.read(4096).decode("utf-8", "replace").strip())
+        return ProbeAnswer(
+            answer.status == 200, answer.read(4096).decode("utf-8", "replace").strip()
+        )
     except OSError as error:
-        return Verdict(False, f"no node answers at {path}: {error.strerror or error}")
+        return ProbeAnswer(False, f"no node answers at {path}: {error.strerror or error}")
     finally:
         connection.close()

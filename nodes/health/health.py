@@ -16,7 +16,7 @@ NO_ANSWER = "the event loop does not turn"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProbeAnswer:
     """ok: the probe's answer. reason: for people, one line."""
 
     ok: bool
@@ -40,16 +40,16 @@ class Health:
         was_ready = status.get("ready_ms", 0) > 0
         return cls(str(status["state"]), str(status["detail"]), connected, was_ready)
 
-    def verdict(self, probe: str) -> Verdict:
+    def verdict(self, probe: str) -> ProbeAnswer:
         """probe: one of `PROBES`."""
         if probe == "startupz":
-            return Verdict(self.was_ready, self._as_it_is)
+            return ProbeAnswer(self.was_ready, self._as_it_is)
         if probe == "readyz":
             if not self.connected:
-                return Verdict(False, "no connection to a server")
-            return Verdict(self.state == READY, self._as_it_is)
+                return ProbeAnswer(False, "no connection to a server")
+            return ProbeAnswer(self.state == READY, self._as_it_is)
         # A lost server is no reason to end a node: it comes back by itself, its sessions built.
-        return Verdict(self.state != FAILED, self._as_it_is)
+        return ProbeAnswer(self.state != FAILED, self._as_it_is)
 
     @property
     def _as_it_is(self) -> str:

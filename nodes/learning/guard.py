@@ -36,7 +36,7 @@ def may_serve(present: float, new: float, samples: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WeightsVerdict:
     """refuse: neighbours to take nothing more from. revert: whether this node's own weights have
     become so bad that it goes back to the last good ones. good: whether they are good ones."""
 
@@ -66,11 +66,11 @@ class LearningGuard:
     _best: float = 0.0
     _since_reverted: int = AGAIN_AFTER
 
-    def judge(self, own: float, neighbours: Mapping[str, float], samples: int) -> Verdict:
+    def judge(self, own: float, neighbours: Mapping[str, float], samples: int) -> WeightsVerdict:
         """own, neighbours: held-out accuracies of this node's weights after the round, and of its
         copies of theirs, all on the same `samples`."""
         if samples < LEAST_HELD_OUT or not neighbours:
-            return Verdict()
+            return WeightsVerdict()
         usual = median([own, *neighbours.values()])
         for name in set(self._neighbours) - set(neighbours):
             del self._neighbours[name]
@@ -78,14 +78,14 @@ class LearningGuard:
         self._calm = self._calm + 1 if usual >= GOOD_MEDIAN else 0
         self._since_reverted += 1
         if self._calm < CALM:
-            return Verdict(tuple(refuse))
+            return WeightsVerdict(tuple(refuse))
         self._best = max(self._best, own)
         if may_serve(self._best, own, samples):
-            return Verdict(tuple(refuse), good=True)
+            return WeightsVerdict(tuple(refuse), good=True)
         if self._since_reverted < AGAIN_AFTER:
-            return Verdict(tuple(refuse))
+            return WeightsVerdict(tuple(refuse))
         self._since_reverted = 0
-        return Verdict(tuple(refuse), revert=True)
+        return WeightsVerdict(tuple(refuse), revert=True)
 
     def _note(self, name: str, accuracy: float, usual: float) -> bool:
         """Notes one round of a neighbour; whether it was far worse for too long."""

@@ -31,8 +31,8 @@ from nodes.life.watchdog_rules import (
     TEST_FACTOR,
     TEST_WITHIN,
     Action,
-    Verdict,
     Watchdog,
+    WatchdogVerdict,
     run_bound,
 )
 from nodes.low_priority import in_low_priority_thread
@@ -198,7 +198,7 @@ class NodeWatchdog:
             return False
         return test.outcome.result()
 
-    async def _act(self, server: StageServer, verdict: Verdict) -> None:
+    async def _act(self, server: StageServer, verdict: WatchdogVerdict) -> None:
         log.error("stage %d: %s", server.stage, verdict.reason)
         actions = verdict.actions
         detail = {

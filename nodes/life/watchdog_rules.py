@@ -22,7 +22,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WatchdogVerdict:
     """What to do, in order (nothing, where all is well), and why."""
 
     actions: tuple[Action, ...] = ()
@@ -32,7 +32,7 @@ class Verdict:
         return bool(self.actions)
 
 
-WELL = Verdict()
+WELL = WatchdogVerdict()
 
 
 # When a stage has failed, and what is tried then. All times are in seconds.
@@ -69,7 +69,7 @@ class Watchdog:
         """Whether a run that has taken `elapsed_s` takes too long, and was not judged yet."""
         return elapsed_s > run_bound(p99_s) and run not in self._judged
 
-    def running(self, run: str, elapsed_s: float, p99_s: float, now: float) -> Verdict:
+    def running(self, run: str, elapsed_s: float, p99_s: float, now: float) -> WatchdogVerdict:
         """Judge a run that has taken `elapsed_s`. Each run id is condemned at most once."""
         bound = run_bound(p99_s)
         if not self.may_hang(run, elapsed_s, p99_s):
@@ -79,7 +79,7 @@ class Watchdog:
             self._judged.popitem(last=False)
         return self._failed(f"run {run} took over {bound:.3g} s", now)
 
-    def loop_late(self, late_s: float, now: float) -> Verdict:
+    def loop_late(self, late_s: float, now: float) -> WatchdogVerdict:
         """Judge a timer of the event loop that fired `late_s` seconds late: what it has in hand may
         have been redelivered meanwhile, so it is returned; a stall restarts nothing by itself."""
         if late_s <= STALL:
@@ -87,18 +87,18 @@ class Watchdog:
         reason = f"the event loop stalled for {late_s:.3g} s"
         return self._failed(reason, now, restart=False)
 
-    def self_test(self, ok: bool, now: float) -> Verdict:
+    def self_test(self, ok: bool, now: float) -> WatchdogVerdict:
         """Judge a run on known input: `ok` where its output was right and in time."""
         return WELL if ok else self._failed("the self-test failed", now)
 
-    def _failed(self, reason: str, now: float, *, restart: bool = True) -> Verdict:
+    def _failed(self, reason: str, now: float, *, restart: bool = True) -> WatchdogVerdict:
         self._failures.add(1, now)
         failures = self._failures.total(now)
         if self.out or failures >= MAX_FAILURES:
             self.out = True
-            return Verdict(
+            return WatchdogVerdict(
                 (Action.RETURN, Action.STAY_OUT),
                 f"{reason}; {failures} failures in {WINDOW:g} s",
             )
         actions = (Action.RETURN, Action.RESTART) if restart else (Action.RETURN,)
-        return Verdict(actions, reason)
+        return WatchdogVerdict(actions, reason)

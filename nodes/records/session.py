@@ -28,7 +28,7 @@ Tensors = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RepeatedStage:
     """One stage, run again. node: that ran it then. difference: None where what it made then was
     not recorded. seconds: of the run now."""
 
@@ -49,7 +49,7 @@ class Replay:
     at: float
     version: str
     weights: int
-    steps: tuple[Step, ...]
+    steps: tuple[RepeatedStage, ...]
     otherwise: bool | None = None
     note: str = ""
     found: Finding | None = None
@@ -166,7 +166,7 @@ async def replay_same(session: Session, request: Recorded) -> Replay:
             difference = Difference(equal, 0.0 if equal else float("inf"))
         if stage == session.last:
             found = session.read(made)
-        steps.append(Step(stage, request.node(stage), difference, seconds))
+        steps.append(RepeatedStage(stage, request.node(stage), difference, seconds))
     note = why_incomplete(request, session.last)
     return Replay(
         request.id,
@@ -208,7 +208,7 @@ async def replay_other(session: Session, then: Session, request: Recorded) -> Re
             difference = compare(tensors, answer)
         elif behind is not None and _alike(tensors, behind.tensors):
             difference = compare(tensors, behind.tensors)
-        steps.append(Step(stage, "", difference, seconds))
+        steps.append(RepeatedStage(stage, "", difference, seconds))
     found, before = session.read(made[-1][0]), then.read(answer)
     if found is not None and before is not None:
         otherwise = not found.decides_as(before)

@@ -30,7 +30,7 @@ NO_FAULT = {
 }
 
 
-class Known(Protocol):
+class KnownObjectives(Protocol):
     """The objectives of desired state, as this process knows it."""
 
     def objective(self, model: str) -> Objective | None:
@@ -43,7 +43,7 @@ class Known(Protocol):
 class DesiredObjectives:
     """Those of the model that this node serves, and of the models that it was asked for."""
 
-    def __init__(self, catalog: Known) -> None:
+    def __init__(self, catalog: KnownObjectives) -> None:
         self._catalog = catalog
         self._own: dict[str, Objective | None] = {}
 
@@ -53,11 +53,11 @@ class DesiredObjectives:
             self._own = {model: parse_desired(document | {"model": model}).slo}
 
     def objective(self, model: str) -> Objective | None:
-        """See `Known`."""
+        """See `KnownObjectives`."""
         return self._own[model] if model in self._own else self._catalog.objective(model)
 
     def knows(self, model: str) -> bool:
-        """See `Known`."""
+        """See `KnownObjectives`."""
         return model in self._own or self._catalog.knows(model)
 
 
@@ -70,7 +70,7 @@ class Objectives:
 
     def __init__(
         self,
-        known: Known,
+        known: KnownObjectives,
         tell: Tell,
         gossip: Callable[[str, str], None] = lambda model, what: None,
     ) -> None:

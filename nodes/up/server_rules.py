@@ -57,27 +57,27 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ServerStep:
     """after: seconds to wait before it is done."""
 
     do: Do
     after: float = 0.0
 
 
-def next_step(life: Life, event: Event, began: float, now: float) -> tuple[Life, Step]:
+def next_step(life: Life, event: Event, began: float, now: float) -> tuple[Life, ServerStep]:
     """The life after an event, and what to do. began: when the probe or the start began; both are
     seconds of one monotonic clock."""
     if event is Event.ANSWERED:
-        return Life(has_answered=True), Step(Do.PROBE)
+        return Life(has_answered=True), ServerStep(Do.PROBE)
     if event is Event.SILENT:
         since = life.silent_since if life.silent_probes else began
         silent = replace(life, silent_since=since, silent_probes=life.silent_probes + 1)
         is_hung = now - since >= HUNG_AFTER and silent.silent_probes >= LEAST_PROBES
-        return silent, Step(Do.KILL if is_hung else Do.PROBE)
+        return silent, ServerStep(Do.KILL if is_hung else Do.PROBE)
     if event is Event.ENDED and life.has_answered:
-        return Life(), Step(Do.START)
+        return Life(), ServerStep(Do.START)
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**life.failures)
-    return Life(failures=life.failures + 1), Step(Do.START, pause)
+    return Life(failures=life.failures + 1), ServerStep(Do.START, pause)
 
 
 class StoreState(StrEnum):

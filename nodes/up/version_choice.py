@@ -23,7 +23,7 @@ FIRST = "1"
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownVersions:
     """The versions of a model in a mesh. names: of all. manifests: JSON by version, of those that
     can be believed; the one that serves first, then from the last number down."""
 
@@ -41,32 +41,34 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Choice:
+class VersionChoice:
     """A version's name, and the sentence that says why it is this one."""
 
     version: str
     why: str = ""
 
 
-def chosen(asked: str, model: str, manifest: bytes, known: Known) -> Choice:
+def chosen(asked: str, model: str, manifest: bytes, known: KnownVersions) -> VersionChoice:
     """The version of a manifest, JSON, whose own version does not count. asked: `AUTO`, or a
     version that the user names."""
     if asked != AUTO:
-        return Choice(asked)
+        return VersionChoice(asked)
     for version, there in known.manifests.items():
         if same_content(there, manifest):
-            return Choice(version, f"{model}@{version} is in the mesh: the same file and options")
+            return VersionChoice(
+                version, f"{model}@{version} is in the mesh: the same file and options"
+            )
     if not known.names:
-        return Choice(FIRST)
+        return VersionChoice(FIRST)
     version = str(max((int(each) for each in known.names if _is_number(each)), default=0) + 1)
     have = ", ".join(sorted(known.names, key=_order))
-    return Choice(
+    return VersionChoice(
         version,
         f"a new version, {model}@{version}: the mesh has {have} of another file or other options",
     )
 
 
-async def known_versions(mesh: swarm.Mesh, model: str) -> Known:
+async def known_versions(mesh: swarm.Mesh, model: str) -> KnownVersions:
     """What a mesh has of a model. Raises `SwarmError`."""
     names = [version for name, version in await mesh.registry.models() if name == model]
     try:
@@ -79,7 +81,7 @@ async def known_versions(mesh: swarm.Mesh, model: str) -> Known:
             manifests[version] = await mesh.registry.manifest(model, version)
         except SwarmError as error:  # its name is taken all the same
             log.warning("%s@%s is not looked at: %s", model, version, error)
-    return Known(tuple(names), manifests)
+    return KnownVersions(tuple(names), manifests)
 
 
 def _is_number(version: str) -> bool:

@@ -163,7 +163,7 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DeviceStep:
     """record: to be kept before `action` is begun."""
 
     record: Record
@@ -173,7 +173,7 @@ class Step:
 
 def step(
     record: Record, watch: Watch, facts: Facts, order: Order | None, now: float, limits: Limits
-) -> Step:
+) -> DeviceStep:
     """What follows from what is seen. order: None where no wave is known."""
     watch = _looked(record, watch, facts, now)
     withdrawn = order is not None and order.wave == record.wave and order.turn is Turn.WITHDRAWN
@@ -196,7 +196,7 @@ def step(
             return _back(record, watch, facts, limits)
 
 
-def failed(record: Record, watch: Watch, reason: str) -> Step:
+def failed(record: Record, watch: Watch, reason: str) -> DeviceStep:
     """The release is refused, for a reason that its fetching, making or running gave."""
     refused = replace(record, refused=reason[:REASON_LIMIT] or "no reason was given")
     return _enter(refused, Phase.BACK, watch)
@@ -212,37 +212,39 @@ def _looked(record: Record, watch: Watch, facts: Facts, now: float) -> Watch:
     return Watch(now, watch.waited + passed, 0.0)
 
 
-def _enter(record: Record, phase: Phase, watch: Watch) -> Step:
-    return Step(replace(record, phase=phase), Watch(watch.at))
+def _enter(record: Record, phase: Phase, watch: Watch) -> DeviceStep:
+    return DeviceStep(replace(record, phase=phase), Watch(watch.at))
 
 
-def _idle(record: Record, watch: Watch, facts: Facts, order: Order | None) -> Step:
+def _idle(record: Record, watch: Watch, facts: Facts, order: Order | None) -> DeviceStep:
     action = _towards(record.good, facts, False)
     if action is not None:
-        return Step(record, watch, action)
+        return DeviceStep(record, watch, action)
     if facts.trial.running and facts.main.ready:
-        return Step(record, watch, Action(Kind.STOP_TRIAL))
+        return DeviceStep(record, watch, Action(Kind.STOP_TRIAL))
     if order is None or order.turn is not Turn.GO or order.wave == record.wave:
-        return Step(record, watch)
+        return DeviceStep(record, watch)
     if order.version == record.good or not facts.main.ready:
-        return Step(record, watch)
+        return DeviceStep(record, watch)
     begun = replace(record, target=order.version, wave=order.wave, starts=0, refused="")
     return _enter(begun, Phase.PREPARING, watch)
 
 
-def _preparing(record: Record, watch: Watch, facts: Facts) -> Step:
+def _preparing(record: Record, watch: Watch, facts: Facts) -> DeviceStep:
     action = _towards(record.good, facts, False)
     if action is not None:
-        return Step(record, watch, action)
+        return DeviceStep(record, watch, action)
     if facts.made:
         return _enter(record, Phase.TRYING, watch)
-    return Step(record, watch, Action(Kind.MAKE if facts.fetched else Kind.FETCH, record.target))
+    return DeviceStep(
+        record, watch, Action(Kind.MAKE if facts.fetched else Kind.FETCH, record.target)
+    )
 
 
-def _trying(record: Record, watch: Watch, facts: Facts, limits: Limits) -> Step:
+def _trying(record: Record, watch: Watch, facts: Facts, limits: Limits) -> DeviceStep:
     action = _towards(record.good, facts, False)
     if action is not None:
-        return Step(record, watch, action)
+        return DeviceStep(record, watch, action)
     if facts.burning:
         return failed(record, watch, f"while it was tried: {facts.burning}")
     if not facts.made:  # its folder was lost meanwhile
@@ -253,17 +255,17 @@ def _trying(record: Record, watch: Watch, facts: Facts, limits: Limits) -> Step:
         return failed(record, watch, f"not ready within {limits.ready:g} s")
     if watch.held >= limits.proof and facts.trial.ready:
         return _enter(record, Phase.SWITCHING, watch)
-    return Step(record, watch)
+    return DeviceStep(record, watch)
 
 
-def _start_trial(record: Record, watch: Watch) -> Step:
+def _start_trial(record: Record, watch: Watch) -> DeviceStep:
     if record.starts >= MOST_STARTS:
         return failed(record, watch, f"its nodes ended by themselves, {record.starts} times")
     started = replace(record, starts=record.starts + 1)
-    return Step(started, watch, Action(Kind.START_TRIAL, record.target))
+    return DeviceStep(started, watch, Action(Kind.START_TRIAL, record.target))
 
 
-def _switching(record: Record, watch: Watch, facts: Facts, limits: Limits) -> Step:
+def _switching(record: Record, watch: Watch, facts: Facts, limits: Limits) -> DeviceStep:
     if watch.waited > limits.ready:
         return failed(record, watch, f"not ready within {limits.ready:g} s of the switch")
     if facts.burning:
@@ -273,24 +275,24 @@ def _switching(record: Record, watch: Watch, facts: Facts, limits: Limits) -> St
     if needs_cover and (not facts.trial.running or facts.trial.version != record.target):
         return _start_trial(record, watch)
     if needs_cover and not facts.trial.ready:
-        return Step(record, watch)
+        return DeviceStep(record, watch)
     action = _towards(record.target, facts, False)
     if action is not None:
-        return Step(record, watch, action)
+        return DeviceStep(record, watch, action)
     if watch.held < limits.proof or not facts.main.ready:
-        return Step(record, watch)
+        return DeviceStep(record, watch)
     proved = replace(record, good=record.target, before=record.good, target="")
     return _enter(proved, Phase.IDLE, watch)
 
 
-def _back(record: Record, watch: Watch, facts: Facts, limits: Limits) -> Step:
+def _back(record: Record, watch: Watch, facts: Facts, limits: Limits) -> DeviceStep:
     action = _towards(record.good, facts, watch.waited > limits.ready)
     if action is not None:
-        return Step(record, watch, action)
+        return DeviceStep(record, watch, action)
     if not facts.main.ready:
-        return Step(record, watch)
+        return DeviceStep(record, watch)
     if facts.trial.running:
-        return Step(record, watch, Action(Kind.STOP_TRIAL))
+        return DeviceStep(record, watch, Action(Kind.STOP_TRIAL))
     return _enter(replace(record, target=""), Phase.IDLE, watch)
 
 

@@ -22,13 +22,13 @@ from nodes.connection.checkpoint import Checkpoint
 from nodes.upgrade.device import (
     WAIT,
     Action,
+    DeviceStep,
     Facts,
     Kind,
     Limits,
     Order,
     Phase,
     Record,
-    Step,
     Turn,
     Watch,
     failed,
@@ -168,7 +168,7 @@ class Updater:
             self._keep(failed(self._record, self._watch, str(error)))
         return made.action
 
-    def _keep(self, made: Step) -> None:
+    def _keep(self, made: DeviceStep) -> None:
         self._watch = made.watch
         self._take(made.record)
 

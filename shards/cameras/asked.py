@@ -28,7 +28,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedTask:
     """What was asked, for errors. labels: how many the owner or the file names."""
 
     kind: str

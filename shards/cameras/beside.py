@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shards.cameras.decode import Raw
-from shards.cameras.placement import Placement
+from shards.cameras.placement import PlacedPicture
 from shards.cameras.results import Masks
 from shards.errors import InputError
 
@@ -78,7 +78,9 @@ def _covariance(sides: np.ndarray, angles: np.ndarray) -> np.ndarray:
     )
 
 
-def masks_of(raw: Raw, prototypes: np.ndarray, size: tuple[int, int], placed: Placement) -> Masks:
+def masks_of(
+    raw: Raw, prototypes: np.ndarray, size: tuple[int, int], placed: PlacedPicture
+) -> Masks:
     """The masks of boxes, on those pixels of the model's picture that the picture covers: where the
     weighted sum of the prototypes [1, m, h, w] is above 0, enlarged linearly, inside of the box.
     Raises InputError."""

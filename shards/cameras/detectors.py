@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shards.cameras.asked import COCO, Asked, Head
+from shards.cameras.asked import COCO, AskedTask, Head
 from shards.cameras.decode import DECODERS, STRIDES, form_of, is_chosen
 from shards.cameras.seen import are_shares, span
 from shards.errors import TaskError
@@ -38,7 +38,7 @@ class _Beside:
 
 
 def detector(
-    asked: Asked,
+    asked: AskedTask,
     size: tuple[int, int],
     outputs: Sequence[TensorSpec],
     labels: Sequence[str],
@@ -75,7 +75,7 @@ def detector(
     return _ssd(asked, size, list(outputs), labels, in_order)
 
 
-def _map(asked: Asked, spec: TensorSpec) -> Head:
+def _map(asked: AskedTask, spec: TensorSpec) -> Head:
     if spec.shape[1] != 1:
         raise asked.unsure("a head has the shape [1,n,m], a map of text [1,1,h,w]")
     values = asked.seen.of(spec.name)
@@ -88,7 +88,7 @@ def _map(asked: Asked, spec: TensorSpec) -> Head:
     return Head("db", (spec.name,), f"{spec.name} {spec}: db, as --decode says")
 
 
-def _beside(asked: Asked, spec: TensorSpec, parts: Sequence[TensorSpec]) -> _Beside:
+def _beside(asked: AskedTask, spec: TensorSpec, parts: Sequence[TensorSpec]) -> _Beside:
     """What stands behind the scores of a box, as the file, its shapes or the owner say."""
     said = asked.seen.said
     told = BESIDE.get(said.task, "")
@@ -118,13 +118,13 @@ def _beside(asked: Asked, spec: TensorSpec, parts: Sequence[TensorSpec]) -> _Bes
     return _Beside("pose", values, each)
 
 
-def _scales(asked: Asked) -> list[tuple[int, ...]]:
+def _scales(asked: AskedTask) -> list[tuple[int, ...]]:
     """The scales of cells that may be: the file's largest stride is the last one."""
     last = asked.seen.said.stride
     return [strides for strides in STRIDES if last in (0, strides[-1])] or list(STRIDES)
 
 
-def _yolo(asked: Asked, size: tuple[int, int], spec: TensorSpec, beside: _Beside) -> Head:
+def _yolo(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside: _Beside) -> Head:
     _, rows, columns = spec.shape
     cells = {sum((size[0] // s) * (size[1] // s) for s in strides) for strides in _scales(asked)}
     by_three = sum((size[0] // s) * (size[1] // s) for s in STRIDES[0])
@@ -175,7 +175,7 @@ def _told(beside: _Beside) -> str:
 
 
 def _by_cell(
-    asked: Asked, size: tuple[int, int], spec: TensorSpec, counts: Mapping[str, int]
+    asked: AskedTask, size: tuple[int, int], spec: TensorSpec, counts: Mapping[str, int]
 ) -> str:
     """`yolo-v5` where centres run over the picture, `yolox` where they stay by their cells."""
     values = asked.seen.of(spec.name)
@@ -190,7 +190,7 @@ def _by_cell(
     )
 
 
-def _has_rows(asked: Asked, size: tuple[int, int], spec: TensorSpec, beside: _Beside) -> bool:
+def _has_rows(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside: _Beside) -> bool:
     """Whether each row is an object: a box, a score and a class, as far as values show it. Raises
     TaskError where more values stand behind those of a row than anything says."""
     values = asked.seen.of(spec.name)
@@ -213,7 +213,7 @@ def _has_rows(asked: Asked, size: tuple[int, int], spec: TensorSpec, beside: _Be
     return True
 
 
-def _end_to_end(asked: Asked, size: tuple[int, int], spec: TensorSpec, beside: _Beside) -> Head:
+def _end_to_end(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside: _Beside) -> Head:
     if spec.shape[2] != 6 + beside.values:
         raise asked.unsure(
             f"{asked.decode or beside.of('yolo-end2end')} reads [1,n,{6 + beside.values}]: a box, "
@@ -233,7 +233,7 @@ def _end_to_end(asked: Asked, size: tuple[int, int], spec: TensorSpec, beside: _
 
 
 def _of_rows(
-    asked: Asked, size: tuple[int, int], values: np.ndarray | None, beside: _Beside
+    asked: AskedTask, size: tuple[int, int], values: np.ndarray | None, beside: _Beside
 ) -> tuple[str, str]:
     """Which rows they are, by their boxes, and why."""
     assert values is not None  # rows are told by values
@@ -252,7 +252,7 @@ def _of_rows(
     return beside.of("yolo-end2end"), "corners, a score and a class each"
 
 
-def _are_detr_scores(asked: Asked, spec: TensorSpec, cells: set[int]) -> bool:
+def _are_detr_scores(asked: AskedTask, spec: TensorSpec, cells: set[int]) -> bool:
     """Whether each row has a box that is no corners, in shares, and a score for each label, or for
     each of COCO's classes."""
     values = asked.seen.of(spec.name)
@@ -263,7 +263,7 @@ def _are_detr_scores(asked: Asked, spec: TensorSpec, cells: set[int]) -> bool:
 
 
 def _check_yolo(
-    asked: Asked,
+    asked: AskedTask,
     size: tuple[int, int],
     spec: TensorSpec,
     decode: str,
@@ -296,7 +296,7 @@ def _check_yolo(
 
 
 def _three(
-    asked: Asked, size: tuple[int, int], outputs: list[TensorSpec], in_order: bool
+    asked: AskedTask, size: tuple[int, int], outputs: list[TensorSpec], in_order: bool
 ) -> Head | None:
     """Boxes, scores and classes, one row an object each; None for other triples."""
     name = "boxes-scores-classes"
@@ -329,7 +329,7 @@ def _three(
 
 
 def _ssd(
-    asked: Asked,
+    asked: AskedTask,
     size: tuple[int, int],
     outputs: list[TensorSpec],
     labels: Sequence[str],
@@ -380,7 +380,7 @@ def _ssd(
     return Head(found, names, f"{shown}: {found}, {why}", names_background)
 
 
-def _detr_of(asked: Asked, boxes: TensorSpec, scores: TensorSpec) -> str:
+def _detr_of(asked: AskedTask, boxes: TensorSpec, scores: TensorSpec) -> str:
     """`rt-detr` or `detr` where boxes are shares that are no corners, beside logits of as many
     classes as there are labels, or of COCO's; with one more class that wins in most rows, as no
     object does, `detr`. "" for others."""
@@ -399,7 +399,7 @@ def _detr_of(asked: Asked, boxes: TensorSpec, scores: TensorSpec) -> str:
     return "rt-detr" if not is_last and classes == (asked.labels or COCO) else ""
 
 
-def _ordered(asked: Asked, outputs: list[TensorSpec]) -> list[TensorSpec]:
+def _ordered(asked: AskedTask, outputs: list[TensorSpec]) -> list[TensorSpec]:
     """Boxes, scores, anchors."""
     constant = asked.seen.constant
     anchors = [s for s in outputs if s.name in constant or len(s.shape) == 2]

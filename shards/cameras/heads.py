@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shards.cameras.asked import Asked, Head
+from shards.cameras.asked import AskedTask, Head
 from shards.cameras.detectors import detector
 from shards.cameras.seen import Seen, sum_to_one
 from shards.errors import TaskError
@@ -74,7 +74,7 @@ def tell(
     """The head of a model. size: width and height of its picture. labels: of the owner, or of the
     file. decode, chosen: what the owner says; the rest is told from shapes and from `seen`. Raises
     TaskError with the choices, or with the name of a head that nothing here reads."""
-    asked = Asked(kind, decode, outputs, len(labels), seen)
+    asked = AskedTask(kind, decode, outputs, len(labels), seen)
     if chosen:
         known = {spec.name: spec for spec in outputs}
         if missing := [name for name in chosen if name not in known]:
@@ -103,7 +103,7 @@ def tell(
     return _classify(asked, spec, labels)
 
 
-def _classify(asked: Asked, spec: TensorSpec, labels: Sequence[str]) -> Head:
+def _classify(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head:
     classes, seen = spec.shape[1], asked.seen
     name = (spec.name,)
     if not spec.datatype.endswith(("FP16", "FP32", "FP64", "BF16")):
@@ -128,7 +128,7 @@ def _classify(asked: Asked, spec: TensorSpec, labels: Sequence[str]) -> Head:
     return Head("logits", name, f"{shown}: logits, made by no Softmax")
 
 
-def _segment(asked: Asked, spec: TensorSpec, labels: Sequence[str]) -> Head:
+def _segment(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head:
     found, why = asked.decode, "as --decode says"
     if not found and len(spec.shape) == 3 and spec.datatype.strip("U").startswith("INT"):
         found, why = "classes", "whole numbers"
@@ -158,7 +158,7 @@ def _segment(asked: Asked, spec: TensorSpec, labels: Sequence[str]) -> Head:
     return Head(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
 
 
-def _depth(asked: Asked, spec: TensorSpec) -> Head:
+def _depth(asked: AskedTask, spec: TensorSpec) -> Head:
     shape = [side for side in spec.shape[1:] if side != 1]
     if len(shape) != 2 or len(spec.shape) > 4:
         raise asked.unsure(f"{spec.name} {spec} is not [1,h,w] or [1,1,h,w]")
@@ -178,7 +178,7 @@ def _depth(asked: Asked, spec: TensorSpec) -> Head:
     return Head("depth", (spec.name,), f"{spec.name} {spec}: depth, {why}")
 
 
-def _letters(asked: Asked, spec: TensorSpec, labels: Sequence[str]) -> Head:
+def _letters(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head:
     if len(spec.shape) != 3 or spec.shape[2] < 3:
         raise asked.unsure(f"{spec.name} {spec} is not [1,t,1+letters]")
     _, places, classes = spec.shape

@@ -10,7 +10,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacedPicture:
     """A picture at [left, left + width) x [top, top + height) of a grid, all in its pixels. The
     grid is grid_width x grid_height."""
 
@@ -56,7 +56,7 @@ class Placement:
         )
 
 
-def place(shape: Sequence[int], width: int, height: int, fit: str) -> Placement:
+def place(shape: Sequence[int], width: int, height: int, fit: str) -> PlacedPicture:
     """The placement of a picture of this `image.shape` on a grid of `width` x `height` pixels.
 
     `stretch` fills the grid. `letterbox` keeps the proportions to the next pixel, in the middle,
@@ -64,15 +64,15 @@ def place(shape: Sequence[int], width: int, height: int, fit: str) -> Placement:
     and keeps the proportions of pictures that are not too long for that.
     """
     if fit == "stretch":
-        return Placement(0, 0, width, height, width, height)
+        return PlacedPicture(0, 0, width, height, width, height)
     if fit == "line":
         across = min(width, math.ceil(height * shape[1] / shape[0]))
-        return Placement(0, 0, across, height, width, height)
+        return PlacedPicture(0, 0, across, height, width, height)
     scale = min(height / shape[0], width / shape[1])
     if fit == "corner":
         across, down = (max(1, int(side * scale)) for side in (shape[1], shape[0]))
-        return Placement(0, 0, across, down, width, height)
+        return PlacedPicture(0, 0, across, down, width, height)
     across = min(width, max(1, round(shape[1] * scale)))
     down = min(height, max(1, round(shape[0] * scale)))
     left, top = (width - across) // 2, (height - down) // 2
-    return Placement(left, top, across, down, width, height)
+    return PlacedPicture(left, top, across, down, width, height)

@@ -31,7 +31,7 @@ from shards.cameras.decode import (
 )
 from shards.cameras.decode import read_segments as read_raw_segments
 from shards.cameras.pixels import FITS, normalised, on_grid
-from shards.cameras.placement import Placement, place
+from shards.cameras.placement import PlacedPicture, place
 from shards.cameras.results import Classes, Depth, Detections, Embedding, Segments, Text
 from shards.cameras.text import lines_of, said_by
 from shards.errors import InputError, ManifestError
@@ -204,7 +204,7 @@ class Task:
         more = ("more",) if beside else ()
         return (*RESULTS[self.kind], *more, *(("prototypes",) if beside == "seg" else ()))
 
-    def _detections(self, tensors: Sequence[np.ndarray], placed: Placement) -> Detections:
+    def _detections(self, tensors: Sequence[np.ndarray], placed: PlacedPicture) -> Detections:
         post, pre = self.postprocess, self.preprocess
         beside, size = form_of(post.decode)[1], (pre.width, pre.height)
         corners = points = masks = None

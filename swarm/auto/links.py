@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from swarm.wire.codec_choice import AUTO, COSTS, SLOWER, Choice
+from swarm.wire.codec_choice import AUTO, COSTS, SLOWER, CodecChoice
 from swarm.wire.tensors import Coding
 
 KEY = "link"  # in the gossip: [round trip in microseconds, down, up]
@@ -42,7 +42,7 @@ def time_on_link(size: int, rate: int, codings: tuple[Coding, ...]) -> float:
     decoding included. codings: those of which the sender may choose."""
     if rate <= 0:
         return 0.0
-    chosen = Choice().best(AUTO, size, rate, codings)
+    chosen = CodecChoice().best(AUTO, size, rate, codings)
     cost = COSTS.get(chosen)
     if cost is None:
         return size / rate * 1e6

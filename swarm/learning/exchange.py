@@ -25,7 +25,7 @@ from swarm.learning.consensus.layout import Layout
 from swarm.learning.consensus.options import LearningOptions
 from swarm.learning.consensus.participant import (
     MOST_WAITING,
-    Ask,
+    AskSnapshot,
     Effect,
     Event,
     Fetch,
@@ -278,7 +278,7 @@ class Exchange:
         for effect in effects:
             if isinstance(effect, Publish):
                 self._publish(effect)
-            elif isinstance(effect, Ask):
+            elif isinstance(effect, AskSnapshot):
                 self._ask(effect)
             elif isinstance(effect, Fetch):
                 self._fetching.setdefault(effect.node, deque())
@@ -353,7 +353,7 @@ class Exchange:
 
     # -- snapshots -------------------------------------------------------------------------------
 
-    def _ask(self, effect: Ask) -> None:
+    def _ask(self, effect: AskSnapshot) -> None:
         def answered(message: LinkMessage) -> None:
             timer.cancel()
             self._link.forget(reply)

@@ -9,7 +9,7 @@ from swarm.link.types import LinkMessage
 from swarm.subjects import without_domain
 
 
-class Asked:
+class OpenRequests:
     """By the subject on which each expects its reply."""
 
     __slots__ = ("_answers",)

@@ -36,7 +36,7 @@ from swarm.errors import (
 )
 from swarm.flow.backoff import Backoff
 from swarm.link.access import early_end, is_about_identity, refusal
-from swarm.link.asked import Asked, answered
+from swarm.link.asked import OpenRequests, answered
 from swarm.link.denials import Denial, DenialLog, read_denial
 from swarm.link.gather import Gather
 from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
@@ -126,7 +126,7 @@ class Link(asyncio.BufferedProtocol):
         self._denials = DenialLog()
         self._asks_certificate = False
         self._deaf: PermissionDenied | None = None  # the user may not hear its own inbox
-        self._asked = Asked()
+        self._asked = OpenRequests()
         self._backed_up = False  # the transport keeps more than a little that is not sent yet
         self.subscribe(f"{options.inbox}.*", self.deliver)
         self.subscribe(f"{self.server_inbox}.*", self.deliver)

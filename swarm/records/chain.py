@@ -36,7 +36,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ChainVerdict:
     """records: that were read. lost: that recorders themselves say they could not store. older:
     recorders whose first records stood before the stream's beginning. first, since: the number of
     the first message, and when it was stored, "" where nobody knows. by_limits: of `Extent`.
@@ -72,13 +72,13 @@ class Extent:
 
 def verify(
     records: Iterable[tuple[int, bytes]], extent: Extent, heads: Mapping[str, Head] | None = None
-) -> Verdict:
+) -> ChainVerdict:
     """Judge records, each with the stream's number, in the order in which they were read.
 
     extent: what the stream says that it holds. heads: what recorders, or an export, say that was
     stored last; a chain that ends before is cut, and one that goes on has grown since.
     """
-    verdict = Verdict(first=extent.first, since=extent.since, by_limits=extent.by_limits)
+    verdict = ChainVerdict(first=extent.first, since=extent.since, by_limits=extent.by_limits)
     if extent.first > 1 and not extent.by_limits:
         verdict.faults.append(_gap(1, extent.first - 1, ", and not by the limits that it has now"))
     read = [_Read.of(place, data) for place, data in records]
@@ -168,7 +168,7 @@ class _Judge:
     last: dict[str, Head]
     hashes: dict[tuple[str, int], str]
 
-    def take(self, read: _Read, extent: Extent, verdict: Verdict) -> None:
+    def take(self, read: _Read, extent: Extent, verdict: ChainVerdict) -> None:
         place, doc = read.place, read.doc
         if doc is None:
             verdict.foreign.append(Fault("unreadable", place, "", read.why))
@@ -203,7 +203,9 @@ class _Judge:
         self.last[recorder] = (sequence, doc["hash"])
         self.hashes[recorder, sequence] = doc["hash"]
 
-    def _first(self, doc: Mapping[str, Any], extent: Extent, verdict: Verdict, fault: Tell) -> None:
+    def _first(
+        self, doc: Mapping[str, Any], extent: Extent, verdict: ChainVerdict, fault: Tell
+    ) -> None:
         sequence, recorder = doc["sequence"], doc["recorder"]
         if sequence == 1:
             if doc["prev"] != BEGINNING:
@@ -229,7 +231,7 @@ def _follows(doc: Mapping[str, object], before: Head) -> bool:
 
 
 def _compare_head(
-    recorder: str, sequence: int, digest: str, judge: _Judge, verdict: Verdict
+    recorder: str, sequence: int, digest: str, judge: _Judge, verdict: ChainVerdict
 ) -> None:
     if not sequence:
         return

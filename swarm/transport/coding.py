@@ -14,7 +14,7 @@ from swarm.transport.routes import Routes
 from swarm.wire.codec_choice import (
     AUTO,
     NONE,
-    Choice,
+    CodecChoice,
     Rule,
     candidates,
     obstacle,
@@ -36,7 +36,7 @@ class _Kind:
         self._info = info
         self._rule = rule
         self._label = label
-        self._choice = Choice()
+        self._choice = CodecChoice()
         self._told: set[str] = set()
 
     def coding(

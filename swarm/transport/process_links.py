@@ -26,7 +26,7 @@ from swarm.subjects import Subjects, second_inbox
 from swarm.transport.handover.acks import NAK
 from swarm.transport.lane import Publisher
 from swarm.transport.routes import Routes
-from swarm.transport.second_connection import LONGEST_S, Step, checked_setting, next_step
+from swarm.transport.second_connection import LONGEST_S, ConnectionStep, checked_setting, next_step
 
 log = logging.getLogger("swarm.link")
 
@@ -95,15 +95,15 @@ class Links:
         about a second one, and be reachable for the processes of this host. Whether there are two:
         `bulk` is another one from now on. Raises `NotConnected`, `NotAdmitted`."""
         await self.link.ready(timeout)
-        two = await self._decide() is Step.TWO and await self._open_second(own)
+        two = await self._decide() is ConnectionStep.TWO and await self._open_second(own)
         if self.inbox:
             self.socket.open()
         return two
 
-    async def _decide(self) -> Step:
+    async def _decide(self) -> ConnectionStep:
         """Measures only where the setting and the first round trip leave it open."""
         trips = [self.link.send_rate.round_trip]
-        while (step := next_step(self._setting, trips)) is Step.MEASURE:
+        while (step := next_step(self._setting, trips)) is ConnectionStep.MEASURE:
             await asyncio.sleep(PAUSE_S)
             trips.append(await _round_trip(self.link))
         return step

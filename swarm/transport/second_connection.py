@@ -20,7 +20,7 @@ LONGEST_S = 0.3
 """Seconds of round trips after which no more are measured: no near server is as slow as that."""
 
 
-class Step(Enum):
+class ConnectionStep(Enum):
     """What to do next, once the first connection stands."""
 
     MEASURE = "measure one more round trip"
@@ -38,13 +38,13 @@ def checked_setting(given: str | bool) -> str:
     return given
 
 
-def next_step(setting: str, trips: Sequence[float]) -> Step:
+def next_step(setting: str, trips: Sequence[float]) -> ConnectionStep:
     """trips: round trips to the server so far, in seconds, by order. One that is short shows a near
     server, however long the others were: those met a busy machine."""
     if setting != AUTO:
-        return Step.TWO if setting == ON else Step.ONE
+        return ConnectionStep.TWO if setting == ON else ConnectionStep.ONE
     if any(trip <= NEAR_S for trip in trips):
-        return Step.ONE
+        return ConnectionStep.ONE
     if len(trips) >= MOST_TRIPS or sum(trips) >= LONGEST_S:
-        return Step.TWO
-    return Step.MEASURE
+        return ConnectionStep.TWO
+    return ConnectionStep.MEASURE

@@ -111,7 +111,7 @@ def obstacle(mode: str, allowed: Collection[str], known: Collection[str]) -> str
     return "" if mode in known else "the receiver does not know it: upgrade it"
 
 
-class Choice:
+class CodecChoice:
     """The codings of one way, and how well they did."""
 
     __slots__ = ("_ratios",)

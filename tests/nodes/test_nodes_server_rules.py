@@ -20,7 +20,7 @@ from nodes.up.server_rules import (
     Do,
     Event,
     Life,
-    Step,
+    ServerStep,
     StoreFiles,
     StoreState,
     judged,
@@ -35,7 +35,7 @@ def test_a_server_that_was_up_starts_again_at_once_however_often_it_dies() -> No
     life = UP
     for turn in range(50):
         life, step = next_step(life, Event.ENDED, turn, turn)
-        assert step == Step(Do.START, 0.0)
+        assert step == ServerStep(Do.START, 0.0)
         life, step = next_step(life, Event.ANSWERED, turn, turn)
         assert step.do is Do.PROBE
 

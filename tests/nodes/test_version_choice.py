@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nodes.up.version_choice import AUTO, Known, chosen
+from nodes.up.version_choice import AUTO, KnownVersions, chosen
 from shards.split.split import split
 from shards.zoo import digits_model
 from swarm.models.same_version import same_version
@@ -21,10 +21,12 @@ def made(version: str, digest: str) -> bytes:
 NEW = made("1", "new")
 
 
-def known(*names: str, readable: tuple[str, ...] | None = None, new: str = "") -> Known:
+def known(*names: str, readable: tuple[str, ...] | None = None, new: str = "") -> KnownVersions:
     """A mesh with these versions, one of which is `NEW`'s."""
     shown = names if readable is None else readable
-    return Known(names, {each: made(each, "new" if each == new else each) for each in shown})
+    return KnownVersions(
+        names, {each: made(each, "new" if each == new else each) for each in shown}
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def known(*names: str, readable: tuple[str, ...] | None = None, new: str = "") -
     ],
 )
 def test_auto_is_the_version_with_the_same_content_or_the_next_number(
-    mesh: Known, version: str
+    mesh: KnownVersions, version: str
 ) -> None:
     choice = chosen(AUTO, "m", NEW, mesh)
     assert choice.version == version

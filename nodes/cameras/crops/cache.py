@@ -33,7 +33,7 @@ class CropRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownObject:
     """An object as it was last computed. box: left, top, right, bottom as shares of the picture.
     crop: gray uint8 of `SIZE`. version: of the model that answered. found: its answer as a
     document. at: seconds."""
@@ -50,14 +50,14 @@ class CropCache:
 
     def __init__(self, rule: CropRule) -> None:
         self.rule = rule
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, KnownObject] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
     def answer(
         self, track: int, box: np.ndarray, reduced: Reduce, version: str, now: float
-    ) -> Known | None:
+    ) -> KnownObject | None:
         """What stands for this object; None where it has to be computed. reduced: of the frame."""
         known = self._known.get(track)
         if known is None or known.version != version or now - known.at > self.rule.oldest:
@@ -69,7 +69,7 @@ class CropCache:
                 return known
         return None
 
-    def keep(self, track: int, known: Known) -> None:
+    def keep(self, track: int, known: KnownObject) -> None:
         """Remember a computed object. Of too many, the one that was computed first is forgotten."""
         self._known.pop(track, None)
         while len(self._known) >= self.rule.most:

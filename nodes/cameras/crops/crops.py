@@ -18,7 +18,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from nodes.cameras.crops.cache import SIZE, CropCache, CropRule, Known
+from nodes.cameras.crops.cache import SIZE, CropCache, CropRule, KnownObject
 from nodes.cameras.gate.measures import gray
 from nodes.cameras.mask.door import Cleared, image_of
 from nodes.cameras.picture_task import PictureTask, Tasks
@@ -100,12 +100,12 @@ class Crops:
             self._say(f"--crops {self._name}: {error}")
             return None
         self.counts["asked"] += 1
-        self._cache.keep(track, Known(at[0], gray(crop, SIZE), version, answer, now))
+        self._cache.keep(track, KnownObject(at[0], gray(crop, SIZE), version, answer, now))
         return {"id": track, **answer}
 
     def _seen(
         self, image: np.ndarray, at: _At, track: int, version: str, now: float
-    ) -> tuple[Known | None, np.ndarray | None]:
+    ) -> tuple[KnownObject | None, np.ndarray | None]:
         """What stands for an object, and its pixels; neither for a box of hardly any."""
         box, corners = at
         crop = cut(image, box, corners)

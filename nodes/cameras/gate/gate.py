@@ -6,7 +6,7 @@ import numpy as np
 
 from nodes.cameras.frame import Frame
 from nodes.cameras.gate.measures import MEASURES
-from nodes.cameras.gate.rule import GateState, Rule, Standing, Verdict, decide, failed
+from nodes.cameras.gate.rule import GateState, GateVerdict, Rule, Standing, decide, failed
 
 
 class Gate:
@@ -20,9 +20,9 @@ class Gate:
         self._measure = MEASURES[rule.measure]
         self._state = GateState()
         self._before: tuple[tuple[int, ...], np.ndarray] | None = None
-        self._last: Verdict | None = None
+        self._last: GateVerdict | None = None
 
-    def look(self, frame: Frame, standing: Standing) -> Verdict:
+    def look(self, frame: Frame, standing: Standing) -> GateVerdict:
         """Whether the frame is computed; what follows then belongs to this frame."""
         shape = frame.image.shape
         reduced = self._measure.reduced(frame.image)

@@ -85,7 +85,7 @@ class GateState:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateVerdict:
     """computes: whether the frame is computed; else the last result stands for it. why: `first`,
     `changed`, `same`, `most-skipped`, `oldest` or `standing`. figure: the change, None where there
     was nothing to compare with. skipped: frames since the computed one, this one among them."""
@@ -99,7 +99,7 @@ class Verdict:
 
 def decide(
     rule: Rule, state: GateState, figure: float | None, standing: Standing, now: float
-) -> tuple[Verdict, GateState]:
+) -> tuple[GateVerdict, GateState]:
     """Whether this frame is computed. figure: its change since the last computed frame, None where
     there is none or where it has another size. now: when the frame was captured, in seconds."""
     state = _with_figure(state, figure)
@@ -118,9 +118,9 @@ def decide(
         why = "oldest"
     if why != "same":
         after = replace(state, skipped=0, computed=now, standing=standing)
-        return Verdict(True, why, figure, threshold, 0), after
+        return GateVerdict(True, why, figure, threshold, 0), after
     after = replace(state, skipped=state.skipped + 1)
-    return Verdict(False, why, figure, threshold, after.skipped), after
+    return GateVerdict(False, why, figure, threshold, after.skipped), after
 
 
 def failed(state: GateState) -> GateState:

@@ -52,7 +52,7 @@ LEFT_OUT = {
 
 
 @dataclass(slots=True)
-class Asked:
+class HttpRequest:
     """One HTTP request. path: its parts behind `v2`."""
 
     method: str
@@ -142,7 +142,7 @@ class App:
         connection, client = scope["state"][CONNECTION], scope["client"] or ("", 0)
         asks = path[-1] == "infer"  # of what is only told, a quota counts nothing
         caller = self._callers.of(headers, client[0], connection.certificate, takes=asks)
-        asked = Asked(scope["method"], path[1:], headers, caller, receive, connection)
+        asked = HttpRequest(scope["method"], path[1:], headers, caller, receive, connection)
         match asked.path:
             case ["models", name, "infer"]:
                 return await self._infer(asked, name, "")
@@ -184,7 +184,9 @@ class App:
             return _json({"ready": ready}, 200 if ready else 503)
         raise NoSuchPath("there are v2/health/live and v2/health/ready")
 
-    async def _model(self, asked: Asked, name: str, version: str, rest: list[str]) -> Answered:
+    async def _model(
+        self, asked: HttpRequest, name: str, version: str, rest: list[str]
+    ) -> Answered:
         if rest not in ([], ["ready"], ["config"], ["stats"]):
             self._refuse_left_out(asked)
             raise NoSuchPath(f"model {name!r:.80} has no {'/'.join(rest)!r:.80}")
@@ -200,13 +202,13 @@ class App:
             return _json({"model_stats": found or [documents.no_statistics(info)]})
         return _json(documents.model_metadata(info, await self._models.versions(name)))
 
-    async def _index(self, asked: Asked) -> Answered:
+    async def _index(self, asked: HttpRequest) -> Answered:
         self._only(asked, "POST", "GET")
         document = await self._small(asked)
         listed = await self._models.listed()
         return _json(documents.repository_index(listed, document.get("ready") is True))
 
-    async def _shared_memory(self, asked: Asked, name: str, act: str) -> Answered:
+    async def _shared_memory(self, asked: HttpRequest, name: str, act: str) -> Answered:
         if self._regions is None:
             raise words.no_shared_memory()
         if act == "status":
@@ -226,18 +228,18 @@ class App:
         )
         return Answered()
 
-    def _only(self, asked: Asked, *methods: str) -> None:
+    def _only(self, asked: HttpRequest, *methods: str) -> None:
         if asked.method not in methods:
             raise NoSuchMethod(f"{asked.method} is not for this path: {methods[0]} is")
 
-    def _refuse_left_out(self, asked: Asked) -> None:
+    def _refuse_left_out(self, asked: HttpRequest) -> None:
         for part in asked.path[:1] + asked.path[2:]:
             if part in LEFT_OUT:
                 raise NotOffered(LEFT_OUT[part])
 
     # --- an inference -----------------------------------------------------------------------
 
-    async def _infer(self, asked: Asked, model: str, version: str) -> Answered:
+    async def _infer(self, asked: HttpRequest, model: str, version: str) -> Answered:
         self._only(asked, "POST")
         body = await self._body(asked, self._limits.bytes)
         try:
@@ -264,7 +266,7 @@ class App:
             answered.parts = [await compression.packed(body, encoding)]
             answered.headers = [*answered.headers, (b"content-encoding", encoding.encode())]
 
-    async def _small(self, asked: Asked) -> dict[str, Any]:
+    async def _small(self, asked: HttpRequest) -> dict[str, Any]:
         """The object in a body, {} for no body. Raises `InvalidArgument`."""
         body = await self._body(asked, SMALL)
         try:
@@ -275,7 +277,7 @@ class App:
             raise InvalidArgument("the body is an object of JSON")
         return document
 
-    async def _body(self, asked: Asked, limit: int) -> bytes:
+    async def _body(self, asked: HttpRequest, limit: int) -> bytes:
         """Raises as `whole_body`."""
         seconds = self._bounds.body_time
         return await whole_body(asked.headers, asked.receive, limit, seconds, asked.holder)

@@ -24,7 +24,7 @@ from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
 from swarm.link import LinkMessage
 from swarm.records import chain
-from swarm.records.chain import Extent, Fault, Head, Verdict
+from swarm.records.chain import ChainVerdict, Extent, Fault, Head
 from swarm.records.record import parse
 from swarm.records.stream import Stored, extent_of, limit_audit, read_stream
 from swarm.subjects import token
@@ -277,7 +277,7 @@ def _show_faults(faults: list[Fault], what: str) -> None:
         err.print(f"… and {len(faults) - FAULTS_SHOWN} more {what}")
 
 
-def _beginning(verdict: Verdict) -> str:
+def _beginning(verdict: ChainVerdict) -> str:
     first, since = verdict.first, f", stored {verdict.since}" if verdict.since else ""
     gone = "message 1 is" if first == 2 else f"messages 1 to {first - 1} are"
     text = f"the stream begins with message {first}{since}: {gone} gone"
@@ -289,7 +289,7 @@ def _beginning(verdict: Verdict) -> str:
     )
 
 
-def _judged(verdict: Verdict, as_json: bool, silent: bool = False) -> int:
+def _judged(verdict: ChainVerdict, as_json: bool, silent: bool = False) -> int:
     if as_json:
         print_json({"good": verdict.good, **asdict(verdict)})
     else:

@@ -17,7 +17,14 @@ from nodes.cli.options import MODEL, MODEL_KEY, VERSION, Target
 from nodes.cli.with_mesh import client_of
 from nodes.console import ago, out, print_json
 from nodes.records.recorded import Recorded, recorded, recorded_models
-from nodes.records.session import Replay, Session, Step, replay_each, replay_other, replay_same
+from nodes.records.session import (
+    RepeatedStage,
+    Replay,
+    Session,
+    replay_each,
+    replay_other,
+    replay_same,
+)
 from swarm.errors import InvalidArgument, NotFound
 from swarm.security.sealed import ModelKey
 from swarm.security.signed_entries import Verifier
@@ -134,7 +141,7 @@ def _document(replay: Replay) -> dict[str, Any]:
     return doc if replay.found is None else doc | replay.found.document()
 
 
-def _finite(step: Step) -> float | None:
+def _finite(step: RepeatedStage) -> float | None:
     """JSON has no infinity."""
     if step.difference is None or not math.isfinite(step.difference.deviation):
         return None
@@ -146,7 +153,7 @@ def _time(at: float) -> str:
     return text.replace("+00:00", "Z")
 
 
-def _verdict(step: Step) -> tuple[str, str]:
+def _verdict(step: RepeatedStage) -> tuple[str, str]:
     if step.difference is None:
         return "not recorded", ""
     if step.difference.equal:

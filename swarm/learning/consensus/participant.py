@@ -67,7 +67,7 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskSnapshot:
     """Ask a neighbour for a snapshot; hand the answer to `on_snapshot`."""
 
     node: str
@@ -94,7 +94,7 @@ class Event:
     detail: str
 
 
-Effect = Publish | Ask | Fetch | Event
+Effect = Publish | AskSnapshot | Fetch | Event
 
 
 @dataclass(slots=True)
@@ -363,7 +363,7 @@ class Participant:
         return answer if answer.stored else answer.payload
 
     def on_snapshot(self, node: str, payload: bytes | memoryview, now: float) -> list[Effect]:
-        """The answer to an `Ask`."""
+        """The answer to an `AskSnapshot`."""
         try:
             message = self._open(node, payload, now)
             peer = self._peers[node]
@@ -499,7 +499,7 @@ class Participant:
             peer.pause = min(ASK_EVERY_MOST, 2 * peer.pause)
         peer.nonce = self._rng.randbytes(NONCE_BYTES)
         peer.asked = now
-        return [Ask(node, self._message("ask", None, peer.nonce).payload)]
+        return [AskSnapshot(node, self._message("ask", None, peer.nonce).payload)]
 
     def _message(self, kind: str, tensors: Mapping[str, Any] | None, nonce: bytes = b"") -> Publish:
         run, sequence = self.position

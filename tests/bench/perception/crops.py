@@ -19,7 +19,7 @@ import onnxruntime as ort
 
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
-from nodes.cameras.crops.cache import CropCache, CropRule, Known
+from nodes.cameras.crops.cache import CropCache, CropRule, KnownObject
 from nodes.cameras.crops.crops import cut, reduced
 from nodes.cameras.demo.scene import CARDS, HEIGHT, PAPER, TURN, WIDTH, card, draw
 from nodes.cameras.gate.measures import gray
@@ -100,7 +100,7 @@ def _row(alike: float, shown: Iterator[Shown], read: Sequence[int]) -> dict[str,
         if known is None:
             crop = look(each.box)
             assert crop is not None
-            cache.keep(each.track, Known(each.box, crop, "1", {"digit": own}, now))
+            cache.keep(each.track, KnownObject(each.box, crop, "1", {"digit": own}, now))
         else:
             kept += 1
             wrong += own == each.digit != known.found["digit"]

@@ -14,7 +14,7 @@ from support.camera_mesh import HEIGHT, WIDTH, Sink, red_detector, watched_model
 from support.meshes import add_model, mesh_of
 from support.waiting import eventually
 
-from nodes.cameras.crops.cache import SIZE, CropCache, CropRule, Known
+from nodes.cameras.crops.cache import SIZE, CropCache, CropRule, KnownObject
 from nodes.cameras.crops.crops import cut
 from shards.cameras.wish import Wish
 from shards.split.split import split
@@ -35,7 +35,7 @@ def test_an_object_keeps_its_answer_while_it_looks_the_same_is_young_and_its_ver
     None
 ):
     cache = CropCache(CropRule(oldest=10.0))
-    cache.keep(1, Known(BOX, crop(1), "1", {"label": "cat"}, at=0.0))
+    cache.keep(1, KnownObject(BOX, crop(1), "1", {"label": "cat"}, at=0.0))
     assert cache.answer(1, BOX, lambda box: crop(1, noise=2.0), "1", 5.0) is not None
     assert cache.answer(1, BOX, lambda box: crop(2), "1", 5.0) is None
     assert cache.answer(1, BOX, lambda box: None, "1", 5.0) is None
@@ -46,7 +46,7 @@ def test_an_object_keeps_its_answer_while_it_looks_the_same_is_young_and_its_ver
 
 def test_an_object_that_stands_still_keeps_its_answer_though_its_box_trembles() -> None:
     cache = CropCache(CropRule())
-    cache.keep(1, Known(BOX, crop(1), "1", {}, at=0.0))
+    cache.keep(1, KnownObject(BOX, crop(1), "1", {}, at=0.0))
 
     def only_there(box: np.ndarray) -> np.ndarray:
         return crop(1 if np.array_equal(box, BOX) else 2)
@@ -61,7 +61,7 @@ def test_no_more_objects_are_remembered_than_allowed_and_the_last_one_always(
 ) -> None:
     cache, same = CropCache(CropRule(most=8)), crop(1)
     for now, track in enumerate(tracks):
-        cache.keep(track, Known(BOX, same, "1", {}, float(now)))
+        cache.keep(track, KnownObject(BOX, same, "1", {}, float(now)))
         assert len(cache) <= 8
         assert cache.answer(track, BOX, lambda box: same, "1", float(now)) is not None
 

@@ -11,7 +11,7 @@ from nodes.learning.guard import (
     GRACE,
     IN_A_ROW,
     LearningGuard,
-    Verdict,
+    WeightsVerdict,
     may_serve,
     tolerance,
 )
@@ -20,11 +20,13 @@ GOOD = {"a": 0.9, "b": 0.95, "c": 0.92}
 SAMPLES = 40
 
 
-def judged(guard: LearningGuard, own: float, near: dict[str, float], rounds: int) -> list[Verdict]:
+def judged(
+    guard: LearningGuard, own: float, near: dict[str, float], rounds: int
+) -> list[WeightsVerdict]:
     return [guard.judge(own, near, SAMPLES) for _ in range(rounds)]
 
 
-def refused(verdicts: list[Verdict]) -> set[str]:
+def refused(verdicts: list[WeightsVerdict]) -> set[str]:
     return {name for verdict in verdicts for name in verdict.refuse}
 
 
@@ -38,7 +40,7 @@ def test_few_samples_judge_nobody() -> None:
     assert may_serve(1.0, 0.0, 7)
     guard = LearningGuard()
     for _ in range(2 * GRACE):
-        assert guard.judge(1.0, {"a": 1.0, "b": 0.0}, 7) == Verdict()
+        assert guard.judge(1.0, {"a": 1.0, "b": 0.0}, 7) == WeightsVerdict()
 
 
 @given(st.integers(1, 10_000))
@@ -72,7 +74,7 @@ def test_one_good_round_clears_a_neighbour() -> None:
 
 def test_a_neighbourhood_that_still_learns_refuses_nobody_and_reverts_nothing() -> None:
     near = {"a": 0.0, "b": 0.2, "c": 0.1}
-    assert set(judged(LearningGuard(), 1.0, near, 2 * GRACE)) == {Verdict()}
+    assert set(judged(LearningGuard(), 1.0, near, 2 * GRACE)) == {WeightsVerdict()}
 
 
 def test_own_weights_that_fall_are_reverted_once_and_not_each_round() -> None:
@@ -94,4 +96,4 @@ def test_after_going_back_everything_is_judged_anew() -> None:
     guard = LearningGuard()
     judged(guard, 0.97, GOOD, CALM)
     guard.forget()
-    assert set(judged(guard, 0.2, dict.fromkeys(GOOD, 0.2), 20)) == {Verdict()}
+    assert set(judged(guard, 0.2, dict.fromkeys(GOOD, 0.2), 20)) == {WeightsVerdict()}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nodes.records.compare import compare, decides_otherwise
 from nodes.records.recording import is_drawn, tap_config
-from nodes.records.session import Replay, Step
+from nodes.records.session import RepeatedStage, Replay
 from swarm.ids import ulid
 from swarm.subjects import Subjects, covers
 
@@ -45,9 +45,9 @@ def test_another_class_is_another_decision() -> None:
 
 
 def test_a_replay_in_which_nothing_could_be_compared_is_not_equal() -> None:
-    steps = (Step(1, "n", None, 0.0),)
+    steps = (RepeatedStage(1, "n", None, 0.0),)
     assert not Replay("r", 0.0, "1", 0, steps).equal(0.0)
-    steps = (Step(1, "n", compare({"a": X}, {"a": X + 1}), 0.0),)
+    steps = (RepeatedStage(1, "n", compare({"a": X}, {"a": X + 1}), 0.0),)
     assert not Replay("r", 0.0, "1", 0, steps).equal(0.0)
     assert Replay("r", 0.0, "1", 0, steps).equal(1.0)
 

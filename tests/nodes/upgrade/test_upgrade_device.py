@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from nodes.upgrade.device import (
     Action,
+    DeviceStep,
     Facts,
     Kind,
     Limits,
@@ -22,7 +23,6 @@ from nodes.upgrade.device import (
     Phase,
     Record,
     Seen,
-    Step,
     Turn,
     Watch,
     failed,
@@ -217,7 +217,7 @@ def test_a_device_that_has_refused_a_release_waits_for_another_wave() -> None:
 def test_a_device_whose_nodes_do_not_serve_begins_nothing() -> None:
     facts = Facts(OLD, Seen(True, False, OLD), Seen())
     made = step(Record(OLD), Watch(0.0), facts, Order(WAVE, NEW, Turn.GO), 1.0, LIMITS)
-    assert made == Step(Record(OLD), made.watch)
+    assert made == DeviceStep(Record(OLD), made.watch)
 
 
 versions = st.sampled_from(["", OLD, NEW, "0.9"])

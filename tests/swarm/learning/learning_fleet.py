@@ -11,7 +11,14 @@ import numpy as np
 
 from swarm.learning.consensus.layout import Layout, digest_of
 from swarm.learning.consensus.options import LearningOptions
-from swarm.learning.consensus.participant import Ask, Effect, Event, Fetch, Participant, Publish
+from swarm.learning.consensus.participant import (
+    AskSnapshot,
+    Effect,
+    Event,
+    Fetch,
+    Participant,
+    Publish,
+)
 from swarm.learning.consensus.wire import Message, Scope, encode
 from swarm.security.identity import Identity
 from swarm.security.trusted_keys import AllowList
@@ -102,7 +109,7 @@ class Fleet:
                 for other in self.nodes:
                     if other != name:
                         self.wire.append(Envelope("delta", name, other, effect.payload))
-            elif isinstance(effect, Ask):
+            elif isinstance(effect, AskSnapshot):
                 self.wire.append(Envelope("ask", name, effect.node, effect.payload))
             elif isinstance(effect, Fetch):
                 self.fetches.append((name, effect))

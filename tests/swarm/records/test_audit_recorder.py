@@ -16,7 +16,7 @@ from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import ApiError, NotConnected
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.records.acts import record_act
-from swarm.records.chain import Verdict, verify
+from swarm.records.chain import ChainVerdict, verify
 from swarm.records.record import Entry
 from swarm.records.recorder import RECORDS, Recorder
 from swarm.records.stream import AuditLimits, ensure_audit, extent_of, read_stream, stream_config
@@ -40,7 +40,7 @@ def asked(request: str) -> Entry:
     return Entry("request", "robot", 1.5e9, request, {"status": "OK"})
 
 
-async def judged(link: Link) -> Verdict:
+async def judged(link: Link) -> ChainVerdict:
     extent = await extent_of(link, SUBJECTS.audit_stream)
     assert extent is not None
     stored = [(s.place, s.data) async for s in read_stream(link, SUBJECTS.audit_stream, extent)]

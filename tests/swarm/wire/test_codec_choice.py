@@ -10,7 +10,7 @@ from swarm.errors import InvalidArgument
 from swarm.wire.codec_choice import (
     COSTS,
     MODES,
-    Choice,
+    CodecChoice,
     candidates,
     mode_of,
     obstacle,
@@ -28,14 +28,14 @@ known_sets = st.sets(st.sampled_from(EVERYTHING))
 
 
 def best(mode: str, rate: float, allowed: set[str], size: int = FEATURES) -> Coding:
-    return Choice().best(mode, size, rate, candidates(mode, allowed, EVERYTHING))
+    return CodecChoice().best(mode, size, rate, candidates(mode, allowed, EVERYTHING))
 
 
 @given(st.sampled_from(MODES), codec_sets, known_sets, st.integers(0, 1 << 26), st.floats(0, 1e9))
 def test_nothing_is_used_that_is_not_allowed_or_not_known(
     mode: str, allowed: set[str], known: set[str], size: int, rate: float
 ) -> None:
-    coding = Choice().best(mode, size, rate, candidates(mode, allowed, known))
+    coding = CodecChoice().best(mode, size, rate, candidates(mode, allowed, known))
     assert coding.lossy in {"", *(allowed & known)}
     assert not coding.zstd or "zstd" in known
     assert mode in ("auto", coding.lossy) or coding == PLAIN
@@ -70,7 +70,7 @@ def test_auto_is_never_expected_to_take_longer_than_plain_bytes(
 
 
 def test_a_codec_that_does_not_make_these_features_smaller_is_left() -> None:
-    choice, among = Choice(), candidates("auto", set(), EVERYTHING)
+    choice, among = CodecChoice(), candidates("auto", set(), EVERYTHING)
     assert choice.best("auto", FEATURES, 5 * MBIT, among).name == "zstd"
     for _ in range(20):
         choice.did(Coding("", True), FEATURES, FEATURES)

@@ -1,0 +1,88 @@
+"""Public classes of the wheel have names of their own, functions few parameters.
+
+Both lists hold what is not so yet, and can only become shorter.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+
+from support.commands import ROOT
+
+MOST_PARAMETERS = 8
+PACKAGES = ("swarm", "shards", "nodes")
+SHARED = """
+    Access Action Added Admission Answer Ask Asked Backlog Behind Bounds Candidate Choice
+    Claim Column Connection Copy Counters Credit Crossing Depth Detector Do Doubt Entry
+    Event Exchange Facts Feature Feed Finding Followed Forwarding Found Frame Grammar Group
+    Guard Guess Hand Head Health Heard Hints Judgement Kept Kind Limits Link Message News
+    Objective Opened Parcel Part Permissions Picture PictureInput Place Placement Plan
+    Privacy Problem Progress Proof Reader Refusals Refused Report Request Role Rule Run
+    Samples Seen Service Session Shared Situation Size Slot Source SplitOptions StageFacts
+    Standing Step Stored Taken Takeover Tally TextStream Told Trial Turn Wanted Watch Way
+"""
+LONG = """
+    nodes/gateway/http/app.py:__init__
+    nodes/gateway/http/server.py:__init__
+    nodes/language/server.py:__init__
+    nodes/learning/demo/attacker.py:attack
+    nodes/learning/learner.py:__init__
+    nodes/stage/server.py:__init__
+    nodes/up/mesh.py:local_mesh
+    nodes/versions/loaded.py:load
+    shards/runtimes/load.py:load_stage
+    shards/runtimes/ort.py:__init__
+    shards/split/split.py:split
+    shards/zoo/transformer.py:transformer_encoder
+    swarm/client.py:__init__
+    swarm/client.py:ask
+    swarm/client.py:infer
+    swarm/language/head.py:__init__
+    swarm/learning/consensus/participant.py:__init__
+    swarm/learning/exchange.py:__init__
+    swarm/learning/teaching.py:teach
+    swarm/learning/weights.py:mint
+    swarm/mesh.py:connect
+    swarm/samehost/compact.py:_pack_shared
+    swarm/transport/lane/consumer.py:__init__
+    swarm/transport/routes.py:__init__
+"""
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """How many a caller gives; `self` and `cls` are none."""
+    given = function.args
+    names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    names = Counter(
+        node.name
+        for _, module in modules()
+        for node in module.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    shared = {name for name, count in names.items() if count > 1}
+    assert shared - set(SHARED.split()) == set(), "say what it is by a name of its own"
+    assert set(SHARED.split()) - shared == set(), "take these from the list"
+
+
+def test_a_function_takes_few_parameters() -> None:
+    found = {
+        f"{path}:{node.name}"
+        for path, module in modules()
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and parameters(node) > MOST_PARAMETERS
+    }
+    assert found - set(LONG.split()) == set(), "what goes together is a dataclass"
+    assert set(LONG.split()) - found == set(), "take these from the list"
