@@ -36,7 +36,8 @@ from shards.weights.chunks import piece_lengths
 from swarm.errors import InvalidArgument
 from swarm.fleet.events import ensure_events
 from swarm.link import jetstream
-from swarm.model import ModelInfo
+from swarm.model import ModelInfo, unknown_model
+from swarm.models.registry import InForce
 from swarm.models.replicas import raise_all_replicas
 from swarm.scratch import Scratch
 from swarm.security.sealed import ModelKey
@@ -375,3 +376,74 @@ def _read(path: str) -> str:
         return Path(path).read_text()
     except (OSError, UnicodeError) as error:
         raise InvalidArgument(f"the desired state: {error}") from None
+
+
+async def run_promote(model: str, target: SignedTarget) -> None:
+    """`swarm model promote`."""
+    async with client_of(target) as client:
+        name, version = promoted_version(model)
+        await promoted(client, name, version, target)
+
+
+def promoted_version(model: str) -> tuple[str, str]:
+    """Of NAME@VERSION. Raises `InvalidArgument` where the version is left out."""
+    name, _, version = model.partition("@")
+    if not version:
+        raise InvalidArgument(f"{model!r}: say which version, as NAME@VERSION")
+    return name, version
+
+
+async def promoted(
+    client: swarm.Mesh, name: str, version: str, target: SignedTarget, done: str = ""
+) -> None:
+    """Let a version serve all traffic, and say so. done: as of `Registry.promote`."""
+    previous = await client.registry.promote(name, version, done)
+    await on_record(client, "promote", name, version, previous=previous)
+    doc = {"model": name, "version": version, "previous": previous}
+    kept = await upkeep_by_operator(client, [name])
+    conclude(
+        target.json,
+        doc | upkept_document(kept),
+        f"{name}@{version} serves (was {previous})",
+        *upkept_lines(kept),
+    )
+
+
+async def run_model_status(model: str, target: Target) -> None:
+    """`swarm model status`."""
+    async with client_of(target) as client:
+        name = model.partition("@")[0]
+        doc = served_document(name, await client.registry.in_force(name))
+        print_json(doc) if target.json else show_served(doc)
+
+
+def served_document(model: str, present: InForce | None) -> dict[str, Any]:
+    """What serves whom. Raises `NotFound` where nothing does."""
+    if present is None:
+        raise unknown_model(model)
+    serve = {entry.version: entry.share for entry in present.state.serve}
+    return {"model": model, "serve": serve, "pins": dict(present.state.pins)}
+
+
+def show_served(doc: dict[str, Any]) -> None:
+    """As `served_document` made it."""
+    shares = ", ".join(f"{version} ({share:g} %)" for version, share in doc["serve"].items())
+    out.print(f"{doc['model']}: version {shares} serves")
+    for agent, version in doc["pins"].items():
+        out.print(f"agent {agent} keeps to version {version}", markup=False)
+
+
+async def run_pin(model: str, agent: str, version: str, target: SignedTarget) -> None:
+    """`swarm model pin`."""
+    async with client_of(target) as client:
+        await client.registry.pin(model, agent, version)
+        await on_record(client, "pin", model, version, pinned=agent)
+        doc = {"model": model, "agent": agent, "version": version}
+        upkept = await upkeep_by_operator(client, [model])
+        kept = f"keeps to {model}@{version}" if version else "is pinned no more"
+        conclude(
+            target.json,
+            doc | upkept_document(upkept),
+            f"agent {agent} {kept}",
+            *upkept_lines(upkept),
+        )

@@ -18,7 +18,6 @@ from nodes.cli.model_options import (
     Errors,
     ModelSource,
     PushOptions,
-    RolloutOptions,
     SplitOptions,
 )
 from nodes.cli.options import AGENT, MODEL, VERSION, Json, SignedTarget, Target
@@ -71,18 +70,17 @@ def gc(
 
 def promote(
     model: Annotated[str, MODEL, typer.Argument(help="NAME@VERSION.")],
-    options: RolloutOptions,
     target: SignedTarget,
 ) -> Ran:
-    """Let a version serve all traffic, at once or by steps; nodes drain the old one afterwards."""
-    from nodes.rollout.commands.rollout import run_rollout
+    """Let a version serve all traffic; nodes drain the old one afterwards."""
+    from nodes.cli.model import run_promote
 
-    return run_rollout(model, options, target)
+    return run_promote(model, target)
 
 
 def status(model: Name, target: Target) -> Ran:
-    """Show what serves, and how a rollout and its guards stand; exit 1 if it was rolled back."""
-    from nodes.rollout.commands.rollout import run_model_status
+    """Show what serves, and which agents keep to a version."""
+    from nodes.cli.model import run_model_status
 
     return run_model_status(model, target)
 
@@ -95,8 +93,8 @@ def pin(
         "", "The version that it keeps to; left out, it is pinned no more."
     ),
 ) -> Ran:
-    """Let an agent keep to one version, whatever the shares and rollouts are."""
-    from nodes.rollout.commands.rollout import run_pin
+    """Let an agent keep to one version, whatever the shares are."""
+    from nodes.cli.model import run_pin
 
     return run_pin(model, agent, version, target)
 

@@ -77,32 +77,3 @@ class PushOptions:
     )
     p99: P99 = ""
     errors: Errors = ""
-
-
-@dataclass(frozen=True)
-class RolloutOptions:
-    """Of `swarm model promote`."""
-
-    canary: str = option(
-        "", "Let the version prove itself: it begins with this share of the traffic, as 10%."
-    )
-    guard: str = option(
-        "",
-        'What must hold, as "p99<20ms,errors<1%,agree>0.98": a breach rolls back by itself. '
-        "Empty: nothing.",
-    )
-    step: str = option(
-        "",
-        "So much more traffic, each time that the guards have held for so long; 10%/1m when empty.",
-    )
-    shadow: str = option(
-        "",
-        "The version also works on copies of this share of the other requests, as 5%; its "
-        "answers are compared, and thrown away.",
-    )
-    samples: int = seldom(
-        0, "Requests without which a guard says nothing, and a step is not left; 50 when 0.", min=0
-    )
-    agree: str = seldom(
-        "", "How --shadow compares answers: top-1 (when empty), exact, or relative:0.01."
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from nodes.feature import Feature, Heard, ModelLines, Part, Surroundings
+from nodes.feature import Commands, Feature, Heard, ModelLines, Part, Surroundings
 
 
 def _parts(around: Surroundings) -> list[Part]:
@@ -19,4 +19,10 @@ def _model_lines(heard: Heard, models: Callable[[], Iterable[str]]) -> ModelLine
     return RolloutWatch(heard.link, heard.subjects, heard.registry, models)
 
 
-FEATURE = Feature("rollout", parts=_parts, model_lines=_model_lines)
+COMMANDS: Commands = {
+    "Choose the version that runs": {
+        "model promote": "nodes.rollout.commands.rollout:promote",
+        "model status": "nodes.rollout.commands.rollout:status",
+    }
+}
+FEATURE = Feature("rollout", parts=_parts, model_lines=_model_lines, commands=lambda: COMMANDS)

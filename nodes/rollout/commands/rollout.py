@@ -1,4 +1,4 @@
-"""`swarm model promote --canary`, `swarm model status`, `swarm model pin`."""
+"""`swarm model promote --canary`, and `swarm model status` of a rollout."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 
 import swarm
 from nodes.cli.acts import on_record
-from nodes.cli.model_options import RolloutOptions
-from nodes.cli.options import SignedTarget, Target
+from nodes.cli.command import option, seldom
+from nodes.cli.model import promoted, promoted_version, served_document, show_served
+from nodes.cli.model_commands import Name
+from nodes.cli.options import MODEL, SignedTarget, Target
 from nodes.cli.upkept import upkept_document, upkept_lines
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, out, print_json
@@ -29,6 +32,35 @@ from swarm.routing import BadDesiredState
 
 # Seconds in which a judge states how the guards stand, also behind the end of a rollout.
 LISTEN, LISTEN_AT_END = 1.5, 2.5
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """Of `swarm model promote`."""
+
+    canary: str = option(
+        "", "Let the version prove itself: it begins with this share of the traffic, as 10%."
+    )
+    guard: str = option(
+        "",
+        'What must hold, as "p99<20ms,errors<1%,agree>0.98": a breach rolls back by itself. '
+        "Empty: nothing.",
+    )
+    step: str = option(
+        "",
+        "So much more traffic, each time that the guards have held for so long; 10%/1m when empty.",
+    )
+    shadow: str = option(
+        "",
+        "The version also works on copies of this share of the other requests, as 5%; its "
+        "answers are compared, and thrown away.",
+    )
+    samples: int = seldom(
+        0, "Requests without which a guard says nothing, and a step is not left; 50 when 0.", min=0
+    )
+    agree: str = seldom(
+        "", "How --shadow compares answers: top-1 (when empty), exact, or relative:0.01."
+    )
 
 
 def asked_plan(options: RolloutOptions, version: str) -> Plan | None:
@@ -111,12 +143,14 @@ async def standing(client: swarm.Mesh, model: str) -> Standing | None:
     return Standing(present, followed.plan, followed.advance(time.monotonic()), heard)
 
 
-async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget) -> None:
-    """`swarm model promote`, with a plan or without."""
+async def promote(
+    model: Annotated[str, MODEL, typer.Argument(help="NAME@VERSION.")],
+    options: RolloutOptions,
+    target: SignedTarget,
+) -> None:
+    """Let a version serve all traffic, at once or by steps; nodes drain the old one afterwards."""
     async with client_of(target) as client:
-        name, _, version = model.partition("@")
-        if not version:
-            raise InvalidArgument(f"{model!r}: say which version, as NAME@VERSION")
+        name, version = promoted_version(model)
         plan = asked_plan(options, version)  # before anything is asked: nothing is half applied
         before = None
         # Nothing serves yet, or a state that is not relied on: `promote` says so itself.
@@ -124,16 +158,7 @@ async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget)
             before = await standing(client, name)
         done = before.plan.id if before is not None and before.state == "done" else ""
         if plan is None:
-            previous = await client.registry.promote(name, version, done)
-            await on_record(client, "promote", name, version, previous=previous)
-            doc = {"model": name, "version": version, "previous": previous}
-            kept = await upkeep_by_operator(client, [name])
-            conclude(
-                target.json,
-                doc | upkept_document(kept),
-                f"{name}@{version} serves (was {previous})",
-                *upkept_lines(kept),
-            )
+            await promoted(client, name, version, target, done)
             return
         present = await roll_out(client.registry, name, plan, done)
         await on_record(client, "roll-out", name, version, previous=present, plan=plan.id)
@@ -149,27 +174,21 @@ async def run_rollout(model: str, options: RolloutOptions, target: SignedTarget)
         )
 
 
-async def run_model_status(model: str, target: Target) -> int:
-    """`swarm model status`; returns its exit code, 1 behind a rollout that was rolled back."""
+async def status(model: Name, target: Target) -> int:
+    """Show what serves, and how a rollout and its guards stand; exit 1 if it was rolled back."""
     async with client_of(target) as client:
         name = model.partition("@")[0]
         rollout = await standing(client, name)
         present = await client.registry.in_force(name) if rollout is None else rollout.present
-        if present is None:
-            raise unknown_model(name)
-        serve = {entry.version: entry.share for entry in present.state.serve}
-        doc: dict[str, Any] = {"model": name, "serve": serve, "pins": dict(present.state.pins)}
+        doc = served_document(name, present)
         if rollout is not None:
             doc["rollout"] = rollout.document()
-        print_json(doc) if target.json else _show(name, doc)
+        print_json(doc) if target.json else _show(doc)
         return 1 if rollout is not None and rollout.state == "rolled-back" else 0
 
 
-def _show(model: str, doc: dict[str, Any]) -> None:
-    shares = ", ".join(f"{version} ({share:g} %)" for version, share in doc["serve"].items())
-    out.print(f"{model}: version {shares} serves")
-    for agent, version in doc["pins"].items():
-        out.print(f"agent {agent} keeps to version {version}", markup=False)
+def _show(doc: dict[str, Any]) -> None:
+    show_served(doc)
     rollout = doc.get("rollout")
     if rollout is None:
         return
@@ -189,19 +208,3 @@ def _show(model: str, doc: dict[str, Any]) -> None:
         for row in rollout["guards"]:
             table.add_row(*(str(value) for value in row.values()))
         out.print(table)
-
-
-async def run_pin(model: str, agent: str, version: str, target: SignedTarget) -> None:
-    """`swarm model pin`."""
-    async with client_of(target) as client:
-        await client.registry.pin(model, agent, version)
-        await on_record(client, "pin", model, version, pinned=agent)
-        doc = {"model": model, "agent": agent, "version": version}
-        upkept = await upkeep_by_operator(client, [model])
-        kept = f"keeps to {model}@{version}" if version else "is pinned no more"
-        conclude(
-            target.json,
-            doc | upkept_document(upkept),
-            f"agent {agent} {kept}",
-            *upkept_lines(upkept),
-        )
