@@ -22,14 +22,12 @@ import nodes.process
 import swarm
 from nodes.access import HELP as ACCESS
 from nodes.cli.main import app
-from nodes.cli.model_options import RolloutOptions
 from nodes.cli.node import node as run
 from nodes.cli.options import InferOptions, Target, UpOptions
 from nodes.config import NodeConfig, settings_of_nodes
 from nodes.connection.identity import own_id
 from nodes.console import ago, delivery, duration
 from nodes.feature import Given
-from nodes.rollout.commands.rollout import asked_plan
 from swarm.errors import InvalidArgument
 
 SETTINGS = settings_of_nodes()
@@ -447,12 +445,6 @@ def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
 )
 def test_how_long_ago_takes_all_units(text: str, seconds: float) -> None:
     assert ago(text) == pytest.approx(seconds)
-
-
-def test_options_of_a_rollout_without_its_canary_are_refused_with_the_remedy() -> None:
-    with pytest.raises(InvalidArgument, match="--guard is for a rollout: add --canary"):
-        asked_plan(RolloutOptions(guard="errors<1%"), "2")
-    assert asked_plan(RolloutOptions(), "2") is None
 
 
 def test_fast_mode_is_called_fast_and_answers_to_its_old_name() -> None:
