@@ -219,74 +219,76 @@ class Rule(NamedTuple):
 
 RULES = (
     Rule(
-        "the answer is good, or a failure that another attempt would repeat",
+        "an answer, or a failure with any other status than `UNAVAILABLE`",
         lambda s: s.is_decided,
         "it is the result",
         lambda s: Step(Do.END),
     ),
     Rule(
-        "silence, and the attempt may still be on its way to the server",
+        "silence, and this machine has not yet sent all of the attempt to the server",
         lambda s: s.is_silent and s.attempts.leaving,
-        "wait 0.4 of the rest of the budget, at least 0.5 s: a copy would queue behind it, and the "
-        "requests of others behind the copy",
+        "waits 0.4 of the rest of its time, at least 0.5 s: a copy would queue behind the attempt, "
+        "and other requests would queue behind the copy",
         lambda s: Step(
             Do.WAIT,
             max(s.config.ask_stored_later, s.config.missing_after_share * s.remaining),
         ),
     ),
     Rule(
-        "silence, which swallowed an attempt that no lane keeps, is over; few repeats are under "
-        "way",
+        "silence; no lane keeps the attempt; a silence of three or more attempts in a row has "
+        "ended since it was sent; fewer requests repeat at present than may (1, and one more with "
+        "each answer, up to 16)",
         lambda s: s.is_swallowed and s.silences.may_repeat(),
-        "send it again, beside the retry budget: nobody has computed it",
+        "sends it again, and takes no retry for it: the node that hung has not computed it",
         lambda s: Step(Do.REPEAT),
     ),
     Rule(
-        "the same, and many repeats are under way",
+        "as in rule 3, and as many requests repeat at present as may",
         lambda s: s.is_swallowed,
-        "wait 50 ms",
+        "waits 50 ms",
         lambda s: Step(Do.WAIT, s.config.ask_later),
     ),
     Rule(
-        "silence, no lane keeps the attempt, and eight in a row are unanswered",
+        "silence; no lane keeps the attempt; eight attempts of this model in a row are unanswered, "
+        "and another request has asked again within 50 ms",
         lambda s: s.must_wait_its_turn,
-        "wait 50 ms: one request in that time asks for all",
+        "waits 50 ms",
         lambda s: Step(Do.WAIT, s.config.ask_later),
     ),
     Rule(
-        "silence, a node may compute the attempt, and the retry budget is spent",
+        "silence; a lane or a node may have the attempt; no retry is left",
         lambda s: s.is_silent and s.is_paid and not s.has_retry,
-        "wait 0.5 s, or 50 ms where no lane keeps the attempt",
+        "waits 0.5 s, or 50 ms where no lane keeps the attempt",
         lambda s: Step(Do.WAIT, s.later),
     ),
     Rule(
-        "a refusal, a node may compute the attempt, and the retry budget is spent",
+        "`UNAVAILABLE`; a lane or a node may have the attempt; no retry is left",
         lambda s: s.is_paid and not s.has_retry,
-        "send no more, and wait for the attempts that may still be answered",
+        "sends no more, and waits for the attempts that may still be answered",
         lambda s: Step(Do.LAST_CHANCE),
     ),
     Rule(
-        "the pause before the next attempt is longer than the rest of the budget",
+        "the pause before the next attempt would be longer than the rest of its time",
         lambda s: s.pause >= s.remaining,
-        "send no more, and wait for the attempts that may still be answered",
+        "sends no more, and waits for the attempts that may still be answered",
         lambda s: Step(Do.LAST_CHANCE),
     ),
     Rule(
         "there is no connection",
         lambda s: isinstance(s.outcome, NotConnected),
-        "send it again when there is one",
+        "sends it again when there is one",
         lambda s: Step(Do.AGAIN, s.pause, paid=s.is_paid, when_connected=True),
     ),
     Rule(
         "silence",
         lambda s: s.is_silent,
-        "send it again, at once",
+        "sends it again, at once",
         lambda s: Step(Do.AGAIN, 0.0, paid=s.is_paid),
     ),
     Rule(
-        "a refusal that may pass",
+        "`UNAVAILABLE`",
         lambda s: True,
-        "send it again, after 5 ms, doubled up to 100 ms, with full jitter",
+        "sends it again after a pause of 5 ms, doubled up to 100 ms, with full jitter",
         lambda s: Step(Do.AGAIN, s.pause, paid=s.is_paid),
     ),
 )
