@@ -27,6 +27,7 @@ from swarm.errors import (
 if TYPE_CHECKING:
     from swarm.learning.teaching import Taught  # type: ignore[import-not-found, unused-ignore]
     from swarm.mesh import Mesh, connect
+    from swarm.over import over
     from swarm.sites.client import (  # type: ignore[import-not-found, unused-ignore]
         Answer,
         Ticket,
@@ -46,6 +47,7 @@ else:
         "Taught": "swarm.learning.teaching",
         "Ticket": "swarm.sites.client",
         "connect": "swarm.mesh",
+        "over": "swarm.over",
     }
     # A feature whose room is not there has no names here.
     _HOMES = {name: home for name, home in _HOMES.items() if find_spec(home.rpartition(".")[0])}
@@ -84,6 +86,7 @@ __all__ = [
     "Unavailable",
     "__version__",
     "connect",
+    "over",
 ]
 
 if not TYPE_CHECKING:

@@ -18,7 +18,8 @@ from swarm.language.ensemble import Ensemble
 from swarm.language.follow import Follower, GeneratedToken, Usage
 from swarm.language.keys import name_of, opened
 from swarm.language.request import RECOMMENDED, GenerateRequest
-from swarm.link import Link, LinkMessage
+from swarm.link import LinkMessage
+from swarm.link.carrier import Carrier
 from swarm.subjects import Subjects
 
 OnEnd = Callable[[str], None]
@@ -81,7 +82,7 @@ class Generation:
 
     def __init__(
         self,
-        link: Link,
+        link: Carrier,
         subjects: Subjects,
         model: str,
         request: GenerateRequest,
@@ -227,7 +228,7 @@ class Generation:
 
 
 def generate(
-    link: Link,
+    link: Carrier,
     subjects: Subjects,
     model: str,
     prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],

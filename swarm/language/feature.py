@@ -11,9 +11,16 @@ def _of_mesh() -> type:
     return Generates
 
 
+def _of_over() -> type:
+    from swarm.language.over import GeneratesOver
+
+    return GeneratesOver
+
+
 FEATURE = Feature(
     "language",
     of_mesh=_of_mesh,
+    of_over=_of_over,
     rights={
         "swarm.{mesh}.fresh.{model}.*.{stage}": [
             Row(

@@ -33,6 +33,7 @@ def test_the_public_surface_is_this_and_no_more() -> None:
         "Unavailable",
         "__version__",
         "connect",
+        "over",
     ]
     assert all(hasattr(swarm, name) for name in swarm.__all__)
 

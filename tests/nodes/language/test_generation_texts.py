@@ -20,6 +20,7 @@ from support.meshes import mesh_of
 from support.talker import CONTEXT, HELLO, TALKER, ids_of, talker, texts
 from support.waiting import GENEROUS, eventually
 
+import swarm
 from nodes.up.mesh import LocalMesh
 from swarm.errors import InvalidArgument, ResourceExhausted
 
@@ -45,6 +46,20 @@ async def test_a_chat_is_answered_as_the_ids_of_its_template_are(local: LocalMes
         assert answer == wanted
         assert answer.usage.prompt_tokens == len(ids)
         assert answer.text == texts().tokenizer.decode(answer.tokens)
+
+
+async def test_a_clients_own_connection_brings_the_same_tokens(local: LocalMesh) -> None:
+    wanted = await local.mesh.generate(TALKER, "Once", max_tokens=20).whole()
+    client = await nats.connect(local.url)
+    try:
+        async with swarm.over(client, local.mesh.subjects.mesh) as over:
+            assert await over.generate(TALKER, "Once", max_tokens=20).whole() == wanted
+            async for _ in over.generate(TALKER, "Once", max_tokens=20):
+                break  # a loop that is left ends the session
+            assert (await over.chat(TALKER, HELLO, max_tokens=4).whole()).tokens
+        assert client.is_connected
+    finally:
+        await client.close()
 
 
 async def test_a_stop_string_ends_a_text_before_it(local: LocalMesh) -> None:
