@@ -53,15 +53,6 @@ def with_dependents(features: Collection[str]) -> set[str]:
     return gone
 
 
-def held_by(features: Collection[str]) -> list[str]:
-    """Imports of these features by what stays, which `pyproject.toml` still excuses."""
-    return [
-        f"{source} -> {target}"
-        for source, target in _pairs("unsorted")
-        if target in features and source not in features
-    ]
-
-
 def _pairs(kind: str) -> list[list[str]]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     return [arrow.split(" -> ") for each in settings["contracts"] for arrow in each.get(kind, [])]
