@@ -36,4 +36,11 @@ def test_all_features_can_be_removed_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("feature", names())
 def test_a_feature_can_be_removed_with_its_rooms(feature: str, tmp_path: Path) -> None:
     """What stands on it by an arrow goes with it."""
-    remove(with_dependents([feature]), {"lint", "imports", "types", "demo"}, tmp_path)
+    remove(with_dependents([feature]), {"lint", "imports", "types"}, tmp_path)
+
+
+@pytest.mark.weekly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("feature", names())
+def test_the_demo_runs_without_a_feature(feature: str, tmp_path: Path) -> None:
+    remove(with_dependents([feature]), {"demo"}, tmp_path)
