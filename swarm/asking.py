@@ -83,7 +83,7 @@ class _Carrier:
         task.add_done_callback(self._sending.discard)
 
 
-class Asking:
+class OverNats:
     """See `swarm.over`."""
 
     def __init__(self, connection: Connection, mesh: str, agent: str) -> None:

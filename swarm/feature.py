@@ -69,7 +69,7 @@ class Feature:
     """All that a feature adds to the mesh; what it leaves out it does not have.
 
     name: of its rooms. of_mesh(): a subclass of `swarm.client.Client`, whose methods `swarm.Mesh`
-    has. of_over(): the same of `swarm.asking.Asking`. roles: of users. rights: rows of the table of
+    has. of_over(): the same of `swarm.asking.OverNats`. roles: of users. rights: rows of the table of
     rights, by the subject of the row behind which they stand; they are the last ones where that is
     not there. stored: the kinds of subjects
     (`swarm.<mesh>.<kind>.…`) that its streams keep; stored_news: those of them that members hear

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from swarm.asking import Asking
+from swarm.asking import OverNats
 from swarm.features import features
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from swarm.language.over import GeneratesOver  # type: ignore[import-not-found, unused-ignore]
 
-    class Over(GeneratesOver, Asking):  # type: ignore[misc, unused-ignore]
-        """See `Asking`."""
+    class Over(GeneratesOver, OverNats):  # type: ignore[misc, unused-ignore]
+        """See `OverNats`."""
 
         async def __aenter__(self) -> Over: ...
 else:
 
-    class Over(*(each.of_over() for each in features() if each.of_over), Asking):
-        __doc__ = Asking.__doc__
+    class Over(*(each.of_over() for each in features() if each.of_over), OverNats):
+        __doc__ = OverNats.__doc__
 
 
 def over(connection: Connection, mesh: str = "default", *, agent: str = "") -> Over:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from swarm.asking import Asking
+from swarm.asking import OverNats
 
 if TYPE_CHECKING:
     from swarm.language.client import GenerateOptions, Generation
 
 
-class GeneratesOver(Asking):
+class GeneratesOver(OverNats):
     """It can be asked for tokens."""
 
     def generate(
