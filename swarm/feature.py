@@ -69,8 +69,8 @@ class Feature:
     """All that a feature adds to the mesh; what it leaves out it does not have.
 
     name: of its rooms. of_mesh(): a subclass of `swarm.client.Client`, whose methods `swarm.Mesh`
-    has. of_over(): the same of `swarm.asking.OverNats`. roles: of users. rights: rows of the table of
-    rights, by the subject of the row behind which they stand; they are the last ones where that is
+    has. of_over(): the same of `swarm.asking.OverNats`. roles: of users. rights: rows of the rights
+    table, by the subject of the row behind which they stand; they are the last ones where that is
     not there. stored: the kinds of subjects
     (`swarm.<mesh>.<kind>.…`) that its streams keep; stored_news: those of them that members hear
     once they are stored; news: the kinds on which the server itself speaks. gossip(): entries that
