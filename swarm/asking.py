@@ -4,36 +4,37 @@ plain NATS can ask for."""
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from swarm.errors import (
-    DeadlineExceeded,
-    DecodeError,
+    MessageTooLarge,
+    NoResponders,
     NotConnected,
     PermissionDenied,
-    Status,
-    SwarmError,
     Unavailable,
-    error_for,
 )
+from swarm.fleet.service import ask_fleet
 from swarm.ids import ulid
 from swarm.link import LinkMessage
 from swarm.link.grants import EVERYTHING
-from swarm.requests.cancels import word
-from swarm.requests.request import refused
+from swarm.requests.by_service import ByService
+from swarm.requests.request import answered, check_budget
+from swarm.requests.sessions import SeenWeights
 from swarm.subjects import Subjects
+from swarm.tasks import told
 from swarm.wire.messages import Request, Result
 from swarm.wire.picture import Inputs, tensors_of
+from swarm.wire.tensors import Part
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Connection
     from nats.aio.msg import Msg
 
+SENT_WITHIN = 1.0  # seconds, for what was published last
+LOOK_EVERY = 0.05  # seconds, while there is no connection
 NO_RESPONDERS = LinkMessage("", "", b"NATS/1.0 503\r\n\r\n", b"")
 
 
@@ -54,9 +55,11 @@ class _Carrier:
         self._subscription = await self._connection.subscribe(f"{self._inbox}.*", cb=self._heard)
 
     async def close(self) -> None:
+        """What was published last is still sent, such as that nobody waits for an answer."""
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=SENT_WITHIN)
         for task in self._sending:
             task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
         if self._connection.is_connected:
             await self._subscription.unsubscribe()
 
@@ -81,6 +84,33 @@ class _Carrier:
         task = asyncio.create_task(self._connection.publish(subject, data, reply=reply))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+        task.add_done_callback(told)
+
+    async def ready(self) -> None:
+        while not self._connection.is_connected:
+            if self._connection.is_closed:
+                raise NotConnected("the connection of nats-py is closed")
+            await asyncio.sleep(LOOK_EVERY)  # nats-py tells its owner alone when it is back
+
+    async def request(
+        self, subject: str, data: Sequence[Part] | bytes, timeout: float
+    ) -> LinkMessage:
+        from nats import errors
+
+        whole = data if isinstance(data, bytes) else b"".join(data)
+        try:
+            found = await self._connection.request(subject, whole, timeout=timeout)
+        except errors.NoRespondersError:
+            raise NoResponders(f"nobody answers on {subject} at present") from None
+        except errors.MaxPayloadError:
+            raise MessageTooLarge(
+                f"a message of {len(whole)} bytes: the server takes {self._connection.max_payload}"
+            ) from None
+        except errors.TimeoutError:
+            raise TimeoutError from None
+        except errors.Error as error:
+            raise NotConnected(f"nats-py: {error or type(error).__name__}") from None
+        return LinkMessage(found.subject, found.reply, None, found.data)
 
 
 class OverNats:
@@ -90,7 +120,7 @@ class OverNats:
         self.subjects = Subjects(mesh)
         self.agent = agent
         self.link = _Carrier(connection)
-        self._connection = connection
+        self._by_service = ByService(self.link, self.subjects, SeenWeights(), agent)
 
     async def __aenter__(self) -> Any:
         await self.link.open()
@@ -115,55 +145,27 @@ class OverNats:
         traceparent: str = "",
         version: str = "",
     ) -> Result:
-        """Run `model` on `inputs`: arguments, result and errors as of `swarm.Mesh.infer`. Of
-        silence, or where no node serves the model, the error says so; nothing is asked twice."""
-        name, _, pinned = model.partition("@")
+        """Run `model` on `inputs`: arguments, result and errors as of `swarm.Mesh.infer`. After
+        silence it is asked once more, with the same id."""
+        check_budget(budget)
+        name = f"{model.partition('@')[0]}@{version}" if version else model
         request = Request(
             dict(tensors_of(inputs)),
             ulid(),
-            version=version or pinned,
-            budget=budget,
             session=session,
-            agent=self.agent,
             weights=weights,
             traceparent=traceparent,
-            key=secrets.token_hex(16),
         )
-        started = time.perf_counter()
-        try:
-            data = await self._answer(self.subjects.infer(name), b"".join(request.parts()), budget)
-            result = Result.decode(data)
-        except SwarmError as error:
-            result = refused(request.id, name, error)
-        except asyncio.CancelledError:
-            self.link.publish(self.subjects.cancel_asked(name), word(request))
-            raise
-        result.latency = time.perf_counter() - started
-        if result.status is not Status.OK:
-            where = f" (stage {result.stage}, node {result.node})" if result.node else ""
-            raise error_for(result.status, result.message + where, result.retry_after)
-        return result
+        return answered(await self._by_service.ask(name, request, budget))
 
-    async def status(self, budget: float = 5.0) -> dict[str, Any]:
-        """The fleet as one node sees it (`swarm/schemas/fleet.schema.json`). Raises `Unavailable`,
-        `DeadlineExceeded`, `DecodeError`."""
-        try:
-            found = json.loads(await self._answer(self.subjects.fleet, b"", budget))
-        except ValueError as error:
-            raise DecodeError(f"the fleet's picture is no JSON: {error}") from None
-        return dict(found)
+    async def status(self) -> dict[str, dict[str, Any]]:
+        """What one node's gossip knows of every node, by id (`nodes` of
+        `swarm/schemas/fleet.schema.json`). Raises `Unavailable` where no node answers."""
+        found: dict[str, dict[str, Any]] = {}
 
-    async def _answer(self, subject: str, data: bytes, budget: float) -> bytes:
-        """Raises `Unavailable`, `DeadlineExceeded`, `NotConnected`."""
-        from nats import errors
+        def take(page: Mapping[str, Any]) -> None:
+            found.update({each["node"]: each for each in page["nodes"]})
 
-        if budget <= 0:
-            raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
-        try:
-            return bytes((await self._connection.request(subject, data, timeout=budget)).data)
-        except errors.NoRespondersError:
-            raise Unavailable(f"nobody answers on {subject} at present") from None
-        except (TimeoutError, errors.TimeoutError):
-            raise DeadlineExceeded(f"no answer on {subject} inside the budget") from None
-        except errors.Error as error:
-            raise NotConnected(f"nats-py: {error or type(error).__name__}") from None
+        if not await ask_fleet(self.link, self.subjects, take):
+            raise Unavailable(f"nobody answers on {self.subjects.fleet} at present")
+        return found

@@ -18,7 +18,6 @@ from swarm.errors import (
     Status,
     SwarmError,
     Unavailable,
-    error_for,
 )
 from swarm.fleet.advertised import StagePeer
 from swarm.fleet.observed import Observed
@@ -32,7 +31,16 @@ from swarm.models.registry import Registry
 from swarm.models.trials import TriedRequest, trials_of
 from swarm.periodic import BEAT, beat
 from swarm.requests.by_service import ServiceRequester
-from swarm.requests.request import DELIVERY_MODES, DURABLE, FAST, Ask, Picker, refused
+from swarm.requests.request import (
+    DELIVERY_MODES,
+    DURABLE,
+    FAST,
+    Ask,
+    Picker,
+    answered,
+    check_budget,
+    refused,
+)
 from swarm.requests.requester import Requester
 from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
@@ -46,7 +54,6 @@ from swarm.wire.messages import Request, Result
 from swarm.wire.picture import Inputs, tensors_of
 
 DEFAULT_BUDGET = 5.0  # seconds
-MAX_BUDGET = 600.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
 MOST_OF_ID = 100  # characters of an id that a caller gives
 TEND_EVERY = 5 * BEAT  # seconds
@@ -274,10 +281,7 @@ class Client:
             weights=weights,
             traceparent=traceparent,
         )
-        if result.status is not Status.OK:
-            where = f" (stage {result.stage}, node {result.node})" if result.node else ""
-            raise error_for(result.status, result.message + where, result.retry_after)
-        return result
+        return answered(result)
 
     async def ask(
         self,
@@ -319,8 +323,9 @@ class Client:
     async def _ask(
         self, model: str, request: Request, budget: float, delivery: str, hedge: float | None
     ) -> Result:
-        if not budget <= MAX_BUDGET:  # nan neither
-            error = InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
+        try:
+            check_budget(budget)
+        except InvalidArgument as error:
             return refused(request.id, model, error)
         if self._by_service.is_only_way(model):
             return await self._by_service.ask(model, request, budget)

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from nodes.gateway.call import InferAnswer, InferCall
 from nodes.gateway.hand import RETRY_AFTER, Hand
 from nodes.gateway.statistics import Statistics
-from swarm.errors import ResourceExhausted, Status, SwarmError, error_for
+from swarm.errors import ResourceExhausted, SwarmError
 from swarm.model import ModelInfo
+from swarm.requests.request import answered
 from swarm.wire.messages import Request, Result
 
 Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result, never raises
@@ -73,9 +74,7 @@ class Inference:
         finally:
             self.in_flight -= 1
         self.statistics.add(call.model, result, call.version)
-        if result.status is not Status.OK:
-            where = f" (stage {result.stage}, node {result.node})" if result.node else ""
-            raise error_for(result.status, result.message + where, result.retry_after)
+        answered(result)
         wanted = {output.name: output for output in call.outputs}
         outputs = {name: result.outputs[name] for name in wanted} if wanted else result.outputs
         return InferAnswer(result, outputs, wanted, call.ignored)

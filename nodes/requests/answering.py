@@ -28,11 +28,9 @@ from nodes.stage.worker import Worker
 from nodes.versions.loaded import EDGE, Loaded
 from shards.errors import RunTerminated, ShardsError
 from shards.runtimes.runtime import CancelToken
-from swarm.client import MAX_BUDGET
 from swarm.errors import (
     DeadlineExceeded,
     Internal,
-    InvalidArgument,
     NotFound,
     Status,
     SwarmError,
@@ -44,7 +42,7 @@ from swarm.ids import ulid
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.models.trials import TriedRequest
-from swarm.requests.request import Ask
+from swarm.requests.request import Ask, check_budget
 from swarm.tracing.traceparent import checked
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
@@ -471,8 +469,7 @@ class InferAnswerer:
 
     def _checked_budget(self, request: Request) -> float:
         budget = self._budget if request.budget is None else request.budget
-        if not budget <= MAX_BUDGET:
-            raise InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
+        check_budget(budget)
         if budget <= 0:
             raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
         return budget

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from nodes.versions.loaded import Loaded
-from swarm.client import MAX_BUDGET
 from swarm.errors import Unavailable
+from swarm.requests.request import MAX_BUDGET
 
 log = logging.getLogger("swarm.node")
 

@@ -34,6 +34,7 @@ from swarm.fleet.status_listener import ANSWER_WITHIN, request_statuses
 from swarm.flow.bucket import TokenBucket
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkMessage
+from swarm.link.carrier import Carrier
 from swarm.link.denials import Denial
 from swarm.periodic import BEAT, beat
 from swarm.subjects import Subjects, speaker
@@ -112,7 +113,7 @@ class FleetAnswers:
 
 
 async def ask_fleet(
-    link: Link, subjects: Subjects, take: Callable[[Mapping[str, Any]], None]
+    link: Carrier, subjects: Subjects, take: Callable[[Mapping[str, Any]], None]
 ) -> bool:
     """Ask for the whole picture; `take(page)` gets each page. False where no node answers, or what
     answers is no picture. Raises `PermissionDenied`, `NotConnected`."""
@@ -131,7 +132,7 @@ async def ask_fleet(
     return False
 
 
-async def _ask_page(link: Link, subjects: Subjects, question: Question) -> dict[str, Any] | None:
+async def _ask_page(link: Carrier, subjects: Subjects, question: Question) -> dict[str, Any] | None:
     """One page, of whichever node answers; one that has just died, or hangs, does not."""
     for timeout in PAGE_TIMEOUTS:
         try:

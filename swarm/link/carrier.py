@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from swarm.errors import PermissionDenied
 from swarm.link.grants import Grants
 from swarm.link.types import LinkMessage
+from swarm.wire.tensors import Part
 
 
 class Carrier(Protocol):
@@ -27,6 +28,17 @@ class Carrier(Protocol):
 
     def forget(self, reply: str) -> None:
         """Nobody waits for messages to this reply subject any more."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait for a connection. Raises `NotConnected` where there will be none."""
+        ...
+
+    async def request(
+        self, subject: str, data: Sequence[Part] | bytes, timeout: float
+    ) -> LinkMessage:
+        """One request, one reply, within so many seconds. Raises `NoResponders`, `NotConnected`,
+        `MessageTooLarge`, `TimeoutError`."""
         ...
 
     def publish(self, subject: str, data: bytes, reply: str = "") -> None:

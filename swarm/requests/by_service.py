@@ -20,6 +20,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.link import Link, LinkMessage, jetstream
+from swarm.link.carrier import Carrier
 from swarm.link.grants import EVERYTHING
 from swarm.requests.cancels import word
 from swarm.requests.request import refused
@@ -36,16 +37,104 @@ LEAST_PATIENCE = 0.25  # seconds
 _PERHAPS_BEHIND = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED}
 
 
-class ServiceRequester:
+class ByService:
     """Asks in the name of `agent`; seen: the weight versions that sessions have seen."""
 
-    def __init__(self, link: Link, subjects: Subjects, seen: SeenWeights, agent: str) -> None:
-        self._link = link
+    def __init__(self, carrier: Carrier, subjects: Subjects, seen: SeenWeights, agent: str) -> None:
+        self._carrier = carrier
         self._subjects = subjects
         self._seen = seen
         self._agent = agent
-        self._denied: set[str] = set()  # models whose registry entry this user may not read
         self._retries = RetryBudget()
+
+    async def ask(self, model: str, request: Request, budget: float) -> Result:
+        """See `swarm.client.Client.ask_service`. A failure is a `Result` too."""
+        name, _, version = model.partition("@")
+        session = (name, version, self._agent, request.session)
+        weights = request.weights
+        if request.session:
+            weights = max(weights, self._seen.least(session))
+        request = replace(
+            request,
+            version=version,
+            budget=budget,
+            agent=self._agent,
+            weights=weights,
+            key=secrets.token_hex(16),
+        )
+        started = time.perf_counter()
+        from_node = False
+        try:
+            if budget <= 0:
+                raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
+            async with asyncio.timeout(budget):
+                message = await self._ask_any(name, request, budget)
+            result = Result.decode(message.data)
+            from_node = True
+        except NoResponders:
+            result = refused(request.id, name, Unavailable(f"no node serves {name!r} at present"))
+            result.reached = False
+        except (SwarmError, TimeoutError) as failure:
+            result = refused(request.id, name, failure)
+        except asyncio.CancelledError:
+            self._cancel(name, request)
+            raise
+        result.latency = time.perf_counter() - started
+        if request.session and result.status is Status.OK:
+            self._seen.saw(session, result.weights)
+        elif request.session and from_node and result.status in _PERHAPS_BEHIND:
+            self._seen.lacked(session, weights)  # perhaps: the answer does not always say so
+        return result
+
+    def _cancel(self, model: str, request: Request) -> None:
+        """Nobody waits for the answer any more: whoever has the request need not compute it."""
+        subject = self._subjects.cancel_asked(model)
+        if self._carrier.grants.may_publish(subject):
+            with contextlib.suppress(SwarmError):  # it only saves work
+                self._carrier.publish(subject, word(request))
+
+    async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
+        """The answer of whichever node serves `infer.<model>`; asked again after silence, where the
+        retries are not spent, and after each loss of the connection. Raises what `Link.request`
+        raises, except `NotConnected`."""
+        while True:
+            await self._carrier.ready()
+            with contextlib.suppress(NotConnected):
+                return await self._ask_twice(self._subjects.infer(model), request, budget)
+
+    async def _ask_twice(self, subject: str, request: Request, budget: float) -> LinkMessage:
+        """The first answer. A node that hangs swallows what it is given, and keeps silent."""
+        loop = asyncio.get_running_loop()
+        began, data = loop.time(), request.parts()
+        self._retries.on_requests(1, began)
+        first = loop.create_task(self._carrier.request(subject, data, budget))
+        asked = [first]
+        try:
+            patience = max(LEAST_PATIENCE, SILENCE_SHARE * budget)
+            done, _ = await asyncio.wait(asked, timeout=patience)
+            if not done and patience < budget and self._retries.try_retry(loop.time()):
+                left = budget - (loop.time() - began)
+                again = replace(request, budget=left).parts()
+                asked.append(loop.create_task(self._carrier.request(subject, again, left)))
+            while True:
+                done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                good = [task for task in done if task.exception() is None]
+                if good or not waiting:
+                    return await (good[0] if good else first)
+                asked = list(waiting)
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(first, *asked, return_exceptions=True)
+
+
+class ServiceRequester(ByService):
+    """That of a client which asks the lanes else, and the service where it can ask that alone."""
+
+    def __init__(self, link: Link, subjects: Subjects, seen: SeenWeights, agent: str) -> None:
+        super().__init__(link, subjects, seen, agent)
+        self._link = link
+        self._denied: set[str] = set()  # models whose registry entry this user may not read
         link.on_up.append(self._denied.clear)  # it may come back with other rights
 
     def is_only_way(self, model: str) -> bool:
@@ -90,83 +179,3 @@ class ServiceRequester:
         with contextlib.suppress(SwarmError):  # then it is there, or nobody knows
             return not await jetstream.stream_exists(self._link, bucket)
         return False
-
-    async def ask(self, model: str, request: Request, budget: float) -> Result:
-        """See `swarm.client.Client.ask_service`. A failure is a `Result` too."""
-        name, _, version = model.partition("@")
-        session = (name, version, self._agent, request.session)
-        weights = request.weights
-        if request.session:
-            weights = max(weights, self._seen.least(session))
-        request = replace(
-            request,
-            version=version,
-            budget=budget,
-            agent=self._agent,
-            weights=weights,
-            key=secrets.token_hex(16),
-        )
-        started = time.perf_counter()
-        from_node = False
-        try:
-            if budget <= 0:
-                raise DeadlineExceeded(f"a budget of {budget} s leaves no time at all")
-            async with asyncio.timeout(budget):
-                message = await self._ask_any(name, request, budget)
-            result = Result.decode(message.data)
-            from_node = True
-        except NoResponders:
-            result = refused(request.id, name, Unavailable(f"no node serves {name!r} at present"))
-            result.reached = False
-        except (SwarmError, TimeoutError) as failure:
-            result = refused(request.id, name, failure)
-        except asyncio.CancelledError:
-            self._cancel(name, request)
-            raise
-        result.latency = time.perf_counter() - started
-        if request.session and result.status is Status.OK:
-            self._seen.saw(session, result.weights)
-        elif request.session and from_node and result.status in _PERHAPS_BEHIND:
-            self._seen.lacked(session, weights)  # perhaps: the answer does not always say so
-        return result
-
-    def _cancel(self, model: str, request: Request) -> None:
-        """Nobody waits for the answer any more: whoever has the request need not compute it."""
-        subject = self._subjects.cancel_asked(model)
-        if self._link.grants.may_publish(subject):
-            with contextlib.suppress(SwarmError):  # it only saves work
-                self._link.publish(subject, word(request))
-
-    async def _ask_any(self, model: str, request: Request, budget: float) -> LinkMessage:
-        """The answer of whichever node serves `infer.<model>`; asked again after silence, where the
-        retries are not spent, and after each loss of the connection. Raises what `Link.request`
-        raises, except `NotConnected`."""
-        while True:
-            await self._link.ready()
-            with contextlib.suppress(NotConnected):
-                return await self._ask_twice(self._subjects.infer(model), request, budget)
-
-    async def _ask_twice(self, subject: str, request: Request, budget: float) -> LinkMessage:
-        """The first answer. A node that hangs swallows what it is given, and keeps silent."""
-        loop = asyncio.get_running_loop()
-        began, data = loop.time(), request.parts()
-        self._retries.on_requests(1, began)
-        first = loop.create_task(self._link.request(subject, data, budget))
-        asked = [first]
-        try:
-            patience = max(LEAST_PATIENCE, SILENCE_SHARE * budget)
-            done, _ = await asyncio.wait(asked, timeout=patience)
-            if not done and patience < budget and self._retries.try_retry(loop.time()):
-                left = budget - (loop.time() - began)
-                again = replace(request, budget=left).parts()
-                asked.append(loop.create_task(self._link.request(subject, again, left)))
-            while True:
-                done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-                good = [task for task in done if task.exception() is None]
-                if good or not waiting:
-                    return await (good[0] if good else first)
-                asked = list(waiting)
-        finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(first, *asked, return_exceptions=True)

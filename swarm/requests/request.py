@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from swarm.errors import Status, SwarmError, retry_after_of
+from swarm.errors import InvalidArgument, Status, SwarmError, error_for, retry_after_of
 from swarm.ids import ulid
 from swarm.model import ModelInfo
 from swarm.wire.messages import Result
 
+MAX_BUDGET = 600.0  # seconds
 DURABLE = "durable"
 FAST = "fast"
 DELIVERY_MODES = {DURABLE: DURABLE, FAST: FAST, "core": FAST}  # "core": its name in version 0.1
@@ -71,6 +72,21 @@ class Picker(Protocol):
     def ended(self, ask: Ask, ok: bool) -> None:
         """The request ended."""
         ...
+
+
+def check_budget(budget: float) -> None:
+    """Raises `InvalidArgument` for more seconds than are given, and for what is no number."""
+    if not budget <= MAX_BUDGET:  # nan neither
+        raise InvalidArgument(f"a budget of {budget} s: at most {MAX_BUDGET:.0f} s are given")
+
+
+def answered(result: Result) -> Result:
+    """The result of a request that was answered. Raises the error of another one's status, which
+    says where the request ended."""
+    if result.status is Status.OK:
+        return result
+    where = f" (stage {result.stage}, node {result.node})" if result.node else ""
+    raise error_for(result.status, result.message + where, result.retry_after)
 
 
 def refused(request_id: str, model: str, error: BaseException) -> Result:

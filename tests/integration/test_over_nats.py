@@ -35,7 +35,7 @@ async def test_it_gives_the_answers_of_the_sdk_and_leaves_the_connection_open(
             assert [hop.stage for hop in own.hops] == [1, 2, 3]
             assert own.latency > 0
         for _ in range(100):  # whoever answers hears of the others by gossip
-            roles = {node["role"] for node in (await over.status())["nodes"]}
+            roles = {node["role"] for node in (await over.status()).values()}
             if roles >= EVERYBODY:
                 break
             await asyncio.sleep(0.1)
@@ -51,9 +51,16 @@ async def test_it_gives_the_answers_of_the_sdk_and_leaves_the_connection_open(
         ("digits@99", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 5.0, swarm.NotFound),
         ("other", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 5.0, swarm.NotFound),
         ("digits", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 0.0, swarm.DeadlineExceeded),
+        (
+            "digits",
+            {"image": np.zeros((1, 1, 8, 8), np.float32)},
+            float("nan"),
+            swarm.InvalidArgument,
+        ),
         ("a b", {"image": np.zeros((1, 1, 8, 8), np.float32)}, 5.0, swarm.InvalidArgument),
+        ("digits", {"image": np.zeros((1, 9_000_000), np.float32)}, 5.0, swarm.InvalidArgument),
     ],
-    ids=["shape", "version", "model", "no time", "no name"],
+    ids=["shape", "version", "model", "no time", "nan", "no name", "too large"],
 )
 async def test_a_failure_is_the_error_of_the_sdk(
     nats_client: Client,
@@ -70,7 +77,7 @@ async def test_a_failure_is_the_error_of_the_sdk(
 async def test_where_no_node_is_the_error_says_so(digits_mesh: LocalMesh) -> None:
     client = await nats.connect(digits_mesh.url)
     async with swarm.over(client, mesh="elsewhere") as over:
-        with pytest.raises(swarm.Unavailable, match="nobody answers"):
+        with pytest.raises(swarm.Unavailable, match="no node serves"):
             await over.infer("digits", {"image": np.zeros((1, 1, 8, 8), np.float32)})
         with pytest.raises(swarm.Unavailable, match="nobody answers"):
             await over.status()

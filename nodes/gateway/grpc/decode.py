@@ -10,8 +10,8 @@ import numpy as np
 
 from nodes.gateway import parameters as words
 from nodes.gateway.call import Caller, InferCall, Region, Regions, WantedOutput
-from swarm.client import MAX_BUDGET
 from swarm.errors import InvalidArgument
+from swarm.requests.request import MAX_BUDGET
 from swarm.wire.tensors import DTYPES, LIMITS, Limits
 
 # For each datatype the field of `InferTensorContents`, and the datatype of that field's values.

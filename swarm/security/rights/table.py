@@ -66,7 +66,7 @@ def _group(name: str, *roles: str) -> frozenset[str]:
 
 
 # Seconds for which the server keeps the way back to a client whose answer has many messages: as
-# long as an answer may take (`swarm.client.MAX_BUDGET`).
+# long as an answer may take (`swarm.requests.request.MAX_BUDGET`).
 TOKENS_WITHIN = 600
 
 EVERYBODY = frozenset(ROLES)
