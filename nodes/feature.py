@@ -244,73 +244,111 @@ is imported when the command is called, or a `Group`."""
 
 @dataclass(frozen=True)
 class Feature:
-    """All that a feature adds to the programs; what it leaves out it does not have.
-
-    name: of its rooms. settings: dataclasses of settings (`nodes.settings`) that `swarm-node` gets;
-    `NodeConfig.of` gives their values. check(config): raises `InvalidArgument` for settings that
-    contradict each other. signs(config): whether a node with these settings signs what it tells,
-    and so has a key pair even where it was given none. roles: by name. life(config): how a node
-    with these settings lives, None where that is not the feature's affair; an edge that is a
-    camera, for instance. leaves_within: seconds that such a node needs to end, where they are more
-    than others need. parts: of a node of any role that serves. pages: what a node serves at its
-    port for figures, by path; raises `MissingExtra`. keeps(mesh): streams at the server, which a
-    push makes, and which are looked after as the core's are. tensors_of(mesh, info, n): what weight
-    version `n` of a model version changes, {} for its base; raises `NotFound` where it is not kept;
-    None where the feature changes no weights. commands: of `swarm`, by the heading of its help and
-    by name; `model push` is the command `push` of the group `model`. One of a name that the core
-    has takes its place. places(config): what says which stages a node serves, where that changes
-    while it runs, else None. audit(connection): what keeps on record what a node does, else None.
-    source(path): what reads a model that is to be split, None where the path is not the feature's
-    affair. describes(manifest): lines that tell people of a version. addition(options): what is
-    added to a model that is split with these `nodes.cli.options.Splitting`, else None.
-    meaning(info): what the tensors of a version mean, None where it does not say; raises
-    `ShardsError`. codecs: what a node with the feature reads beside tensors. opens(path): what
-    opens such a file to be asked about, None for another file. serves(manifest): the kind of a
-    version that nodes serve otherwise than by lanes, else None. services: what else clients may ask
-    a node for; they tell the witnesses by `notices`. model_lines(heard, models): what becomes of
-    the models of these names, for people who watch.
-    note(link, subjects, act, by, fields): keeps on record what an operator has done; False where
-    the mesh keeps none; raises `SwarmError`. samples(client, model, count, seconds): inputs of a
-    model's traffic as they pass, by name, axis 0 the sample.
-    options: dataclasses of options (`nodes.cli.command`) that commands of others get, by `up` or
-    `model push`; such a command takes a `Given`. needs: extras of the package that a command needs
-    with an option, by `up --http`. companions: what it does in a run of `swarm up` or `swarm demo`;
-    raises `InvalidArgument`. cuts(given): the tensors behind each stage but the last, where options
-    of `model split` say so, else None; raises `InvalidArgument`. pushes(given): what options of
-    `model push` ask for; raises `InvalidArgument`. stories: of `swarm demo`, those that its options
-    ask for; each returns the exit code. asks(manifest, mesh): how a version is asked in a mesh,
-    None where that is not the feature's affair.
-    """
+    """All that a feature adds to the programs; what it leaves out it does not have."""
 
     name: str
+    """Of its rooms."""
+
     settings: Sequence[type] = ()
+    """Dataclasses of settings (`nodes.settings`) that `swarm-node` gets; `NodeConfig.of` gives
+    their values."""
+
     check: Callable[[NodeConfig], None] = lambda config: None
+    """Raises `InvalidArgument` for settings that contradict each other."""
+
     signs: Callable[[NodeConfig], bool] = lambda config: False
+    """Whether a node with these settings signs what it tells, and so has a key pair even where it
+    was given none."""
+
     roles: Mapping[str, Role] = field(default_factory=dict)
+    """Roles of `swarm-node`, by name."""
+
     life: Callable[[NodeConfig], Life | None] = lambda config: None
+    """How a node with these settings lives, None where that is not the feature's affair; an edge
+    that is a camera, for instance."""
+
     parts: Callable[[Surroundings], Iterable[Part]] = lambda around: ()
+    """Of a node of any role that serves."""
+
     leaves_within: Callable[[NodeConfig], float] = lambda config: 0.0
+    """Seconds that a node with these settings needs to end, where they are more than others
+    need."""
+
     places: Callable[[NodeConfig], Places | None] = lambda config: None
+    """What says which stages a node serves, where that changes while it runs, else None."""
+
     audit: Callable[[Connection], Audit | None] = lambda connection: None
+    """What keeps on record what a node does, else None."""
+
     note: Note | None = None
+    """Keeps on record what an operator has done: note(link, subjects, act, by, fields). False where
+    the mesh keeps none. Raises `SwarmError`."""
+
     samples: Samples | None = None
+    """Inputs of a model's traffic as they pass, by name, axis 0 the sample: samples(client, model,
+    count, seconds)."""
+
     pages: Callable[[Watched], Pages] = lambda node: {}
+    """What a node serves at its port for figures, by path. Raises `MissingExtra`."""
+
     keeps: Callable[[Mesh], Iterable[KeptStream]] = lambda mesh: ()
+    """Streams at the server, which a push makes, and which are looked after as the core's are."""
+
     tensors_of: TensorsOf | None = None
-    commands: Callable[[], Commands] = dict
+    """What a weight version of a model version changes, {} for its base: tensors_of(mesh, info, n).
+    Raises `NotFound` where it is not kept."""
+
+    commands: Commands = field(default_factory=dict)
+    """Of `swarm`, by the heading of its help and by name; `model push` is the command `push` of the
+    group `model`. One of a name that the core has takes its place."""
+
     model_lines: Callable[[Heard, Callable[[], Iterable[str]]], ModelLines] | None = None
+    """What becomes of the models of these names, for people who watch."""
+
     source: Callable[[str], Source | None] = lambda path: None
+    """What reads a model that is to be split, None where the path is not the feature's affair."""
+
     describes: Callable[[Manifest], Iterable[str]] = lambda manifest: ()
+    """Lines that tell people of a version."""
+
     addition: Callable[[Any], Addition | None] = lambda options: None
+    """What is added to a model that is split with these `nodes.cli.options.Splitting`, else
+    None."""
+
     meaning: Callable[[ModelInfo], Meaning | None] = lambda info: None
+    """What the tensors of a version mean, None where it does not say. Raises `ShardsError`."""
+
     codecs: Callable[[], Iterable[str]] = tuple
+    """What a node with the feature reads beside tensors."""
+
     opens: Callable[[str], Opens | None] = lambda path: None
+    """What opens such a file to be asked about, None for another file."""
+
     serves: Callable[[Manifest], KindOfServing | None] = lambda manifest: None
+    """The kind of a version that nodes serve otherwise than by lanes, else None."""
+
     services: Callable[[Surroundings, Notices], Iterable[Service]] = lambda around, notices: ()
+    """What else clients may ask a node for; they tell the witnesses by these notices."""
+
     options: Callable[[], Mapping[str, Sequence[type]]] = dict
+    """Dataclasses of options (`nodes.cli.command`) that commands of others get, by `up` or `model
+    push`; such a command takes a `Given`."""
+
     needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Extras of the package that a command needs with an option, by `up --http`."""
+
     companions: Callable[[Given], Sequence[Companion]] = lambda given: ()
+    """What it does in a run of `swarm up` or `swarm demo`. Raises `InvalidArgument`."""
+
     cuts: Callable[[Given], Sequence[Sequence[str]] | None] = lambda given: None
+    """The tensors behind each stage but the last, where options of `model split` say so, else None.
+    Raises `InvalidArgument`."""
+
     pushes: Callable[[Given], Iterable[AtPush]] = lambda given: ()
+    """What options of `model push` ask for. Raises `InvalidArgument`."""
+
     stories: Callable[[Given], Sequence[Callable[[Asked], int]]] = lambda given: ()
+    """Of `swarm demo`, those that its options ask for; each returns the exit code."""
+
     asks: Callable[[Manifest, str], Asking | None] = lambda manifest, mesh: None
+    """How a version is asked in a mesh, None where that is not the feature's affair."""

@@ -72,7 +72,7 @@ FEATURE = Feature(
     parts=_parts,
     options=_options,
     companions=_companions,
-    commands=lambda: COMMANDS,
+    commands=COMMANDS,
     cuts=_cuts,
     pushes=_pushes,
 )

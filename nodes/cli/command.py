@@ -101,7 +101,7 @@ def _with_features(core: Commands, words: str) -> Commands:
     """The commands of a group: the core's and then those that features add, by their headings."""
     panels = {panel: dict(commands) for panel, commands in core.items()}
     for feature in features():
-        for panel, commands in feature.commands().items():
+        for panel, commands in feature.commands.items():
             for path, command in commands.items():
                 parent, _, name = path.rpartition(" ")
                 if parent == words:

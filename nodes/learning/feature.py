@@ -64,12 +64,6 @@ async def _tensors_of(mesh: Mesh, info: ModelInfo, n: int) -> Tensors:
     return await weights.tensors(info.model, info.version, ledger.record(n))
 
 
-def _commands() -> Commands:
-    from nodes.learning.commands.declared import COMMANDS
-
-    return COMMANDS
-
-
 def _options() -> Mapping[str, Sequence[type]]:
     from nodes.learning.demo.declared import LearnStory
 
@@ -87,6 +81,12 @@ def _stories(given: Given) -> list[Callable[[Asked], int]]:
     return [partial(tell, picture_path=options.picture)]
 
 
+_DECLARED = "nodes.learning.commands.declared"
+COMMANDS: Commands = {
+    "Models": {"teach": f"{_DECLARED}:teach"},
+    "Choose the version that runs": {"model rollback": f"{_DECLARED}:rollback"},
+    "Watch and learn": {"model weights": f"{_DECLARED}:weights"},
+}
 FEATURE = Feature(
     "learning",
     settings=[LearnOptions],
@@ -96,7 +96,7 @@ FEATURE = Feature(
     parts=_parts,
     keeps=_keeps,
     tensors_of=_tensors_of,
-    commands=_commands,
+    commands=COMMANDS,
     options=_options,
     stories=_stories,
 )

@@ -25,4 +25,4 @@ COMMANDS: Commands = {
         "model status": "nodes.rollout.commands.rollout:status",
     }
 }
-FEATURE = Feature("rollout", parts=_parts, model_lines=_model_lines, commands=lambda: COMMANDS)
+FEATURE = Feature("rollout", parts=_parts, model_lines=_model_lines, commands=COMMANDS)

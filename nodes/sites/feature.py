@@ -41,6 +41,4 @@ COMMANDS: Commands = {
         "results": "nodes.sites.commands.submit:results",
     }
 }
-FEATURE = Feature(
-    "sites", settings=[SiteOptions], check=_check, parts=_parts, commands=lambda: COMMANDS
-)
+FEATURE = Feature("sites", settings=[SiteOptions], check=_check, parts=_parts, commands=COMMANDS)

@@ -41,4 +41,4 @@ COMMANDS: Commands = {
         ),
     }
 }
-FEATURE = Feature("upgrade", commands=lambda: COMMANDS)
+FEATURE = Feature("upgrade", commands=COMMANDS)

@@ -30,12 +30,6 @@ def _pages(node: Watched) -> Pages:
     return figures(collect)
 
 
-def _commands() -> Commands:
-    from nodes.watch.commands.declared import COMMANDS
-
-    return COMMANDS
-
-
 def _options() -> Mapping[str, Sequence[type]]:
     from nodes.watch.commands.declared import OPTIONS
 
@@ -48,6 +42,15 @@ def _companions(given: Given) -> list[Companion]:
     return companions(given)
 
 
+_DECLARED = "nodes.watch.commands.declared"
+COMMANDS: Commands = {
+    "See": {
+        "top": f"{_DECLARED}:top",
+        "dashboard": f"{_DECLARED}:dashboard",
+        "profile": f"{_DECLARED}:profile",
+        "metrics-exporter": f"{_DECLARED}:metrics_exporter",
+    }
+}
 FEATURE = Feature(
-    "watch", pages=_pages, commands=_commands, options=_options, companions=_companions
+    "watch", pages=_pages, commands=COMMANDS, options=_options, companions=_companions
 )

@@ -22,7 +22,6 @@ from nodes.cli.options import (
     SignedTarget,
     Target,
 )
-from nodes.feature import Commands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +77,3 @@ def weights(model: ServedModel, target: Target) -> Ran:
     from nodes.learning.commands.weights import run_weights
 
     return run_weights(model, target)
-
-
-COMMANDS: Commands = {
-    "Models": {"teach": teach},
-    "Choose the version that runs": {"model rollback": rollback},
-    "Watch and learn": {"model weights": weights},
-}

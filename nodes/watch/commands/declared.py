@@ -98,11 +98,3 @@ def metrics_exporter(
 
 
 OPTIONS = {"demo": [PageOptions]}
-COMMANDS = {
-    "See": {
-        "top": top,
-        "dashboard": dashboard,
-        "profile": profile,
-        "metrics-exporter": metrics_exporter,
-    }
-}
