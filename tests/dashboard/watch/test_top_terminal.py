@@ -48,10 +48,13 @@ class Terminal:
 
     async def draws(self, words: str) -> None:
         """Wait until the words were drawn, on from the last such call."""
-        async with asyncio.timeout(GENEROUS):
-            while words.encode() not in self.written:
-                self.news.clear()
-                await self.news.wait()
+        try:
+            async with asyncio.timeout(GENEROUS):
+                while words.encode() not in self.written:
+                    self.news.clear()
+                    await self.news.wait()
+        except TimeoutError:
+            raise AssertionError(f"{words!r} was not drawn, but {bytes(self.written)!r}") from None
         del self.written[: self.written.index(words.encode())]
 
     def press(self, keys: bytes) -> None:

@@ -18,7 +18,7 @@ from nodes.gateway.call import Caller
 from nodes.gateway.grpc.decode import infer_call
 from nodes.gateway.grpc.messages import POOL, ModelInferRequest
 from nodes.gateway.statuses import NotOffered
-from swarm.client import MAX_BUDGET
+from swarm.requests.request import MAX_BUDGET
 from swarm.errors import InvalidArgument
 
 

@@ -139,7 +139,7 @@ async def test_work_whose_budget_ended_in_the_lane_is_answered_and_not_computed(
     assert (result.status, result.stage) == (Status.DEADLINE_EXCEEDED, 2)
     found = re.search(r"([0-9.]+) ms in the lane of stage 2", result.message)
     assert found is not None
-    assert float(found[1]) >= 1500.0, "and what the test itself has taken"
+    assert float(found[1]) >= 1490.0, "as exactly as two clocks know each other"
     assert (b.model.batches, b.counters.expired) == ([], 1)
 
 
