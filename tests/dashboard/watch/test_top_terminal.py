@@ -73,7 +73,7 @@ def terminal(nats: str, *arguments: str) -> Iterator[Terminal]:
         stdin=other,
         stdout=other,
         stderr=other,
-        env=environment({"TERM": "xterm-256color"}),
+        env=environment({"TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}),
         start_new_session=True,
     )
     os.close(other)
@@ -117,7 +117,8 @@ async def test_a_terminal_shows_nodes_and_a_takeover_takes_keys_and_is_given_bac
 ) -> None:
     with terminal(url_of(link)) as top:
         async with speaking(link, "shard-1-aaaa", "shard-2-bbbb"):
-            await top.draws("All well: 2 nodes, 2 stages")
+            await top.draws("2 nodes")
+            await top.draws("digits is served by nodes, and the server lists no model")
             publish_event(link, "took-over", "shard-2-bbbb", stage=1)
             await top.draws("took-over")
             top.press(b"/BBBB\r")  # as fast as a terminal can
