@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
 import subprocess
 import sys
@@ -14,10 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from bench.commands import add_commands
-from bench.cost.hop import HopPlan
-from bench.paced import paced
-from bench.report.frame import Benchmark, ChartsMissing, by_turns
-from bench.rivals.peers import OURS, entrants, figures_of
+from bench.report.frame import Benchmark, ChartsMissing
 from bench.simulations import GOSSIP, SimulationPlan
 
 app = typer.Typer()
@@ -100,25 +96,6 @@ def test_a_chart_without_matplotlib_is_refused_before_measuring(
     assert "pip install" in str(ChartsMissing())
 
 
-def test_our_own_entrants_run_here_and_need_no_environment_of_the_peers() -> None:
-    chosen = entrants(["swarm", "nats_core"], "/nowhere")
-    assert [entrant.target for entrant in chosen] == [OURS["swarm"], "nats_core"]
-    with pytest.raises(KeyError, match="no contender nowhere"):
-        entrants(["nowhere"], "/nowhere")
-
-
-def test_the_peers_result_holds_the_meshs_ratio_to_raw_jetstream_of_the_same_round() -> None:
-    rows = [
-        {"workload": "tiny", "contender": name, "round": number, "status": "ok", "p50_ms": p50}
-        for number, times in ((1, (2.0, 1.0)), (2, (9.0, 3.0)))
-        for name, p50 in zip(("swarm", "nats_jetstream"), times, strict=True)
-    ]
-    figures = figures_of(rows)
-    ratio = figures["tiny/swarm/p50_over_nats_jetstream"]
-    assert (ratio["value"], ratio["low"], ratio["high"], ratio["floor"]) == (2.5, 2.0, 3.0, True)
-    assert "tiny/nats_jetstream/p50_over_nats_jetstream" not in figures
-
-
 def test_the_simulations_reports_are_shown_and_a_missed_target_is_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,33 +106,3 @@ def test_the_simulations_reports_are_shown_and_a_missed_target_is_an_exit_code(
     assert "missed: spread" in capsys.readouterr().err
     row["met"] = True
     assert GOSSIP.run(SimulationPlan(), as_json=True) == 0
-
-
-def test_hop_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[HopPlan] = []
-
-    def measure(plan: HopPlan, progress: object) -> dict[str, object]:
-        seen.append(plan)
-        return {}
-
-    monkeypatch.setattr("bench.cost.hop.HOP", Benchmark("hop", measure, pytest.fail))
-    arguments = ["hop", "--sizes", "1KiB,8MB", "--rounds", "2", "--json"]
-    assert runner.invoke(app, arguments).exit_code == 0
-    assert seen == [HopPlan([1024, 8_000_000], 150, 2, "durable")]
-
-
-def test_contenders_take_turns_and_nobody_always_follows_the_same_one() -> None:
-    turns = list(by_turns(3, "ABC"))
-    assert "".join(name for _, name in turns) == "ABCBCACAB"
-    assert [number for number, _ in turns] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-
-
-async def test_a_request_is_due_at_its_moment_whatever_became_of_the_earlier_ones() -> None:
-    seen = []
-    async for number, due in paced(500.0, 4):
-        seen.append((number, due))
-        if number == 0:
-            await asyncio.sleep(0.01)  # longer than all of them take
-    numbers, moments = zip(*seen, strict=True)
-    assert numbers == (0, 1, 2, 3)
-    assert [later - moments[0] for later in moments] == pytest.approx([0.0, 0.002, 0.004, 0.006])

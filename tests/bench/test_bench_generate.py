@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from support.slow_link import unavailable
 
@@ -12,54 +10,11 @@ from bench.generation.drafts import DRAFTS, DraftPlan
 from bench.generation.flood import FLOOD, FloodPlan
 from bench.generation.generate import GENERATE, GeneratePlan
 from bench.generation.killed_stages import KILLED, KillPlan
-from bench.generation.language import SHAPE, prompt
-from bench.generation.link import LINKED, LinkPlan, predicted_ms, turn_bytes
+from bench.generation.language import SHAPE
+from bench.generation.link import LINKED, LinkPlan
 from bench.generation.memory import MEMORY, MemoryPlan
 from bench.generation.prefixes import PREFIXES, PrefixPlan
-from bench.generation.resident import RESIDENT, ResidentPlan, resident_of
-
-
-def test_a_missed_target_is_told_with_its_figure() -> None:
-    def document(added: float, share: float) -> dict[str, Any]:
-        return {
-            "figures": {"1/shards/added_ms": {"value": added}, "16/shards/share": {"value": share}}
-        }
-
-    assert GENERATE.misses is not None
-    assert GENERATE.misses(document(0.9, 0.6)) == []
-    assert [text.split()[0] for text in GENERATE.misses(document(1.1, 0.4))] == ["three", "16"]
-    assert KILLED.misses is not None
-    assert len(KILLED.misses({"wrong": 1, "texts": 8})) == 1
-    flooded = {"failed": {"alone": 0}, "figures": {"token_p99_ratio": {"value": 2.1}}}
-    assert FLOOD.misses is not None
-    assert len(FLOOD.misses(flooded)) == 1
-    assert PREFIXES.misses is not None
-    assert len(PREFIXES.misses({"figures": {"share": {"value": 0.6}}})) == 1
-    assert RESIDENT.misses is not None
-    assert RESIDENT.misses({"share": 1.09}) == []
-    assert len(RESIDENT.misses({"share": 1.11})) == 1
-
-
-def test_a_link_adds_its_round_trip_and_the_bytes_of_a_turn_both_ways() -> None:
-    endless, slow = Shape(1e9, 10, 0), Shape(20, 10, 0)
-    assert predicted_ms(2.0, endless, 1) == pytest.approx(12.0)
-    assert predicted_ms(2.0, slow, 4) == pytest.approx(12.0 + 2 * 8e-3 * turn_bytes(4) / 20)
-    assert 4 * SHAPE.width < turn_bytes(16) - turn_bytes(15) < 5 * SHAPE.width
-    assert LINKED.misses is not None
-    cells = {str(at): {"ratio": {"value": ratio}} for at, ratio in enumerate((0.8, 0.9, 1.1, 1.2))}
-    assert [text[0] for text in LINKED.misses({"cells": cells})] == ["0", "3"]
-
-
-def test_memory_that_processes_share_counts_by_its_part_and_private_memory_is_told_apart() -> None:
-    rollup = "00400000-7ffd [rollup]\nRss: 30 kB\nPss: 14 kB\nShared_Clean: 20 kB\n"
-    rollup += "Private_Clean: 1 kB\nPrivate_Dirty: 3 kB\n"
-    seen = resident_of(rollup)
-    assert (seen.pss, seen.private) == (14 * 1024, 4 * 1024)
-
-
-def test_a_prompt_is_of_the_models_tokens_and_its_own() -> None:
-    assert all(0 <= token < SHAPE.vocabulary for token in prompt(3))
-    assert prompt(3) == prompt(3) != prompt(4)
+from bench.generation.resident import RESIDENT, ResidentPlan
 
 
 @pytest.mark.benchmark

@@ -10,19 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.cost.hop import FLOORS, STAGES, HopPlan, chain_workload, measure_hop, show, summarise
+from bench.cost.hop import FLOORS, STAGES, HopPlan, chain_workload, measure_hop, show
 from bench.cost.regression import REGRESSION, Attempt, RegressionPlan, misses
-from bench.report.figure import Figure
 from bench.rivals.catalogue import MESH, MESH_BY_UP, contender_class
 from bench.rivals.contract import missing_packages
 from bench.rivals.networks import build_workload
 from bench.rivals.peers_client import Load
 from bench.rivals.peers_runner import Entrant, run_client
 from bench.rivals.side_by_side import checked_latencies, side_by_side
-from bench.rivals.systems.swarm_mesh import manifest_of
 from bench.rivals.workload import Workload, WrongAnswer
-from shards.manifest import Manifest
-from shards.split.split import split
 from swarm.samehost.memory import unavailable
 
 
@@ -31,56 +27,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return chain_workload(tmp_path_factory.mktemp("chain"), 4096)
 
 
-def test_a_chain_has_three_stages_and_features_of_exactly_the_size(tiny: Workload) -> None:
-    assert tiny.stages == 3
-    assert tiny.feature_bytes == [4096, 4096]
-    assert tiny.largest == 4096
-
-
-def test_the_manifest_names_the_workloads_own_files(tmp_path: Path) -> None:
-    build_workload(tmp_path, "tiny")
-    workload = Workload.load(tmp_path)
-    data, files = manifest_of(workload)
-    manifest = Manifest.from_json(data)
-    assert [shard.file for shard in manifest.shards] == list(files)
-    for name, content in files.items():
-        assert content == (tmp_path / name).read_bytes()
-    assert all(shard.compute_ms > 0 for shard in manifest.shards)
-
-
 def test_a_wrong_answer_is_never_timed(tiny: Workload) -> None:
     with pytest.raises(WrongAnswer, match="differs"):
         tiny.check({"result": tiny.expected["result"] + 1})
-
-
-def test_the_overhead_is_what_is_left_of_a_request_per_hop_without_its_compute() -> None:
-    def row(mesh: float, core: float, alone: float) -> dict[str, dict[str, float]]:
-        times = {"mesh": mesh, "nats_core": core, "inprocess": alone}
-        return {name: dict.fromkeys(("p50", "p90", "p99"), ms) for name, ms in times.items()}
-
-    figures = summarise([row(4.0, 2.5, 1.0), row(7.0, 4.0, 1.0), row(4.0, 4.0, 1.0)], 3)
-    assert figures["mesh/hop_p50_us"] == Figure(1000.0, 1000.0, 2000.0, "us")
-    assert figures["mesh/hop_p50_over_nats_core"] == Figure(2.0, 1.0, 2.0, "x", floor=True)
-    assert figures["mesh/end_to_end_p50_over_inprocess"].value == 4.0
-    assert "mesh/hop_p50_over_inprocess" not in figures
-
-
-def test_a_floor_within_the_noise_gives_no_ratio_of_hops() -> None:
-    times = {"mesh": 4.0, "nats_core": 0.9, "inprocess": 1.0}
-    row = {name: dict.fromkeys(("p50", "p90", "p99"), ms) for name, ms in times.items()}
-    figures = summarise([row], 3)
-    assert "mesh/hop_p50_over_nats_core" not in figures
-    assert figures["mesh/end_to_end_p50_over_nats_core"].value == pytest.approx(4.444)
-
-
-def test_what_goes_over_the_wire_has_its_own_ratios_to_the_floors() -> None:
-    times = {"mesh": 2.0, "mesh_wire": 5.0, "nats_core": 3.0, "inprocess": 1.0}
-    row = {name: dict.fromkeys(("p50", "p90", "p99"), ms) for name, ms in times.items()}
-    figures = summarise([row], 3)
-    assert figures["mesh/hop_p50_over_nats_core"].value == 0.5
-    assert figures["mesh/hop_p50_over_mesh_wire"].value == 0.25
-    assert figures["mesh_wire/hop_p50_over_nats_core"].value == 2.0
-    assert not any("over_mesh/" in name or name.endswith("over_mesh") for name in figures)
 
 
 @pytest.mark.benchmark
@@ -145,14 +94,6 @@ def test_the_mesh_takes_part_in_the_peer_benchmark(
     assert "stop_reason" not in row
 
 
-def test_swarm_up_cuts_the_whole_model_where_the_stages_of_the_others_end(tiny: Workload) -> None:
-    assert tiny.cuts == ["stage_1", "stage_2"]
-    result = split(tiny.whole.read_bytes(), name="chain", cuts=tiny.cuts, profile=False)
-    assert [[s.name for s in shard.sends] for shard in result.manifest.shards] == [
-        [spec.name for spec in specs] for specs in tiny.outputs
-    ]
-
-
 @pytest.mark.benchmark
 @pytest.mark.processes
 @pytest.mark.integration
@@ -201,16 +142,6 @@ def test_the_gate_takes_the_best_attempt() -> None:
     slow, quick = Attempt(3.0, 1.0, 0.0), Attempt(1.0, 1.0, 0.0)
     assert misses([slow, slow, quick]) == []
     assert misses([slow, slow]) == ["a hop takes 3.00 times raw JetStream's, limit 1.15"]
-
-
-def test_an_attempt_is_the_ratio_of_what_undisturbed_hops_add() -> None:
-    alone = [0.1e-3] * 100
-    ours, floor = [0.9e-3] * 10 + [5e-3] * 90, [1.1e-3] * 50 + [2.1e-3] * 50
-    attempt = Attempt.of({"up": ours, "nats_jetstream": floor, "inprocess": alone})
-    assert attempt.ratio == pytest.approx(0.8)
-    assert attempt.p50_ratio == pytest.approx(4.9)
-    with pytest.raises(RuntimeError, match="no longer than one process"):
-        Attempt.of({"up": ours, "nats_jetstream": alone, "inprocess": alone})
 
 
 @pytest.mark.parametrize(("best", "code"), [(1.0, 0), (3.0, 1)])

@@ -64,7 +64,7 @@ def chain_workload(directory: Path, feature_bytes: int, stages: int = STAGES) ->
 OURS = ("up", "mesh", "mesh_wire")
 """The mesh as a user runs it, on one host, and with every message through the server."""
 IN_PROCESS = "inprocess"
-FLOORS = ("nats_core", "nats_jetstream", "nats_pull", "pyzmq", "zenoh", IN_PROCESS)
+FLOORS = ("nats_core", "nats_jetstream", "pyzmq", "zenoh", IN_PROCESS)
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 MOST_SLICE_BYTES = 256 << 20
 """Features that a slice moves at most: with 8 MB, 32 requests instead of 150."""
@@ -203,7 +203,6 @@ LABELS = {
     "mesh_wire": "mesh, wire",
     "nats_core": "raw core",
     "nats_jetstream": "raw JetStream",
-    "nats_pull": "raw pull",
     "pyzmq": "pyzmq",
     "zenoh": "Zenoh",
     IN_PROCESS: "one process",

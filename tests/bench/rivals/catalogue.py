@@ -22,7 +22,6 @@ CONTENDERS: dict[str, str] = {
     "zenoh": f"{_SYSTEMS}.zenoh:Zenoh",
     "nats_core": f"{_SYSTEMS}.nats_core:NatsCore",
     "nats_jetstream": f"{_SYSTEMS}.nats_jetstream:NatsJetStream",
-    "nats_pull": f"{_SYSTEMS}.nats_pull:NatsPull",
     "grpc_aio": f"{_SYSTEMS}.grpc_aio:GrpcAio",
     "mosec": f"{_SYSTEMS}.mosec:Mosec",
     "triton": f"{_SYSTEMS}.triton:Triton",
