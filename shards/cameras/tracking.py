@@ -3,7 +3,7 @@
     tracks, found = follow(tracks, found, now)
 
 The association is that of OC-SORT (Cao et al., CVPR 2023, arXiv:2203.14360), without its weight on
-directions, which gained nothing on the clips of `tests/bench/perception/tracking.py`:
+directions, which gained nothing on the clips of `tests/bench/cameras/tracking.py`:
 
 1. A Kalman filter of constant velocity predicts each track's box, so an object that moves on while
    nobody sees it is looked for where it has to be.

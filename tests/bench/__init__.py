@@ -6,6 +6,7 @@ benchmark. Only the command `swarm bench` imports this package, when it runs.
 
     commands                            the command line; imports a benchmark when it runs
     cost  faults  fleets  hostile       the benchmarks; simulations: those of tests/sim
+    cameras  gateway  language  …       those of features, declared by their `feature`
     rivals                              systems that run the same stages
     report  paced                       the frame of every benchmark, figures, tables; the open loop
 """

@@ -6,9 +6,9 @@ A command imports its benchmark when it runs: nothing else in the programs impor
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,6 @@ from nodes.cli.command import as_command, option
 from nodes.cli.options import Json
 
 if TYPE_CHECKING:
-    from bench.fleets.links import Shape
     from bench.report.frame import Benchmark, Plan
 
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Interleaved rounds.")]
@@ -96,121 +95,10 @@ def throughput(
     from bench.cost.throughput import THROUGHPUT, ThroughputPlan
 
     delivery = _delivery_mode(delivery)
-    names = _known(models, PIPELINES)
+    names = known_words(models, PIPELINES)
     levels = numbers_of(concurrency, "--concurrency")
     plan = ThroughputPlan(names, levels, rounds, seconds, stages, delivery, ultraface)
     return tell.run(THROUGHPUT, plan)
-
-
-def gateway(
-    tell: Told,
-    requests: int = option(300, "In one slice of one way.", min=8),
-    rounds: Rounds = 5,
-    faults: int = option(
-        0, "Instead: what tritonclient sees of kill -9 and restarts, so many times each.", min=0
-    ),
-    rivals: bool = option(False, "Beside mosec and Ray Serve, too: installs half a gigabyte."),
-    crowd: bool = option(False, "Instead: memory and errors under 100 connections; slow senders."),
-) -> int:
-    """What a gateway's clients wait longer than a client of the mesh; beside bare uvicorn."""
-    if faults:
-        from bench.faults.gateway_faults import FAULTS_SEEN, FaultsPlan
-
-        return tell.run(FAULTS_SEEN, FaultsPlan(trials=faults))
-    if crowd:
-        from bench.cost.gateway_crowd import CROWD, CrowdPlan
-
-        return tell.run(CROWD, CrowdPlan(rounds=rounds))
-    from bench.cost.gateway import GATEWAY, GatewayPlan
-
-    return tell.run(GATEWAY, GatewayPlan(requests, rounds, rivals=rivals))
-
-
-def generate(
-    tell: Told,
-    sessions: str = option("1,4,16", "At a time, with commas."),
-    tokens: int = option(200, "Of each answer.", min=2, max=400),
-    rounds: Rounds = 5,
-    kills: int = option(
-        0, "Instead: kill -9 of each stage, so often, at random moments of 8 sessions.", min=0
-    ),
-    follow: bool = option(False, "Of --kills: by turns with a fallback that follows."),
-    drafts: int = option(
-        0,
-        "Instead: what so many drafts a round gain the toy, also behind --link; with "
-        "--kills, of single sessions.",
-        min=0,
-        max=16,
-    ),
-    draft_model: str = option("toy-draft", "A toy that guesses them; empty for none."),
-    flood: bool = option(False, "Instead: another client opens 500 chats, all the time."),
-    prefix: bool = option(False, "Instead: the first token of prompts that begin alike."),
-    replicas: int = option(1, "Nodes of each stage, of --prefix.", min=1),
-    many: int = option(0, "Instead: the nodes' memory behind so many sessions.", min=0),
-    link: str = option("", "Instead: stage 2 behind a link of Mbit/s/ms/percent lost (root)."),
-    memory: int = option(0, "Instead: three nodes with a Qwen2-0.5B of 4 or 32 bits a weight."),
-) -> int:
-    """Tokens of a language model in three shards, beside one process that holds all of it."""
-    if kills:
-        from bench.generation.killed_stages import KILLED, KillPlan
-
-        plan = KillPlan(kills, tokens=tokens, follow=follow)
-        if drafts:  # nothing is guessed beside other sessions
-            plan = replace(plan, sessions=1, drafts=drafts)
-        return tell.run(KILLED, plan)
-    if flood:
-        from bench.generation.flood import FLOOD, FloodPlan
-
-        return tell.run(FLOOD, FloodPlan(rounds=rounds))
-    if prefix:
-        from bench.generation.prefixes import PREFIXES, PrefixPlan
-
-        return tell.run(PREFIXES, PrefixPlan(rounds=rounds, replicas=replicas))
-    if many:
-        from bench.generation.memory import MEMORY, MemoryPlan
-
-        return tell.run(MEMORY, MemoryPlan(many))
-    at_once = tuple(numbers_of(sessions, "--sessions"))
-    shape = _link_shape(link) if link else None
-    if drafts:
-        from bench.generation.drafts import DRAFTS, DraftPlan
-
-        guessed = DraftPlan(drafts, draft_model, tokens, rounds, shape)
-        return tell.run(DRAFTS, guessed)
-    if shape is not None:
-        from bench.generation.link import LINKED, LinkPlan
-
-        return tell.run(LINKED, LinkPlan(shape, at_once, tokens, rounds))
-    if memory:
-        from bench.generation.resident import RESIDENT, ResidentPlan
-
-        if memory not in (4, 32):
-            raise typer.BadParameter("4 or 32 bits a weight", param_hint="--memory")
-        bits: Literal[4, 32] = 4 if memory == 4 else 32
-        return tell.run(RESIDENT, ResidentPlan(bits))
-    from bench.generation.generate import GENERATE, GeneratePlan
-
-    return tell.run(GENERATE, GeneratePlan(at_once, tokens, rounds))
-
-
-def _link_shape(text: str) -> Shape:
-    from bench.fleets.links import shapes_of
-    from swarm.errors import InvalidArgument
-
-    try:
-        (shape,) = shapes_of(text)
-    except (InvalidArgument, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--link") from None
-    return shape
-
-
-def oip(
-    examples: Annotated[Path, typer.Option(help="A folder with Triton's simple_*.py.")], tell: Told
-) -> int:
-    """Triton's client examples, unmodified, against a gateway: their exit codes."""
-    from bench.conformance import CONFORMANCE, ConformancePlan
-
-    return tell.run(CONFORMANCE, ConformancePlan(examples))
 
 
 def scale(
@@ -261,7 +149,7 @@ def peers(
     """The mesh beside what users would pick; installs them into an environment of their own."""
     from bench.rivals.peers import PEERS, PeersPlan
 
-    plan = PeersPlan(_words(only), rounds, _words(kinds), environment)
+    plan = PeersPlan(words_of(only), rounds, words_of(kinds), environment)
     return tell.run(PEERS, plan)
 
 
@@ -301,17 +189,6 @@ def gossip(
     return tell.run(GOSSIP, SimulationPlan(full, seed))
 
 
-def learning(
-    tell: Drawn,
-    full: bool = option(False, "Up to 256 nodes: a quarter of an hour."),
-    seed: int = option(1, "Of the simulation."),
-) -> int:
-    """What a fleet learns by sparse deltas, simulated, beside a parameter server's bytes."""
-    from bench.simulations import LEARNING, SimulationPlan
-
-    return tell.run(LEARNING, SimulationPlan(full, seed))
-
-
 def routing(
     tell: Drawn,
     full: bool = option(False, "Ten times the requests: some minutes."),
@@ -332,7 +209,7 @@ def failover(
     """How long a takeover lasts and what is lost: nodes killed, hung, cut off, drained."""
     from bench.faults.failover import FAILOVER, FailoverPlan
 
-    return FAILOVER.run(FailoverPlan(trials, _words(scenarios), servers), json)
+    return FAILOVER.run(FailoverPlan(trials, words_of(scenarios), servers), json)
 
 
 def overload(
@@ -387,35 +264,6 @@ def autoscale(
     return tell.run(AUTOSCALE, plan)
 
 
-def site(
-    tell: Told,
-    cut: str = option("60s", "How long the link is away."),
-    requests: int = option(1000, "Half of them while it is away.", min=8),
-    agents: int = option(4, "Who submit, in turn.", min=1, max=64),
-    silent: bool = option(False, "Silent instead of cut."),
-    flap: bool = option(False, "Cut for one second of each five instead."),
-) -> int:
-    """What a site submits while its link to the hub is cut: each answer once, in order, right."""
-    from bench.faults.site import SITE_CUT, SitePlan
-    from nodes.console import duration
-
-    plan = SitePlan(duration(cut), requests, agents, silent, flap)
-    return tell.run(SITE_CUT, plan)
-
-
-def upgrade(
-    tell: Told,
-    devices: int = option(6, "Each runs one shard of 3.", min=3, max=64),
-    rate: float = option(30.0, "Requests a second.", min=1),
-    kills: bool = option(True, "Updaters are killed, and power is cut."),
-) -> int:
-    """Requests while devices go to good and bad releases of the node software: none lost."""
-    from bench.faults.upgrades import UPGRADES, UpgradePlan
-
-    plan = UpgradePlan(devices, rate, kills=kills)
-    return tell.run(UPGRADES, plan)
-
-
 def memory(
     tell: Told,
     model: str = option("digits", "An ONNX file, or digits or resnet50 of this project."),
@@ -441,7 +289,7 @@ def hostile(
     from bench.hostile.campaign import TARGETS, HostilePlan
     from bench.hostile.command import HOSTILE
 
-    names = tuple(_known(targets, TARGETS)) if targets else ()
+    names = tuple(known_words(targets, TARGETS)) if targets else ()
     plan = HostilePlan(messages, seed, names, seconds or float("inf"), workers, keep)
     return HOSTILE.run(plan, json)
 
@@ -458,7 +306,7 @@ def weights(
     from bench.fleets.weights import WEIGHTS, WeightsPlan
     from nodes.console import duration
 
-    names = tuple(_known(cases, CASES))
+    names = tuple(known_words(cases, CASES))
     plan = WeightsPlan(names, updates, duration(every), min(rounds, updates))
     return tell.run(WEIGHTS, plan)
 
@@ -479,101 +327,13 @@ def links(
     from swarm.errors import InvalidArgument
     from swarm.wire.codec_choice import MODES
 
-    names = tuple(_known(codecs, MODES))
+    names = tuple(known_words(codecs, MODES))
     try:
         shapes = shapes_of(links_) if links_ else FULL if full else QUICK
     except InvalidArgument as error:
         raise typer.BadParameter(str(error)) from None
     plan = LinksPlan(shapes, names, requests, requests, congestion=congestion, ultraface=ultraface)
     return tell.run(LINKS, plan)
-
-
-def rollout(
-    tell: Told,
-    rate: float = option(100.0, "Requests a second.", min=1.0),
-    quiet: float = option(3.0, "Seconds of load alone before each phase, to compare.", min=0.5),
-    kills: bool = option(True, "Kill a node in the middle of each phase."),
-) -> int:
-    """Versions come and go under load, by promotion, canary and shadow: nothing may be lost."""
-    from bench.fleets.rollouts import ROLLOUT, RolloutPlan
-
-    return tell.run(ROLLOUT, RolloutPlan(rate, quiet, kills))
-
-
-def gate(
-    tell: Told,
-    seeds: str = option("11,12", "Of the clips, with commas."),
-    frames: int = option(150, "Of each of twelve clips.", min=2),
-    clips: str = option("", "Names of clips, with commas; all when empty."),
-    most_skipped: int = option(10, "Frames in a row.", min=0),
-    ultraface: str = option("", "The detector's ONNX file or folder."),
-) -> int:
-    """What a camera's gate skips, and how often the result that it repeats is wrong."""
-    from bench.perception.clips import CLIPS
-    from bench.perception.gate import GATE, GatePlan
-
-    names = tuple(_known(clips, CLIPS) if clips else CLIPS)
-    plan = GatePlan(tuple(numbers_of(seeds, "--seeds")), names, frames, most_skipped, ultraface)
-    return tell.run(GATE, plan)
-
-
-def crops(
-    tell: Told,
-    cards: int = option(32, "Shown one after the other.", min=2, max=32),
-    noise: float = option(3.0, "Of a pixel, of 255.", min=0),
-    tremble: float = option(1.0, "Of a box's sides, in pixels.", min=0),
-) -> int:
-    """How often an object that a camera sees keeps its answer, and how often that is wrong."""
-    from bench.perception.crops import CROPS, CropsPlan
-
-    return tell.run(CROPS, CropsPlan(cards, noise, tremble))
-
-
-def mask(
-    tell: Told,
-    frames: int = option(3000, "That pass the door.", min=1),
-    seed: int = option(21, "Of the clips."),
-    faces: int = option(100, "People; 0: no such part.", min=0, max=100),
-    ultraface: str = option("", "The detector's ONNX file or folder."),
-) -> int:
-    """What leaves a camera with a mask: faces that stay, by two other detectors, too."""
-    from bench.perception.mask import MASK, MaskPlan
-
-    plan = MaskPlan(frames, seed=seed, faces=faces, ultraface=ultraface)
-    return tell.run(MASK, plan)
-
-
-def cameras(
-    tell: Told,
-    frames: int = option(300, "That the camera sends for each way.", min=90),
-    rounds: Rounds = 1,
-    protocols: str = option("udp,rtsp", "udp, rtsp."),
-    core: bool = option(False, "Instead: frames/s a core, by what edges send it."),
-    ultraface: str = option("", "The detector's ONNX file or folder."),
-) -> int:
-    """How old a camera's frame is at its result, beside an OpenCV loop in one process."""
-    from bench.perception.cameras import CAMERAS, CamerasPlan
-    from bench.perception.core_cameras import CORE, CorePlan
-
-    if core:
-        return tell.run(CORE, CorePlan(rounds=rounds, ultraface=ultraface))
-    names = tuple(_known(protocols, ("udp", "rtsp")))
-    plan = CamerasPlan(frames, rounds, names, ultraface=ultraface)
-    return tell.run(CAMERAS, plan)
-
-
-def guard(
-    tell: Told,
-    seconds: int = option(7200, "Of each room's day.", min=120),
-    seeds: str = option("31,32", "Of the rooms, with commas."),
-    warm_up: int = option(225, "Frames that are learned.", min=16),
-    ultraface: str = option("", "The detector's ONNX file or folder."),
-) -> int:
-    """What a guard takes for strange: false alarms of a day, and 19 ways to spoil a picture."""
-    from bench.perception.guard import GUARD, GuardPlan
-
-    plan = GuardPlan(seconds, tuple(numbers_of(seeds, "--seeds")), warm_up, ultraface)
-    return tell.run(GUARD, plan)
 
 
 def plan(
@@ -588,7 +348,7 @@ def plan(
     from bench.fleets.placing import LINKS, MODELS, PLAN, PlacePlan
     from swarm.errors import InvalidArgument
 
-    (name,) = _known(model, tuple(MODELS))
+    (name,) = known_words(model, tuple(MODELS))
     try:
         shapes = shapes_of(links_) if links_ else LINKS
     except InvalidArgument as error:
@@ -596,13 +356,13 @@ def plan(
     return tell.run(PLAN, PlacePlan(name, rounds, shapes, codec))
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _known(text: str, known: Iterable[str]) -> list[str]:
+def known_words(text: str, known: Iterable[str]) -> list[str]:
     """At least one word, all of them known."""
-    words = _words(text)
+    words = words_of(text)
     unknown = [word for word in words if word not in known]
     if unknown or not words:
         raise typer.BadParameter(f"{unknown}: choose of {', '.join(known)}")
@@ -621,7 +381,7 @@ def _delivery_mode(name: str) -> str:
 def numbers_of(text: str, hint: str) -> list[int]:
     """Positive integers, separated by commas."""
     try:
-        values = [int(part) for part in _words(text)]
+        values = [int(part) for part in words_of(text)]
     except ValueError:
         values = []
     if not values or min(values) < 1:
@@ -632,33 +392,21 @@ def numbers_of(text: str, hint: str) -> list[int]:
 COMMANDS = (
     hop,
     throughput,
-    gateway,
-    generate,
-    oip,
     peers,
     scale,
     failover,
     chaos,
     autoscale,
-    site,
-    upgrade,
     hostile,
     overload,
     memory,
     gossip,
-    learning,
     routing,
     compare,
     regression,
     weights,
     links,
     plan,
-    rollout,
-    gate,
-    crops,
-    mask,
-    guard,
-    cameras,
 )
 
 

@@ -25,28 +25,6 @@ MESSAGES = 20_000  # of all parsers together
 SEED = 1
 
 
-def stored(**fields: Any) -> bytes:
-    """A ledger with one record, in which some fields are others."""
-    digest = "ab" * 32
-    record = {
-        "n": 1,
-        "parent": digest,
-        "base": digest,
-        "epoch": 0,
-        "tensors": {},
-        "stored": "",
-        "by": "a",
-        "at": 1.0,
-        "accuracy": None,
-        "samples": 0,
-        "taught": [],
-        "restores": None,
-        "key": "",
-        "signature": "",
-    }
-    return json.dumps({"v": 1, "base": digest, "records": [record | fields]}).encode()
-
-
 def seed_of(name: str) -> bytes:
     with ExitStack() as stack:
         return TARGETS[name].open(stack).seeds[0]
@@ -66,14 +44,6 @@ def weight(kind: int, dims: list[int], values: bytes) -> bytes:
     return bytes_field(7, bytes_field(5, tensor))
 
 
-def delta(**fields: Any) -> bytes:
-    """A delta with a valid signature."""
-    with ExitStack() as stack:
-        case = TARGETS["deltas"].open(stack)
-        assert case.wrap is not None
-        return case.wrap(msgpack.packb(msgpack.unpackb(case.seeds[0]) | fields))
-
-
 def credentials(**claims: Any) -> bytes:
     with ExitStack() as stack:
         case = TARGETS["credentials-file"].open(stack)
@@ -88,11 +58,9 @@ KEPT: dict[str, tuple[str, Callable[[], bytes]]] = {
         "desired-state",
         lambda: b'{"serve":[{"version":"1","share":100}],"policy_options":{"name":1}}',
     ),
-    "a moment that no float can hold": ("ledger", lambda: stored(at=10**400)),
     "an expiry that no float can hold": ("credentials-file", lambda: credentials(exp=10**400)),
     "a duration that no float can hold": ("manifest", lambda: manifest(compute_ms=10**400)),
     "a datatype that is a map": ("manifest", lambda: manifest(inputs=[SPEC])),
-    "a kind of message that is a map": ("deltas", lambda: delta(t={"delta": 1})),
     "a folder of keys nested too deeply": ("authority-file", lambda: b"[" * 100_000),
     "a half of more than 16 bits": (
         "onnx.file",

@@ -19,7 +19,6 @@ from typing import Any
 from bench.feature import features
 from bench.hostile import (
     fleet_targets,
-    gateway_targets,
     link_targets,
     message_targets,
     model_targets,
@@ -34,7 +33,6 @@ _MODULES = (
     fleet_targets,
     trust_targets,
     model_targets,
-    gateway_targets,
 )
 TARGETS: dict[str, Target] = {
     target.name: target

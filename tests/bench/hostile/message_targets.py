@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import tempfile
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,7 @@ import msgpack
 import numpy as np
 
 from bench.hostile.target import FLOOR, Case, Target, json_objects
-from shards.cameras.picture import decode_picture
-from swarm.errors import Status, SwarmError
+from swarm.errors import Status
 from swarm.samehost.compact import answer_parts, decode_features, decode_result, features_parts
 from swarm.samehost.host_socket import frame_head, frames
 from swarm.samehost.lending import NO_LOAN
@@ -29,7 +26,6 @@ from swarm.wire.codecs import CODECS, encode
 from swarm.wire.hops import Hop, pack_hop, unpack_hops
 from swarm.wire.maps import ZERO_COPY_FROM, unpack_map
 from swarm.wire.messages import Features, Request, Result
-from swarm.wire.picture import MOST_PIXELS, Picture
 from swarm.wire.tensors import LIMITS, decode_tensors
 
 # A small message is read by msgpack's C code, which bounds no total: its shortest values have one
@@ -202,32 +198,6 @@ def _open_segments(stack: ExitStack) -> Case:
     return Case((header, header + bytes(4096)), read)
 
 
-# --- pictures --------------------------------------------------------------------------------
-
-
-def _open_picture(stack: ExitStack) -> Case:
-    import cv2
-
-    image = np.add.outer(np.arange(40), np.arange(56)).astype(np.uint8)[..., None].repeat(3, 2)
-    progressive = [cv2.IMWRITE_JPEG_PROGRESSIVE, 1]
-    files = [cv2.imencode(kind, image)[1].tobytes() for kind in (".jpg", ".png")]
-    files.append(cv2.imencode(".jpg", image, progressive)[1].tobytes())
-    files.append(files[0][:2] + b"\xff\xe1\0\x0eExif\0\0II*\0\x08\0\0\0" + files[0][2:])
-
-    def decode(data: bytes) -> None:
-        """As a node does."""
-        decode_picture(Picture(data).data, most_pixels=MOST_PIXELS)
-
-    def declared(data: bytes) -> int:
-        try:
-            return len(data) + 3 * math.prod(Picture(data).size)
-        except SwarmError:
-            return len(data)
-
-    return Case(tuple(files), decode, declared=declared)
-
-
-PICTURES = () if find_spec("cv2") is None else (Target("pictures", "bytes", _open_picture, 0.2),)
 TARGETS = (
     Target("request.messagepack", "msgpack", _open_request),
     Target("request.json", "json", _open_json),
@@ -240,5 +210,4 @@ TARGETS = (
     Target("datagrams", "bytes", _open_datagrams, 0.5),
     Target("claims", "bytes", _open_claims),
     Target("segments", "bytes", _open_segments, 0.2),
-    *PICTURES,
 )

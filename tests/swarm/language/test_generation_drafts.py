@@ -14,7 +14,7 @@ from swarm.language.limits import Limits
 from swarm.language.request import GenerateRequest, Sampling
 from swarm.language.speculation import FIRST_PAUSE, Benefit, Lookup, Speculation
 from swarm.language.steps import Forward, Step
-from tests.sim.generation_world import TICK, HalfRight, World, whole
+from tests.sim.language.world import TICK, HalfRight, World, whole
 
 
 def asked(number: int, tokens: int = 40) -> GenerateRequest:

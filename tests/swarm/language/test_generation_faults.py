@@ -11,7 +11,7 @@ from swarm.language.limits import Limits, Shape
 from swarm.language.request import GenerateRequest, Opening, Sampling
 from swarm.language.stage import StageCore
 from swarm.language.steps import Forward, Step, Token
-from tests.sim.generation_world import CONTEXT, WIDTH, NumpyDecoder, World, whole
+from tests.sim.language.world import CONTEXT, WIDTH, NumpyDecoder, World, whole
 
 PROMPT = tuple(range(1, 38))
 

@@ -17,7 +17,7 @@ from swarm.language.keys import admitted, id_of, name_of, new_key, opened, sessi
 from swarm.language.limits import Shape
 from swarm.language.request import GenerateRequest, Opening
 from swarm.language.steps import Ask, Failed, Forward, Gone, Step, Token
-from tests.sim.generation_world import World, whole
+from tests.sim.language.world import World, whole
 
 KEYS = st.integers(0, (1 << 128) - 1).map(lambda bits: f"{bits:032x}")
 LABELS = st.text("abcXYZ019-_", max_size=30).filter(lambda text: session_id(text) == "")

@@ -1,0 +1,1 @@
+"""Simulated shards of a language model."""
