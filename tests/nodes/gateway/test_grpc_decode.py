@@ -18,8 +18,8 @@ from nodes.gateway.call import Caller
 from nodes.gateway.grpc.decode import infer_call
 from nodes.gateway.grpc.messages import POOL, ModelInferRequest
 from nodes.gateway.statuses import NotOffered
-from swarm.requests.request import MAX_BUDGET
 from swarm.errors import InvalidArgument
+from swarm.requests.request import MAX_BUDGET
 
 
 def request(datatype: str = "FP32", shape: tuple[int, ...] = (2,), **fields: Any) -> Any:
