@@ -25,6 +25,7 @@ EXTRA_OF = {
     "prometheus_client": "metrics",
     "dp_accounting": "privacy",
     "grpc": "gateway",
+    "grpc_reflection": "gateway",
     "orjson": "gateway",
     "google": "gateway",
     "jwt": "gateway",

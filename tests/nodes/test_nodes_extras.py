@@ -19,7 +19,7 @@ from nodes.extras import EXTRA_OF, missing_extra
 INSTALLATIONS = Path(__file__).parent / "installations"
 ROOT = Path(__file__).parents[2]
 OF_NODE = {"onnxruntime", "zstandard"}
-OF_GATEWAY = {"grpc", "google", "orjson", "jwt", "uvicorn", "httptools"}
+OF_GATEWAY = {"grpc", "grpc_reflection", "google", "orjson", "jwt", "uvicorn", "httptools"}
 HAVE: dict[str, set[str]] = {
     "client": set(),
     "node": OF_NODE,

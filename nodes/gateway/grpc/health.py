@@ -1,4 +1,8 @@
-"""Health: of the Open Inference Protocol, and the standard service that balancers ask."""
+"""Health: of the Open Inference Protocol, and the standard service that balancers ask.
+
+Not grpcio-health-checking's: with protobuf below 7 its versions tell no further change to the
+watchers that stay once another one has left.
+"""
 
 from __future__ import annotations
 

@@ -14,26 +14,24 @@ import grpc
 from google.protobuf import descriptor_pb2, message_factory, text_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
+from grpc_reflection.v1alpha import reflection_pb2
 
 from nodes.gateway.grpc import protos
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
-REFLECTION_PACKAGE = "grpc.reflection.v1"
-REFLECTION = tuple(f"{REFLECTION_PACKAGE}{older}.ServerReflection" for older in ("", "alpha"))
-SERVICES = (INFERENCE, HEALTH, *REFLECTION)
+REFLECTION = tuple(f"grpc.reflection.{each}.ServerReflection" for each in ("v1", "v1alpha"))
 
 
 def _pool() -> DescriptorPool:
     pool = DescriptorPool()
     described = files(protos).joinpath("descriptors.binpb").read_bytes()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(described).file:
+    older = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(older)
+    text = text_format.MessageToString(older).replace("v1alpha", "v1")  # has the same messages
+    newer = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    for file in (*descriptor_pb2.FileDescriptorSet.FromString(described).file, older, newer):
         pool.AddSerializedFile(file.SerializeToString())
-        if file.package == REFLECTION_PACKAGE:  # the older package has the same messages
-            text = text_format.MessageToString(file).replace("reflection_v1", "reflection_v1alpha")
-            text = text.replace(REFLECTION_PACKAGE, f"{REFLECTION_PACKAGE}alpha")
-            older = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
-            pool.AddSerializedFile(older.SerializeToString())
     return pool
 
 

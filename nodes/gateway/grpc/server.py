@@ -8,15 +8,16 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection import aio as reflection
 
 from nodes.gateway.call import Callers, Regions
 from nodes.gateway.door import Figures
 from nodes.gateway.grpc.calls import Calls
 from nodes.gateway.grpc.health import Health
 from nodes.gateway.grpc.inferring import Inferring
-from nodes.gateway.grpc.messages import HEALTH, INFERENCE, REFLECTION, method_handler
+from nodes.gateway.grpc.messages import HEALTH, INFERENCE, POOL, REFLECTION, method_handler
 from nodes.gateway.grpc.models import ModelMethods, not_offered
-from nodes.gateway.grpc.reflection import reflect
 from nodes.gateway.grpc.shared_memory import SharedMemoryMethods
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
@@ -149,9 +150,16 @@ class GrpcServer:
                 "ModelStreamInfer": self._calls.stream(self._inferring.stream),
             },
             HEALTH: {"Check": health.check, "Watch": health.watch},
-            **{name: {"ServerReflectionInfo": reflect} for name in REFLECTION},
         }
-        handlers = []
+        reflecting = grpc.stream_stream_rpc_method_handler(
+            reflection.ReflectionServicer([*services, *REFLECTION], POOL).ServerReflectionInfo,
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        handlers = [
+            grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": reflecting})
+            for name in REFLECTION
+        ]
         for service, methods in services.items():
             made = {each: method_handler(service, each, does) for each, does in methods.items()}
             if service == INFERENCE:

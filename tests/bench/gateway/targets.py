@@ -13,7 +13,6 @@ from nodes.gateway.call import Caller
 from nodes.gateway.grpc.calls import readable
 from nodes.gateway.grpc.decode import infer_call
 from nodes.gateway.grpc.messages import ModelInferRequest, message, reader
-from nodes.gateway.grpc.reflection import answer
 from nodes.gateway.http.infer import HEADER_LENGTH, decoded
 from nodes.gateway.shared_memory import ClientRegions
 from swarm.errors import DecodeError
@@ -112,24 +111,6 @@ def _open_binary(stack: ExitStack) -> Case:
     return Case((head + bytes(32),), parse, declared=json_objects)
 
 
-def _open_reflection(stack: ExitStack) -> Case:
-    kind = message("grpc.reflection.v1.ServerReflectionRequest")
-    read = reader(kind)
-    seeds = (
-        kind(list_services="*"),
-        kind(file_containing_symbol="inference.GRPCInferenceService"),
-        kind(file_by_filename="inference.proto"),
-        kind(all_extension_numbers_of_type="inference.ModelConfig"),
-    )
-
-    def parse(data: bytes) -> None:
-        answer(readable(read(data))).SerializeToString()
-
-    return Case(
-        tuple(seed.SerializeToString() for seed in seeds), parse, declared=lambda m: 100 * len(m)
-    )
-
-
 def _open_regions(stack: ExitStack) -> Case:
     """Names, keys and places as a client registers them."""
     kind = message("inference.SystemSharedMemoryRegisterRequest")
@@ -148,6 +129,5 @@ TARGETS = (
     Target("grpc.fields", "json", _open_fields),
     Target("http.infer", "json", _open_http),
     Target("http.binary", "bytes", _open_binary, share=0.5),
-    Target("grpc.reflection", "bytes", _open_reflection, share=0.3),
     Target("grpc.memory", "bytes", _open_regions, share=0.3),
 )
