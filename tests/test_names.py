@@ -35,7 +35,6 @@ LONG = """
     shards/runtimes/load.py:load_stage
     shards/runtimes/ort.py:__init__
     shards/split/split.py:split
-    shards/zoo/transformer.py:transformer_encoder
     swarm/client.py:__init__
     swarm/client.py:ask
     swarm/client.py:infer

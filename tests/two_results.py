@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from shards.zoo.graph_writer import GraphWriter
+from zoo.graph_writer import GraphWriter
 
 VALUES = 4096
 """Of each tensor: large enough for every codec, and for zstd behind it."""

@@ -97,7 +97,7 @@ def _split(folder: Path) -> SplitResult:
         text = f"demo --chat: {error}: pip install 'swarm-mesh[language]'"
         raise InvalidArgument(text) from None
     from shards.language.folder import read_folder
-    from shards.zoo.toy import NAME, write_toy
+    from shards.language.toy import NAME, write_toy
 
     write_toy(folder)
     model, language = read_folder(folder)

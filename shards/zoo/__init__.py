@@ -1,8 +1,5 @@
-"""Models that come with the project: trained ones for the demos, and builders for benchmarks.
-
-Reading the digits models needs numpy only. `shards.zoo.builders` and `shards.zoo.toy` need `onnx`
-too, `zoo.train_digits` also scikit-learn, `zoo.language.train` also `tokenizers`.
-"""
+"""Trained models of digits for the demos, and their images. Reading them needs numpy only; the
+tests' `zoo.train_digits` makes them."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["data_file", "digits_heldout", "digits_lite_model", "digits_model", "digits_training"]
+__all__ = ["digits_heldout", "digits_lite_model", "digits_model", "digits_training"]
 
 
 def digits_model() -> bytes:
@@ -21,12 +18,12 @@ def digits_model() -> bytes:
 
     Input `image` FP32 [batch, 1, 8, 8] in 0..1, output `logits` FP32 [batch, 10], no softmax.
     """
-    return data_file("digits.onnx")
+    return _data_file("digits.onnx")
 
 
 def digits_lite_model() -> bytes:
     """A much lighter model with the input and output of `digits_model`, for degraded answers."""
-    return data_file("digits-lite.onnx")
+    return _data_file("digits-lite.onnx")
 
 
 def digits_heldout() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -46,7 +43,7 @@ def digits_training() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def _images(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    archive: Any = np.load(io.BytesIO(data_file(name)), allow_pickle=False)
+    archive: Any = np.load(io.BytesIO(_data_file(name)), allow_pickle=False)
     with archive:
         # Stored as counts of 0..16, which take a quarter of the size and are exact in FP32.
         images = archive["images"].astype(np.float32) / np.float32(16)
@@ -54,6 +51,6 @@ def _images(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return images, labels
 
 
-def data_file(name: str) -> bytes:
+def _data_file(name: str) -> bytes:
     """The bytes of a file in the package's folder `data`."""
     return files(__name__).joinpath("data", name).read_bytes()

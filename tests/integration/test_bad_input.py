@@ -14,11 +14,11 @@ import pytest
 from nats.aio.client import Client
 from support.meshes import add_model, digits, dismiss, emptied, good_request
 from support.waiting import GENEROUS, eventually
+from zoo.builders import transformer_encoder
 
 import swarm
 from nodes.up.mesh import LocalMesh
 from shards.split.split import split
-from shards.zoo.builders import transformer_encoder
 from swarm.wire.messages import Features, Request, Result
 
 pytestmark = [

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from support.commands import ROOT
 from support.meshes import add_model, close, digits, dismiss, split_digits, whole
+from zoo.builders import transformer_encoder
 
 from nodes.up.mesh import LocalMesh
 from shards.split.split import split
-from shards.zoo.builders import transformer_encoder
 
 pytestmark = [
     pytest.mark.integration,

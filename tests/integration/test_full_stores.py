@@ -14,11 +14,11 @@ import pytest
 from support.meshes import READY, mesh_of
 from support.ports import free_port
 from support.waiting import eventually
+from zoo.builders import chain, chain_cuts, chain_expected
 
 import swarm
 from nodes.up.mesh import LocalMesh
 from shards.split.split import split
-from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.link import jetstream
 from swarm.subjects import api
 

@@ -15,12 +15,12 @@ import pytest
 from support.commands import ROOT, Commands, environment
 from support.meshes import READY
 from support.waiting import eventually_now
+from zoo.transformer import transformer_encoder
 
 from nodes.access import NOTHING
 from nodes.up.how_to_ask import how_to_ask, swarm_line
 from shards.manifest import Manifest
 from shards.split.split import split
-from shards.zoo.transformer import transformer_encoder
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

@@ -8,10 +8,10 @@ import json
 import pytest
 from support.commands import said
 from support.meshes import mesh_of
+from zoo.builders import mlp
 
 from nodes.up.mesh import push
 from shards.split.split import split
-from shards.zoo.builders import mlp
 
 pytestmark = pytest.mark.integration
 

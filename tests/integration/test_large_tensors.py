@@ -10,12 +10,12 @@ from support.commands import Commands
 from support.meshes import READY, mesh_of, segments
 from support.ports import free_port
 from support.waiting import eventually
+from zoo.builders import chain, chain_cuts, chain_expected
 
 import swarm
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import LocalMesh, push
 from shards.split.split import SplitResult, split
-from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.errors import DeadlineExceeded
 from swarm.samehost.memory import unavailable
 from swarm.samehost.memory.ring import CAPACITY, MAX_AGE

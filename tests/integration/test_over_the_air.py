@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from zoo.builders import mlp
 
 import swarm
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.versions.artifacts import NodeArtifacts
 from shards.split.split import SplitResult, split
 from shards.weights.chunks import piece_lengths
-from shards.zoo.builders import mlp
 from swarm.errors import Unavailable
 from swarm.models.recipes import Recipe
 from swarm.models.registry import Registry

@@ -15,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from support.link_proxy import LinkProxy
 from support.meshes import READY, mesh_of
 from support.waiting import eventually
+from zoo.builders import mlp
 
 from nodes.up.mesh import LocalMesh, push
 from shards.split.split import split
-from shards.zoo.builders import mlp
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

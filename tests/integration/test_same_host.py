@@ -28,11 +28,11 @@ from support.meshes import (
     split_digits,
 )
 from support.waiting import eventually
+from zoo.chain import chain, chain_cuts, chain_expected
 
 import swarm
 from nodes.up.mesh import LocalMesh, push
 from shards.split.split import split
-from shards.zoo.chain import chain, chain_cuts, chain_expected
 from swarm.model import ModelInfo
 from swarm.samehost.memory import unavailable
 from swarm.transport.lane import lane_streams

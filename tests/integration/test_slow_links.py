@@ -18,12 +18,12 @@ from support.commands import ROOT, environment
 from support.meshes import READY, mesh_of
 from support.slow_link import SlowLink, slow_link, unavailable
 from support.waiting import eventually
+from zoo.builders import chain, chain_cuts, chain_expected
 
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import LocalMesh, push
 from shards.manifest import CodecError
 from shards.split.split import split
-from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.link import jetstream
 from swarm.subjects import api
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from support.meshes import READY, mesh_of
 from support.waiting import GENEROUS, eventually
+from zoo.builders import chain, chain_cuts, chain_expected
 
 import swarm
 from nodes.up.mesh import push
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
-from shards.zoo.builders import chain, chain_cuts, chain_expected
 from swarm.model import ModelInfo
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]

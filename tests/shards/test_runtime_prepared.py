@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from zoo.builders import resnet50
 
 from shards.errors import ArtifactError, ModelError
 from shards.manifest import Manifest, sha256, write_dir
@@ -18,7 +19,6 @@ from shards.runtimes.prepared import ABOUT, EXPECTED, MODEL, WEIGHTS
 from shards.runtimes.synthetic import random_feeds
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_lite_model, digits_model
-from shards.zoo.builders import resnet50
 
 SPLIT = split(digits_model(), name="digits", stages=2, profile=False, lighter=digits_lite_model())
 

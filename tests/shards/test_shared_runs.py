@@ -12,6 +12,8 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from shard_graphs import F32, floats, make, mlp, node, value, weights, yolo_like
 from support.commands import said
+from zoo.convnets import mobilenet, resnet50
+from zoo.transformer import transformer_encoder
 
 from shards.batch.follow import follow
 from shards.errors import ManifestError, ModelError
@@ -23,8 +25,6 @@ from shards.runtimes.load import load_stage
 from shards.runtimes.synthetic import deviation
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_model
-from shards.zoo.convnets import mobilenet, resnet50
-from shards.zoo.transformer import transformer_encoder
 
 Shape = Sequence[int | str]
 INTEGERS = {

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from shard_graphs import F32, floats, make, mlp, node, value
+from zoo.builders import mobilenet, transformer_encoder
 
 from shards.errors import ModelError
 from shards.runtimes.ort import make_session
 from shards.split.split import split
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_model
-from shards.zoo.builders import mobilenet, transformer_encoder
 
 MODELS = {
     "digits": digits_model(),

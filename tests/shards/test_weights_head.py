@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 from shard_graphs import Arrays, floats, make, node, ssd_like, value
+from zoo.builders import mobilenet, resnet50
 
 from shards.errors import ModelError
 from shards.runtimes.ort import make_session
@@ -16,7 +17,6 @@ from shards.split.split import split
 from shards.weights.head import find_head, split_off_head
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_heldout, digits_model
-from shards.zoo.builders import mobilenet, resnet50
 
 W, B = floats(6, 3), floats(3, seed=4)
 

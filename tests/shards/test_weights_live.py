@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from zoo.builders import resnet50
 
 from shards.errors import DeltaError, DeltaFault, ModelError
 from shards.runtimes.load import load_stage
@@ -18,7 +19,6 @@ from shards.weights.head import Head, find_head
 from shards.weights.live import LiveWeights
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_heldout, digits_model
-from shards.zoo.builders import resnet50
 
 DIGITS = split(digits_model(), name="digits", stages=2, profile=False)
 RESNET = split(resnet50(32, 0.25, classes=10), name="resnet", stages=2, profile=False)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from zoo.language.decoder_graph import DecoderShape, decoder
 
 from shards.language.decoder import LanguageHints
 from shards.language.texts import CHAT, TOKENIZER, ChatFile, Texts
 from shards.runtimes.ort import make_session
 from shards.split.split import SplitResult, split
-from shards.zoo.decoder_graph import DecoderShape, decoder
 
 TALKER, CONTEXT = "talker", 512
 LARGE, STRANGER, SILENT = "speaker", "stranger", "silent"  # of `tests/nodes/language`

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shards.zoo.graph_writer import GraphWriter
+from zoo.graph_writer import GraphWriter
 from zoo.numpy_layers import (
     BatchNormalization,
     Convolution,

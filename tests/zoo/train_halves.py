@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from shards import zoo
-from shards.zoo.graph_writer import GraphWriter
+from zoo.graph_writer import GraphWriter
 from zoo.numpy_layers import Dense, Flatten, Relu
 from zoo.numpy_network import Adam, Array, Sequential, cross_entropy
 

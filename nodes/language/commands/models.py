@@ -34,7 +34,7 @@ def _folder(folder: Path) -> tuple[Path, LanguageHints]:
 
 
 def _toy(name: str) -> tuple[bytes, LanguageHints]:
-    from shards.zoo import toy
+    from shards.language import toy
 
     with Scratch("toy") as folder:
         toy.write_toy(folder, toy.TOYS[name])

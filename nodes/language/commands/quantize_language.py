@@ -65,7 +65,7 @@ def _source(folder: str, scratch: Path) -> Path:
         raise InvalidArgument(
             f"{folder} is no folder: --rows and --text need the tokenizer that lies in one"
         )
-    from shards.zoo.toy import write_toy
+    from shards.language.toy import write_toy
 
     write_toy(scratch)
     return scratch

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from support.starved import starved
+from zoo.builders import resnet50
 
 from bench.report.figure import significant
 from bench.report.frame import Benchmark, Progress
@@ -33,7 +34,6 @@ from shards.auto.predict import Range, computed_ms, predict
 from shards.auto.problem import Device, Problem
 from shards.split.split import split
 from shards.zoo import digits_model
-from shards.zoo.builders import resnet50
 from swarm.mesh import Mesh
 
 MODELS = ("digits", "ultraface", "resnet50")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from zoo.chain import chain, chain_cuts, chain_expected
 
 from bench.cost.sizes import size_text
 from bench.report.charts import new_chart, save_chart
@@ -39,7 +40,6 @@ from bench.rivals.systems.swarm_mesh import Swarm
 from bench.rivals.workload import Workload, write_split
 from nodes.console import out
 from shards.split.split import split
-from shards.zoo.chain import chain, chain_cuts, chain_expected
 
 STAGES = 3
 IN_FLIGHT = 16

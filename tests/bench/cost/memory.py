@@ -86,7 +86,7 @@ def _model_file(model: str, folder: Path) -> Path:
 
         path.write_bytes(digits_model())
     elif model == "resnet50":
-        from shards.zoo.builders import resnet50
+        from zoo.builders import resnet50
 
         path.write_bytes(resnet50(224))
     else:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 from support.meshes import LOOPBACK, mesh_of
+from zoo.builders import mobilenet
 
 import swarm
 from bench.paced import paced
@@ -24,7 +25,6 @@ from bench.report.tables import facts
 from nodes.console import out
 from nodes.up.mesh import LocalMesh
 from shards.split.split import split
-from shards.zoo.builders import mobilenet
 from swarm.errors import Status
 
 IMAGE_PIXELS = 128  # a side: some 2 ms of compute a stage, so that the stages are the bottleneck

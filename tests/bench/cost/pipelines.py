@@ -30,7 +30,7 @@ def _digits() -> tuple[bytes, Tensors]:
 
 
 def _resnet50(width: float = 1.0) -> tuple[bytes, Tensors]:
-    from shards.zoo.builders import resnet50
+    from zoo.builders import resnet50
 
     image = np.random.default_rng(3).standard_normal((1, 3, 224, 224), dtype=np.float32)
     return resnet50(224, width), {"image": image}

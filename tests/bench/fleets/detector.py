@@ -63,7 +63,7 @@ def prepare(folder: Path, ultraface: str = "") -> LinkModel:
     except NoModel as error:
         note = str(error)
     if note:
-        from shards.zoo.builders import resnet50
+        from zoo.builders import resnet50
 
         model, name, picture = resnet50(224, 0.25), "resnet50-small", (224, 224)
     else:

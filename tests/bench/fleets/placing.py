@@ -17,6 +17,7 @@ from typing import Any
 from rich.table import Table
 from support.slow_link import slow_link, unavailable
 from support.starved import starved
+from zoo.builders import mobilenet, resnet50
 
 from bench.fleets.links import Shape
 from bench.helpers import helper
@@ -27,7 +28,6 @@ from nodes.placing.ways import AUTO, EDGE
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import local_mesh, push
 from shards.split.split import SplitResult, split
-from shards.zoo.builders import mobilenet, resnet50
 from swarm.errors import SwarmError, Unavailable
 
 EDGE_SHARE, SECOND_SHARE = 0.25, 0.5  # of a core

@@ -65,7 +65,7 @@ def _steps(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _resnet50() -> bytes:
-    from shards.zoo.builders import resnet50
+    from zoo.builders import resnet50
 
     return resnet50()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from support.meshes import whole
+from zoo.builders import mobilenet
+from zoo.graph_writer import GraphWriter
 
 from bench.asked import Workload
 from shards.split.split import split
-from shards.zoo.builders import mobilenet
-from shards.zoo.graph_writer import GraphWriter
 
 GOOD = 100.0  # Mbit/s of a link
 DEEP = 30  # layers of each stage behind such a link: 7 to 25 ms, and 50 KB between stages

@@ -18,6 +18,7 @@ from onnx import TensorProto
 from support.commands import environment
 from support.meshes import READY, add_model, mesh_of
 from support.waiting import eventually
+from zoo.graph_writer import GraphWriter
 
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
@@ -25,7 +26,6 @@ from nodes.console import out
 from nodes.up.mesh import LocalMesh
 from nodes.up.supervisor import NodeProcess
 from shards.split.split import split
-from shards.zoo.graph_writer import GraphWriter
 from swarm.errors import NotFound
 
 # Words in the names of examples, and what such an example needs that the gateway does not offer.

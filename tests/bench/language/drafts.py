@@ -27,8 +27,8 @@ from nodes.console import out
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from shards.language.folder import read_folder
+from shards.language.toy import NAME, TOYS, write_toy
 from shards.split.split import SplitResult, split
-from shards.zoo.toy import NAME, TOYS, write_toy
 from swarm.errors import Unavailable
 
 PLAIN, LOOKUP, MODEL = "without drafts", "its own text", "draft model"

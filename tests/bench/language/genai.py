@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from zoo.language.decoder_graph import decoder
 
 from bench.language.language import PROMPT, SHAPE, prompt
-from shards.zoo.decoder_graph import decoder
 
 PACKAGE = "onnxruntime_genai"
 

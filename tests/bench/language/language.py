@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from zoo.language.decoder_graph import DecoderShape, decoder
 
 from bench.language.run import Run
 from shards.language.load import load_decoder_stage
 from shards.manifest import read_dir
 from shards.split.split import SplitResult, split
-from shards.zoo.decoder_graph import DecoderShape, decoder
 from swarm.language.request import Sampling
 from swarm.language.sampling import choose
 

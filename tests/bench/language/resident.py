@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from support.meshes import mesh_of
+from zoo.language.decoder_graph import DecoderShape, decoder
 
 import swarm
 from bench.language.generate import SHARDS
@@ -23,7 +24,6 @@ from nodes.up.mesh import push
 from shards.language.load import decoder_of
 from shards.manifest import Manifest, read_dir, write_dir
 from shards.split.split import split
-from shards.zoo.decoder_graph import DecoderShape, decoder
 
 QWEN2 = DecoderShape(
     layers=24,

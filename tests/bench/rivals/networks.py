@@ -162,9 +162,10 @@ def build_workload(directory: Path, kind: Kind) -> None:
 
 
 def _build_resnet50(directory: Path) -> None:
+    from zoo.builders import resnet50
+
     from shards.runtimes.ort import make_session
     from shards.split.split import split
-    from shards.zoo.builders import resnet50
 
     model = resnet50(224, 1.0)
     image = np.random.default_rng(SEED).standard_normal((1, 3, 224, 224), dtype=np.float32)

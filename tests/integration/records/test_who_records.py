@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support.meshes import READY, mesh_of
 from support.waiting import eventually
+from zoo.builders import chain, chain_cuts
 
 import swarm
 from nodes.up.mesh import push
 from shards.split.split import split
-from shards.zoo.builders import chain, chain_cuts
 from swarm.records.record import parse
 from swarm.records.stream import extent_of, read_stream
 

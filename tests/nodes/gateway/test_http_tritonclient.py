@@ -16,10 +16,10 @@ import pytest_asyncio
 from support.foreign_library import printed
 from support.gateways import address, gateway_of
 from support.meshes import add_model, close, digits, mesh_of, split_digits, whole
+from zoo.convnets import resnet50
 
 from nodes.up.mesh import LocalMesh
 from shards.split.split import split
-from shards.zoo.convnets import resnet50
 
 MODELS = Path(os.environ.get("SWARM_TEST_MODELS", Path(__file__).parents[4] / "shared/models"))
 ULTRAFACE = MODELS / "ultraface" / "version-RFB-320.onnx"

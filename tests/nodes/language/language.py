@@ -6,11 +6,11 @@ import asyncio
 from functools import cache
 
 import numpy as np
+from zoo.language.decoder_graph import DecoderShape, decoder
 
 import swarm
 from shards.language.load import load_decoder_stage
 from shards.split.split import SplitResult, split
-from shards.zoo.decoder_graph import DecoderShape, decoder
 from swarm.language.request import Sampling
 from swarm.language.sampling import choose
 

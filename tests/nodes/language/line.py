@@ -8,12 +8,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from zoo.language.decoder_graph import DecoderShape, Form, decoder
 
 from nodes.language.members import run_members
 from shards.language.load import load_decoder_stage
 from shards.language.stage import DecoderStage
 from shards.split.split import SplitResult, split
-from shards.zoo.decoder_graph import DecoderShape, Form, decoder
 from swarm.errors import Status
 from swarm.language.admission import Shares
 from swarm.language.choice import Candidate

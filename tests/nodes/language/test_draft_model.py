@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 from support.meshes import READY, mesh_of
 from support.waiting import eventually
+from zoo.language.decoder_graph import DecoderShape, decoder
 
 from nodes.language.draft_model import DraftModel
 from nodes.language.settings import GenerationOptions
@@ -16,7 +17,6 @@ from nodes.up.mesh import LocalMesh, push
 from shards.language.kv_stage import KvStage
 from shards.language.load import load_decoder_stage
 from shards.split.split import SplitResult, split
-from shards.zoo.decoder_graph import DecoderShape, decoder
 from swarm.errors import InvalidArgument
 from swarm.language.effects import Guessing
 

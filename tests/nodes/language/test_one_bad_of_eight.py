@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.language.decoder_graph import Form
 
-from shards.zoo.decoder_graph import Form
 from swarm.errors import Status, SwarmError
 from swarm.language.choice import Candidate
 from swarm.language.limits import Shape

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from zoo.builders import chain, mlp
 
 from nodes.learning.frozen import FrozenModel
 from shards.errors import ModelError
 from shards.runtimes.ort import OrtRuntime
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_heldout, digits_model
-from shards.zoo.builders import chain, mlp
 from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo
 

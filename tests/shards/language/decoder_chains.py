@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+from zoo.language.decoder_graph import DecoderShape, Form, decoder
 
 from shards.language.kv_stage import KvStage
 from shards.language.load import load_decoder_stage
 from shards.language.stage import DecoderStage
 from shards.split.split import SplitResult, split
-from shards.zoo.decoder_graph import DecoderShape, Form, decoder
 
 
 @cache

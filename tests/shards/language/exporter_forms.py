@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper
-
-from shards.zoo.decoder_graph import DecoderShape, decoder
+from zoo.language.decoder_graph import DecoderShape, decoder
 
 SHAPE = DecoderShape(layers=4, vocabulary=300, context=160)
 WINDOW = 8

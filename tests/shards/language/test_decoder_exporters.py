@@ -7,6 +7,7 @@ import onnx
 import pytest
 from decoder_chains import greedy, stages_of, turn
 from exporter_forms import FORMS, SHAPE, WINDOW, with_windows
+from zoo.language.decoder_graph import decoder
 
 from shards.language.decoder import Decoder, LanguageHints
 from shards.language.quantize import quantize_language
@@ -15,7 +16,6 @@ from shards.language.split.graph import TOKENS
 from shards.quantize import tools
 from shards.runtimes.ort import make_session
 from shards.split.split import split
-from shards.zoo.decoder_graph import decoder
 
 PROMPT = [int(i) for i in np.random.default_rng(0).integers(0, SHAPE.vocabulary, 3 * WINDOW)]
 

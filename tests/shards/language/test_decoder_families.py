@@ -9,12 +9,12 @@ import pytest
 from decoder_chains import greedy, stages_of
 from onnx import helper, numpy_helper
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from zoo.language.decoder_graph import DecoderShape, Form, decoder
 
 from shards.language.decoder import Decoder
 from shards.language.folder import read_folder
 from shards.language.texts import Texts
 from shards.split.split import split
-from shards.zoo.decoder_graph import DecoderShape, Form, decoder
 
 IM = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"

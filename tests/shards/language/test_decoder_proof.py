@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from zoo.language.decoder_graph import DecoderShape, decoder
 
 from shards.errors import ModelError
 from shards.language.decoder import Decoder, Proof
@@ -15,7 +16,6 @@ from shards.language.split.check import DecoderReport, check_decoder
 from shards.language.split.graph import DecoderGraph
 from shards.manifest import Manifest
 from shards.split.split import SplitResult, split
-from shards.zoo.decoder_graph import DecoderShape, decoder
 
 
 def _other_weights(model: bytes, factor: float) -> bytes:

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from tokenizers import Tokenizer as Maker
 from tokenizers import decoders, models, pre_tokenizers
+from zoo.language.decoder_graph import DecoderShape, Form, decoder
 
 from shards.errors import ArtifactError, ModelError
 from shards.language.chat_template import ChatTemplate, TemplateRefused
@@ -17,7 +18,6 @@ from shards.language.texts import Texts
 from shards.language.tokenizer import Tokenizer
 from shards.manifest import read_dir, write_dir
 from shards.split.split import split
-from shards.zoo.decoder_graph import DecoderShape, Form, decoder
 
 CHAT = [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Hello."}]
 QWEN = (

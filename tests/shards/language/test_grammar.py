@@ -19,8 +19,7 @@ from shards.errors import ModelError
 from shards.language.grammar import Grammars, check_schema
 from shards.language.schema_trial import tried
 from shards.language.tokenizer import Tokenizer
-from shards.zoo import data_file
-from shards.zoo.toy import TOKENIZER
+from shards.language.toy import TOKENIZER, data_file
 
 SOON = 15.0  # seconds; a trial has one second of processor time on a machine that others use too
 

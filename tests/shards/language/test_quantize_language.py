@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_graphs import make, node, value, weights
+from zoo.language.decoder_graph import DecoderShape, Form, decoder
 
 from shards.errors import ManifestError, ModelError
 from shards.language.decoder import Decoder, LanguageHints, Quantized
 from shards.language.quantize import LanguageMode, quantize_language
 from shards.language.rows import by_rows
+from shards.language.toy import toy_model
 from shards.manifest import Manifest
 from shards.quantize import tools
 from shards.runtimes.ort import make_session
 from shards.split.split import split
-from shards.zoo.decoder_graph import DecoderShape, Form, decoder
-from shards.zoo.toy import toy_model
 
 SHAPE = DecoderShape(layers=3, width=64, bias=True, tied=True)
 TEXT = np.random.default_rng(5).integers(0, SHAPE.vocabulary, 60)

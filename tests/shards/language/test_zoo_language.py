@@ -8,21 +8,19 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 from zoo.language.corpus import documents, parted, tokenizer_of
+from zoo.language.decoder_graph import DecoderShape, Form, decoder_of, decoder_weights
 from zoo.language.net import LanguageNet
-from zoo.language.train import evaluate, train
+from zoo.language.train import SHAPE, SHAPES, evaluate, stored, train
 from zoo.numpy_network import cross_entropy
 
 from shards.language.folder import read_folder
 from shards.language.texts import Texts
-from shards.zoo import data_file
-from shards.zoo.decoder_graph import DecoderShape, Form, decoder_weights
-from shards.zoo.toy import (
+from shards.language.toy import (
     DRAFT,
-    SHAPE,
     TOKENIZER,
     TOY,
     Toy,
-    stored_weights,
+    data_file,
     toy_model,
     toy_weights,
     write_toy,
@@ -60,7 +58,8 @@ def test_the_gradient_is_the_slope_of_the_loss() -> None:
 
 @pytest.mark.parametrize("form", ["genai", "optimum", "attention"])
 def test_the_graph_computes_what_was_trained(form: Form) -> None:
-    session = onnxruntime.InferenceSession(toy_model(form), providers=["CPUExecutionProvider"])
+    model = decoder_of(SHAPE, toy_weights(), form=form)
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     tokens = np.random.default_rng(0).integers(0, SHAPE.vocabulary, (2, 40))
     feeds = {
         "input_ids": tokens,
@@ -76,28 +75,33 @@ def test_the_graph_computes_what_was_trained(form: Form) -> None:
 
 
 @pytest.mark.parametrize("toy", [TOY, DRAFT], ids=lambda toy: toy.name)
+def test_the_shipped_file_has_the_graph_of_its_shape(toy: Toy) -> None:
+    assert toy_model(toy) == decoder_of(SHAPES[toy], toy_weights(toy))
+
+
+@pytest.mark.parametrize("toy", [TOY, DRAFT], ids=lambda toy: toy.name)
 def test_the_toys_prefer_english_and_are_small(toy: Toy) -> None:
     tokenizer = Tokenizer.from_str(data_file(TOKENIZER).decode())
-    perplexity, bits = evaluate(toy_weights(toy), tokenizer, ENGLISH, toy.shape)
+    perplexity, bits = evaluate(toy_weights(toy), tokenizer, ENGLISH, SHAPES[toy])
     words = " ".join(ENGLISH).split()
     shuffled = " ".join(words[at] for at in np.random.default_rng(1).permutation(len(words)))
-    mixed, _ = evaluate(toy_weights(toy), tokenizer, [shuffled], toy.shape)
+    mixed, _ = evaluate(toy_weights(toy), tokenizer, [shuffled], SHAPES[toy])
     assert perplexity < 60
     assert bits < 2.5
     assert mixed > 5 * perplexity
-    assert sum(map(len, map(data_file, (TOY.weights, DRAFT.weights, TOKENIZER)))) < 2_000_000
+    assert sum(map(len, map(data_file, (TOY.file, DRAFT.file, TOKENIZER)))) < 2_000_000
 
 
 def test_stored_weights_are_within_half_a_step_of_the_trained() -> None:
     weights = decoder_weights(SMALL, 3)
-    stored = stored_weights(weights)
+    kept = stored(SMALL, weights)
     for name, array in weights.items():
         if array.ndim == 1:
-            assert np.array_equal(stored[name], array)
+            assert np.array_equal(kept[name], array)
             continue
-        scale = stored[f"{name}.scale"]
-        assert stored[name].dtype == np.int8
-        assert np.all(np.abs(stored[name] * scale - array) <= 0.501 * scale)
+        scale = kept[f"{name}.scale"]
+        assert kept[name].dtype == np.int8
+        assert np.all(np.abs(kept[name] * scale - array) <= 0.501 * scale)
 
 
 def test_a_library_becomes_questions_answers_and_texts(tmp_path: Path) -> None:

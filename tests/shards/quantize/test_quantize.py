@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shard_graphs import chained, floats, make, node, same, value, weights, whole
+from zoo.builders import mlp
 
 from shards.errors import InputError, ModelError
 from shards.quantize.quantize import Mode, QuantizeOptions, quantize, verdict_on
@@ -19,7 +20,6 @@ from shards.quantize.search import layers_to_keep
 from shards.runtimes.ort import make_session
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model, digits_training
-from shards.zoo.builders import mlp
 
 MIN_MAX = QuantizeOptions(ranges="min-max")
 

@@ -1,7 +1,7 @@
 """A small Llama-like language model in plain numpy, with its gradient.
 
-Tensors have the names and layouts of `shards.zoo.decoder_graph.decoder_weights`, so that exporting
-copies them unchanged. It works in the dtype of its weights: FP32 to train, FP64 to check gradients.
+Tensors have the names and layouts of `decoder_weights`, so that exporting copies them unchanged. It
+works in the dtype of its weights: FP32 to train, FP64 to check gradients.
 """
 
 from __future__ import annotations

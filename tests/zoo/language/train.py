@@ -15,21 +15,48 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-import shards.zoo
-from shards.zoo import data_file
-from shards.zoo.decoder_graph import DecoderShape
-from shards.zoo.toy import DRAFT, TOKENIZER, TOY, Toy, stored_weights, toy_weights
+import shards.language
+from shards.language.toy import (
+    CONTEXT,
+    DRAFT,
+    HEAD_DIM,
+    THETA,
+    TOKENIZER,
+    TOY,
+    Toy,
+    data_file,
+    toy_weights,
+)
 from zoo.language.corpus import SEED, documents, parted, tokenizer_of
+from zoo.language.decoder_graph import DecoderShape, decoder_of
 from zoo.language.net import LanguageNet
 from zoo.numpy_network import Adam, Array, Parameter, cross_entropy
 
-DATA = Path(shards.zoo.__file__).parent / "data"
+DATA = Path(shards.language.__file__).parent / "data"
+SHAPE = DecoderShape(
+    layers=4,
+    width=128,
+    heads=TOY.heads,
+    kv_heads=2,
+    head_dim=HEAD_DIM,
+    feedforward=384,
+    vocabulary=2048,
+    context=CONTEXT,
+    theta=THETA,
+    tied=True,
+)
+SHAPES = {
+    TOY: SHAPE,
+    DRAFT: replace(SHAPE, layers=2, width=96, heads=DRAFT.heads, kv_heads=1, feedforward=256),
+}
 # Batches of as many windows of as many tokens, and how many of them: short windows are cheap.
 PHASES = ((16, 128, 1300), (8, 256, 300))
 RATE, WARM_UP, DECAY, LARGEST_NORM = 4e-3, 60, 0.05, 1.0
@@ -113,7 +140,7 @@ def clip(parameters: list[Parameter]) -> None:
 
 
 def evaluate(
-    weights: dict[str, Array], tokenizer: Any, texts: list[str], shape: DecoderShape = TOY.shape
+    weights: dict[str, Array], tokenizer: Any, texts: list[str], shape: DecoderShape = SHAPE
 ) -> tuple[float, float]:
     """Perplexity a token, and bits a character, of texts in windows of `WINDOW` tokens."""
     tokens = stream(tokenizer, texts)
@@ -128,8 +155,27 @@ def evaluate(
     return math.exp(nats / count), nats / math.log(2) / characters
 
 
+def stored(shape: DecoderShape, weights: dict[str, Array]) -> dict[str, np.ndarray]:
+    """A model as `Toy` says that its file has it."""
+    model = onnx.load_from_string(decoder_of(shape, weights))
+    for tensor in model.graph.initializer:
+        if "weight" in tensor.name or "cache" in tensor.name or tensor.name in weights:
+            tensor.ClearField("raw_data")
+    graph = model.SerializeToString(deterministic=True)
+    kept: dict[str, np.ndarray] = {"graph": np.frombuffer(graph, np.uint8)}
+    for name, array in weights.items():
+        if array.ndim == 1:
+            kept[name] = array.astype(np.float32)
+            continue
+        axis = 1 if name == "embed" else 0
+        scale = np.abs(array).max(axis=axis, keepdims=True).astype(np.float32) / 127
+        kept[name] = np.rint(array / scale).astype(np.int8)
+        kept[f"{name}.scale"] = scale
+    return kept
+
+
 def write(toy: Toy) -> None:
-    """Trains a model and writes it to `shards/zoo/data`, `toy` with its tokenizer."""
+    """Trains a model and writes it to `shards/language/data`, `toy` with its tokenizer."""
     from tokenizers import Tokenizer
 
     texts, _ = parted(documents())
@@ -138,11 +184,12 @@ def write(toy: Toy) -> None:
     tokenizer = Tokenizer.from_file(str(DATA / TOKENIZER))
     tokens = stream(tokenizer, texts)
     print(f"{len(texts)} documents, {sum(map(len, texts))} characters, {len(tokens)} tokens")
-    net = LanguageNet(toy.shape, first_weights(toy.shape))
+    shape = SHAPES[toy]
+    net = LanguageNet(shape, first_weights(shape))
     print(f"{sum(p.value.size for p in net.parameters())} weights")
     train(net, tokens)
     weights = {name: parameter.value for name, parameter in net.tensors.items()}
-    np.savez_compressed(DATA / toy.weights, **stored_weights(weights))  # type: ignore[arg-type]
+    np.savez_compressed(DATA / toy.file, **stored(shape, weights))  # type: ignore[arg-type]
 
 
 def check(toy: Toy) -> None:
@@ -152,9 +199,9 @@ def check(toy: Toy) -> None:
     data = data_file(TOKENIZER)
     _, held = parted(documents())
     tokenizer = Tokenizer.from_str(data.decode())
-    perplexity, bits = evaluate(toy_weights(toy), tokenizer, held, toy.shape)
+    perplexity, bits = evaluate(toy_weights(toy), tokenizer, held, SHAPES[toy])
     print(
-        f"{len(data_file(toy.weights)) + len(data)} bytes; of {len(held)} documents held out: "
+        f"{len(data_file(toy.file)) + len(data)} bytes; of {len(held)} documents held out: "
         f"perplexity {perplexity:.1f} a token, {bits:.2f} bits a character"
     )
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from shards.zoo.graph_writer import FLOAT, INT64, GraphWriter
+from zoo.graph_writer import FLOAT, INT64, GraphWriter
 
 
 def transformer_encoder(
@@ -28,11 +28,6 @@ def transformer_encoder(
     Between layers two tensors are alive: `layer_<k>.hidden` FP32 [batch, seq, d_model] and
     `mask_bias` FP32 [batch, 1, 1, seq]. `feedforward` is 4 * d_model unless given.
     """
-    if min(layers, d_model, heads, seq) < 1 or d_model % heads:
-        raise ValueError(
-            "layers, d_model, heads and seq are at least 1 and heads divides d_model: "
-            f"{layers}, {d_model}, {heads}, {seq}"
-        )
     writer = _EncoderWriter("transformer_encoder", batch=batch, seed=seed)
     tokens = writer.input("tokens", [seq], INT64)
     mask = writer.input("attention_mask", [seq], INT64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shards.zoo.graph_writer import GraphWriter
+from zoo.graph_writer import GraphWriter
 
 # The chain repeats these. Neighbours do not cancel or merge, so graph optimizers keep every
 # operator. No value becomes constant, so a lost or repeated stage shows in the result.
@@ -19,13 +19,9 @@ def chain(stages: int, feature_bytes: int, work: int = 1, *, batch: int | None =
 
     Input `features`, output `result` and all tensors between stages are FP32 [batch, n] with
     4 * n = `feature_bytes`. `chain_expected` computes the result, `chain_cuts` names the tensors
-    between the stages. Raises ValueError for sizes that are not possible.
+    between the stages.
     """
-    elements, rest = divmod(feature_bytes, 4)
-    if stages < 1 or work < 1:
-        raise ValueError(f"stages and work are at least 1: {stages}, {work}")
-    if elements < 1 or rest:
-        raise ValueError(f"feature_bytes is a positive multiple of 4 (FP32): {feature_bytes}")
+    elements = feature_bytes // 4
     writer = GraphWriter("chain", batch=batch)
     tensor = writer.input("features", [elements])
     for index in range(stages * work):

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from shards.zoo.graph_writer import FLOAT, INT64, GraphWriter
+from zoo.graph_writer import FLOAT, INT64, GraphWriter
 
 MICROSOFT = "com.microsoft"
 Form = Literal["genai", "optimum", "attention"]
@@ -49,13 +49,6 @@ class DecoderShape:
     bits: Literal[4, 32] = 32
     theta: float = 10_000.0
 
-    def __post_init__(self) -> None:
-        sizes = (self.layers, self.width, self.heads, self.kv_heads, self.head_dim, self.context)
-        if min(*sizes, self.feedforward, self.vocabulary) < 1 or self.heads % self.kv_heads:
-            raise ValueError(f"sizes are at least 1, and kv_heads divides heads: {self}")
-        if self.head_dim % 16:
-            raise ValueError(f"a head has a multiple of 16 elements, not {self.head_dim}")
-
 
 def decoder(shape: DecoderShape | None = None, *, form: Form = "genai", seed: int = 0) -> bytes:
     """A decoder as a serialized ModelProto.
@@ -69,8 +62,6 @@ def decoder(shape: DecoderShape | None = None, *, form: Form = "genai", seed: in
     `attention`: `Attention` of opset 24.
     """
     shape = shape or DecoderShape()
-    if shape.bits == 4 and form != "genai":
-        raise ValueError("weights of 4 bits are a form of genai")
     return _DecoderWriter(shape, form, seed).model()
 
 

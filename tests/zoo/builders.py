@@ -7,10 +7,10 @@ Hence a wrong cut or a swapped tensor shows in the output.
 
 from __future__ import annotations
 
-from shards.zoo.chain import chain, chain_cuts, chain_expected
-from shards.zoo.convnets import mobilenet, resnet50
-from shards.zoo.graph_writer import GraphWriter
-from shards.zoo.transformer import transformer_encoder
+from zoo.chain import chain, chain_cuts, chain_expected
+from zoo.convnets import mobilenet, resnet50
+from zoo.graph_writer import GraphWriter
+from zoo.transformer import transformer_encoder
 
 __all__ = [
     "chain",
@@ -31,8 +31,6 @@ def mlp(
     Input `input` FP32 [batch, width], output `logits` FP32 [batch, classes]. Features between
     layers: FP32 [batch, width].
     """
-    if min(width, depth, classes) < 1:
-        raise ValueError(f"width, depth and classes are at least 1: {width}, {depth}, {classes}")
     writer = GraphWriter("mlp", batch=batch, seed=seed)
     tensor = writer.input("input", [width])
     for layer in range(1, depth + 1):

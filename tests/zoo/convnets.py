@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shards.zoo.graph_writer import GraphWriter
+from zoo.graph_writer import GraphWriter
 
 
 def resnet50(
@@ -23,9 +23,7 @@ def resnet50(
 
     Input `image` FP32 [batch, 3, size, size], output `logits` FP32 [batch, classes]. Channels are
     scaled by `width_multiplier` to multiples of 8. At 1.0: 25,557,032 trained weights, 102 MB.
-    Raises ValueError for a size below 32.
     """
-    _check_size(size)
     writer = _ConvnetWriter("resnet50", batch=batch, seed=seed)
     tensor = writer.input("image", [3, size, size])
     channels = _scaled(64, width_multiplier)
@@ -63,9 +61,7 @@ def mobilenet(
 
     Input `image` FP32 [batch, 3, size, size], output `logits` FP32 [batch, classes]. Channels are
     scaled by `width_multiplier` to multiples of 8. At 1.0: 3,504,872 trained weights, 14 MB.
-    Raises ValueError for a size below 32.
     """
-    _check_size(size)
     writer = _ConvnetWriter("mobilenet", batch=batch, seed=seed)
     tensor = writer.input("image", [3, size, size])
     channels = _scaled(32, width_multiplier)
@@ -165,9 +161,3 @@ def _scaled(channels: int, multiplier: float) -> int:
     wanted = channels * multiplier
     rounded = max(8, int(wanted + 4) // 8 * 8)
     return rounded if rounded >= 0.9 * wanted else rounded + 8
-
-
-def _check_size(size: int) -> None:
-    # Five halvings must leave at least one pixel for the final average.
-    if size < 32:
-        raise ValueError(f"size is at least 32 pixels: {size}")
