@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from nodes.access import REPLICAS, REPLICAS_HELP, Access, read_replicas, who
-from nodes.feature import Role
+from nodes.feature import NodeRole
 from nodes.features import features
 from nodes.place import Place
 from nodes.placing.ways import CORE, CORE_JPEG, OFF, RAW, checked_mode, jpeg_quality
@@ -441,7 +441,7 @@ class NodeConfig:
         return int(number) if head == "shard" and number.isdigit() else 0
 
     @property
-    def _role(self) -> Role:
+    def _role(self) -> NodeRole:
         return roles_of_nodes().get(self.role, SHARD)
 
     @property
@@ -488,7 +488,7 @@ class NodeConfig:
         return [self.stage]
 
 
-def roles_of_nodes() -> dict[str, Role]:
+def roles_of_nodes() -> dict[str, NodeRole]:
     """The roles that a node may have beside `shard-K`, by name: the core's, and the features'."""
     found = dict(ROLES)
     for feature in features():

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Role:
+class NodeRole:
     """A role of `swarm-node`. about: for its help, after the name and a colon. answers: it answers
     the mesh's requests. witnesses: it may look after the requests that others answer. of_model: it
     serves one model, which it waits for if it was not told which."""
@@ -260,7 +260,7 @@ class Feature:
     """Whether a node with these settings signs what it tells, and so has a key pair even where it
     was given none."""
 
-    roles: Mapping[str, Role] = field(default_factory=dict)
+    roles: Mapping[str, NodeRole] = field(default_factory=dict)
     """Roles of `swarm-node`, by name."""
 
     life: Callable[[NodeConfig], Life | None] = lambda config: None

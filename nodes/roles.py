@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from nodes.feature import Role
+from nodes.feature import NodeRole
 
-SHARD = Role("serves one stage.")
+SHARD = NodeRole("serves one stage.")
 ROLES = {
-    "fallback": Role(
+    "fallback": NodeRole(
         "serves every stage that has lost its nodes.",
         answers=True,
         witnesses=True,
     ),
-    "standby": Role(
+    "standby": NodeRole(
         "holds every stage warm, and takes the one that lacks nodes most, as its primary.",
         answers=True,
         witnesses=True,
     ),
-    "gateway": Role(
+    "gateway": NodeRole(
         "answers requests for any model.", answers=True, witnesses=True, of_model=False
     ),
-    "edge": Role("captures and asks.", answers=True),
+    "edge": NodeRole("captures and asks.", answers=True),
 }

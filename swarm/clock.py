@@ -37,7 +37,7 @@ def asleep() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ClockStep:
     """A server's clock was set. server: its name. seconds: by which it went forward; negative:
     back."""
 
@@ -85,7 +85,7 @@ class ServerClock:
     server's clock was set.
     """
 
-    def __init__(self, on_step: Callable[[Step], None] = lambda step: None) -> None:
+    def __init__(self, on_step: Callable[[ClockStep], None] = lambda step: None) -> None:
         self._on_step = on_step
         self._best: _Sample | None = None
         self._middle = 0  # the offset by the best sample, for each message's age
@@ -125,7 +125,7 @@ class ServerClock:
         # While this host was suspended its own clock stood still, and the server's went on.
         by = (new.middle - before.middle) - (new.asleep - before.asleep)
         if abs(by) > TOLD_FROM * 1e9 + (before.trip + new.trip) // 2:
-            self._on_step(Step(new.server, by / 1e9))
+            self._on_step(ClockStep(new.server, by / 1e9))
 
     @property
     def round_trip(self) -> float:

@@ -35,7 +35,7 @@ Parse = Callable[[str, bytes], T]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored(Generic[T]):
+class StoredDocument(Generic[T]):
     """A key's document that can be believed, None where it has none. data: its bytes, which are
     there too where they are signed and cannot be parsed. headers: it was stored with these; b""
     where it is from this host's disk. revision: the newest of the key, believed or not. counter: of
@@ -84,9 +84,11 @@ class SignedDocuments(Generic[T]):
         self._verifier = verifier
         self._copies = copies
         self._counter = 0  # the last one that was signed here
-        self._instead: dict[str, Stored[T]] = {}  # by key: what is believed while it is spoilt
+        self._instead: dict[
+            str, StoredDocument[T]
+        ] = {}  # by key: what is believed while it is spoilt
 
-    async def write(self, key: str, value: bytes, over: Stored[Any]) -> bool:
+    async def write(self, key: str, value: bytes, over: StoredDocument[Any]) -> bool:
         """Store a value in the place of what was read, signed where there is a signer; its counter
         is above that one's. False where the key has another revision by now. Raises `Unavailable`.
         """
@@ -102,7 +104,7 @@ class SignedDocuments(Generic[T]):
         )
         return stored is not None
 
-    async def read(self, key: str) -> Stored[T]:
+    async def read(self, key: str) -> StoredDocument[T]:
         """The key's value. Raises `Unavailable`, and `Untrusted` for a copy that is refused."""
         try:
             newest = _Revision(*await jetstream.kv_message(self._link, self._bucket, key))
@@ -119,7 +121,7 @@ class SignedDocuments(Generic[T]):
             if before is None:
                 # What was removed is gone: such as a manifest, whose version is pushed anew.
                 refused = None if newest.data is None else refusal
-                return Stored(None, None, newest.headers, newest.number, refusal=refused)
+                return StoredDocument(None, None, newest.headers, newest.number, refusal=refused)
             entry = replace(before, revision=newest.number, refusal=refusal)
             known = self._instead.get(key)
             if known is None or known.revision != newest.number:
@@ -130,7 +132,7 @@ class SignedDocuments(Generic[T]):
         await self._copy(key, entry)
         return entry
 
-    async def _before(self, key: str, newest: _Revision) -> Stored[T] | None:
+    async def _before(self, key: str, newest: _Revision) -> StoredDocument[T] | None:
         """What can be believed instead of the newest revision."""
         known = self._instead.get(key)
         if known is not None and known.revision == newest.number:
@@ -144,29 +146,31 @@ class SignedDocuments(Generic[T]):
                 found = await self._from_disk(key)
         return found
 
-    def _checked(self, key: str, revision: _Revision) -> Stored[T]:
+    def _checked(self, key: str, revision: _Revision) -> StoredDocument[T]:
         """Raises `SwarmError` where the value cannot be believed."""
         data, number, headers = revision
         if data is None:
             if number and self._verifier is not None:
                 raise Untrusted(f"{key} in {self._bucket} was removed, which nobody has signed")
-            return Stored(None, None, headers, number)
+            return StoredDocument(None, None, headers, number)
         found = self._verified(key, data, headers, number)
         if self._verifier is None and found.refusal is not None:
             raise found.refusal
         return found
 
-    def _verified(self, key: str, data: bytes, headers: bytes, number: int = 0) -> Stored[T]:
+    def _verified(
+        self, key: str, data: bytes, headers: bytes, number: int = 0
+    ) -> StoredDocument[T]:
         """Parsed as far as it can be. Raises `Untrusted`."""
         counter = 0
         if self._verifier is not None:
             counter = self._verifier.check(self._bucket, key, data, headers).counter
         try:
-            return Stored(self._parse(key, data), data, headers, number, counter)
+            return StoredDocument(self._parse(key, data), data, headers, number, counter)
         except SwarmError as refusal:
-            return Stored(None, data, headers, number, counter, refusal)
+            return StoredDocument(None, data, headers, number, counter, refusal)
 
-    async def _older(self, key: str, number: int) -> Stored[T] | None:
+    async def _older(self, key: str, number: int) -> StoredDocument[T] | None:
         """The newest revision before this one that has a value to believe."""
         for _ in range(MOST_OLDER):
             try:
@@ -186,7 +190,7 @@ class SignedDocuments(Generic[T]):
                 return None if entry.data is None else entry
         return None
 
-    async def _copy(self, key: str, entry: Stored[T]) -> None:
+    async def _copy(self, key: str, entry: StoredDocument[T]) -> None:
         if self._copies is None or entry.data is None or not entry.headers:
             return
         try:
@@ -194,7 +198,7 @@ class SignedDocuments(Generic[T]):
         except OSError as error:
             log.warning("%s is not copied for a start without the registry: %s", key, error)
 
-    async def _from_disk(self, key: str) -> Stored[T] | None:
+    async def _from_disk(self, key: str) -> StoredDocument[T] | None:
         """This host's copy. Raises `Untrusted`."""
         if self._copies is None:
             return None

@@ -55,7 +55,7 @@ class UserRole:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GossipEntry:
     """A kind of entry of a node's gossip. valid(rest, value): whether a peer's value is of the
     right kind and in range; rest: what its key has behind `KIND/`, "" where it is the kind alone.
     of_load: it says how busy a node is, and not what it serves or where."""
@@ -65,7 +65,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Feature:
+class MeshFeature:
     """All that a feature adds to the mesh; what it leaves out it does not have.
 
     name: of its rooms. of_mesh(): a subclass of `swarm.client.Client`, whose methods `swarm.Mesh`
@@ -87,6 +87,6 @@ class Feature:
     stored: Sequence[str] = ()
     stored_news: Sequence[str] = ()
     news: Sequence[str] = ()
-    gossip: Callable[[], Mapping[str, Entry]] = dict
+    gossip: Callable[[], Mapping[str, GossipEntry]] = dict
     trial: Callable[[Any], Trial] | None = None
     trials: Callable[[Link, Subjects, Callable[[], int]], Trials] | None = None

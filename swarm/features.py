@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from swarm.feature import Feature
+from swarm.feature import MeshFeature
 
 NAMES = (
     "language",
@@ -24,7 +24,7 @@ NAMES = (
 
 
 @cache
-def features() -> tuple[Feature, ...]:
+def features() -> tuple[MeshFeature, ...]:
     """Those that are there, in the order of `NAMES`."""
     return tuple(declared("swarm", NAMES))
 

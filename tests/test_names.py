@@ -15,13 +15,12 @@ MOST_PARAMETERS = 8
 PACKAGES = ("swarm", "shards", "nodes")
 SHARED = """
     Access Action Added Admission Answer Ask Asked Backlog Behind Bounds Candidate Choice
-    Claim Column Connection Copy Counters Credit Crossing Depth Detector Do Doubt Entry
-    Event Exchange Facts Feature Feed Finding Followed Forwarding Found Frame Grammar Group
-    Guard Guess Hand Head Health Heard Hints Judgement Kept Kind Limits Link Message News
-    Objective Opened Parcel Part Permissions Picture PictureInput Place Placement Plan
-    Privacy Problem Progress Proof Reader Refusals Refused Report Request Role Rule Run
-    Samples Seen Service Session Shared Situation Size Slot Source SplitOptions StageFacts
-    Standing Step Stored Taken Takeover Tally TextStream Told Trial Turn Wanted Watch Way
+    Claim Column Connection Copy Counters Credit Crossing Depth Doubt Event Exchange Facts
+    Feed Finding Followed Forwarding Found Frame Grammar Group Guard Guess Head Health
+    Hints Kept Kind Limits Link Objective Opened Parcel Part Picture PictureInput Place
+    Placement Plan Privacy Problem Progress Proof Refusals Refused Report Run Samples Seen
+    Session Slot Source SplitOptions StageFacts Standing Step Stored Takeover TextStream
+    Told Trial Turn Wanted Watch Way
 """
 LONG = """
     nodes/gateway/http/app.py:__init__

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nodes.auto.places import AutoPlaces
 from nodes.auto.settings import AUTO, AutoOptions
-from nodes.feature import Commands, Feature, Given, Part, Role, Surroundings
+from nodes.feature import Commands, Feature, Given, NodeRole, Part, Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ FEATURE = Feature(
     "auto",
     settings=[AutoOptions],
     roles={
-        AUTO: Role(
+        AUTO: NodeRole(
             "serves the stages that the mesh's own plan gives it.", answers=True, witnesses=True
         )
     },

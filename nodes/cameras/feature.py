@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nodes.cameras.join.settings import JoinOptions
 from nodes.cameras.settings import CameraOptions
 from nodes.extras import MissingExtra
-from nodes.feature import Feature, Given, Life, Role, Start
+from nodes.feature import Feature, Given, Life, NodeRole, Start
 from nodes.settings import WrongSetting
 from swarm.errors import InvalidArgument
 
@@ -139,7 +139,7 @@ FEATURE = Feature(
     "cameras",
     settings=[CameraOptions, JoinOptions],
     check=_check,
-    roles={JOIN: Role("pairs edges' results.", answers=True)},
+    roles={JOIN: NodeRole("pairs edges' results.", answers=True)},
     life=_life,
     describes=_describes,
     options=_options,

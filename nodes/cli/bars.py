@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from swarm.tracing.anatomy import KINDS, Kind, Part
+from swarm.tracing.anatomy import KINDS, Kind, TimePart
 
 WIDTH = 48  # characters of the longest bar
 SIGNS: dict[Kind, str] = {
@@ -26,7 +26,7 @@ LEGEND = {
 }
 
 
-def bar_lines(parts: Sequence[Part], label: dict[str, str]) -> list[str]:
+def bar_lines(parts: Sequence[TimePart], label: dict[str, str]) -> list[str]:
     """A line for each hop, and a legend of the parts that occur. label: of a node's id."""
     whole = sum(part.length for part in parts) or 1
     lines = []
@@ -42,6 +42,6 @@ def bar_lines(parts: Sequence[Part], label: dict[str, str]) -> list[str]:
     return lines
 
 
-def _bar(parts: Sequence[Part], whole: int) -> str:
+def _bar(parts: Sequence[TimePart], whole: int) -> str:
     """At least one character for each part: a short one shall be seen too."""
     return "".join(SIGNS[p.kind] * max(1, round(p.length / whole * WIDTH)) for p in parts)

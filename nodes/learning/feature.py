@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nodes.feature import Commands, Feature, Given, Part, Role, Surroundings, Tensors
+from nodes.feature import Commands, Feature, Given, NodeRole, Part, Surroundings, Tensors
 from nodes.learning.options import LEARNER, LearnOptions, learns
 from swarm.errors import InvalidArgument, NotFound
 
@@ -92,7 +92,7 @@ FEATURE = Feature(
     settings=[LearnOptions],
     check=_check,
     signs=learns,
-    roles={LEARNER: Role("only learns.")},
+    roles={LEARNER: NodeRole("only learns.")},
     parts=_parts,
     keeps=_keeps,
     tensors_of=_tensors_of,

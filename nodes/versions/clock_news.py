@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from swarm.clock import Step
+from swarm.clock import ClockStep
 from swarm.fleet.advertised import StagePeer
 from swarm.model import ModelInfo
 
@@ -38,7 +38,7 @@ class ClockNews:
         self._clock = clock
         self._told: dict[str, tuple[float, float]] = {}  # when, and of how many seconds, by server
 
-    def stepped(self, info: ModelInfo, stage: int, step: Step) -> None:
+    def stepped(self, info: ModelInfo, stage: int, step: ClockStep) -> None:
         """The clock of the server that leads the stage's stream was set."""
         now = self._clock()
         told_at, of = self._told.get(step.server, (-QUIET, 0.0))

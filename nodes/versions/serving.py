@@ -18,7 +18,7 @@ from nodes.stage.selftest import Known
 from nodes.stage.server import StageServer
 from nodes.versions.loaded import Loaded
 from shards.runtimes.load import StageRuntime
-from swarm.clock import ServerClock, Step
+from swarm.clock import ClockStep, ServerClock
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import Where
 from swarm.link import LinkMessage
@@ -67,7 +67,7 @@ class Shared:
     the clock of the server that leads the stage's stream was set."""
 
     connection: Connection
-    on_step: Callable[[ModelInfo, int, Step], None]
+    on_step: Callable[[ModelInfo, int, ClockStep], None]
     on_behind: Callable[[str, str, int], None]
     audit: Audit | None
     is_crowded: Callable[[], bool]

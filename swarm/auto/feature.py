@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swarm.feature import CONFIG, GET, Entry, Feature, Row, UserRole
+from swarm.feature import CONFIG, GET, GossipEntry, MeshFeature, Row, UserRole
 
 
-def _gossip() -> Mapping[str, Entry]:
+def _gossip() -> Mapping[str, GossipEntry]:
     from swarm.auto import advertised
 
     return {
-        "room": Entry(advertised.valid_room, of_load=True),
-        "link": Entry(advertised.valid_link, of_load=True),
-        "fills": Entry(advertised.valid_fills),
-        "pace": Entry(advertised.valid_pace, of_load=True),
+        "room": GossipEntry(advertised.valid_room, of_load=True),
+        "link": GossipEntry(advertised.valid_link, of_load=True),
+        "fills": GossipEntry(advertised.valid_fills),
+        "pace": GossipEntry(advertised.valid_pace, of_load=True),
     }
 
 
-FEATURE = Feature(
+FEATURE = MeshFeature(
     "auto",
     gossip=_gossip,
     roles=[

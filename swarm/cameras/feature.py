@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from swarm.feature import Feature, Row, UserRole
+from swarm.feature import MeshFeature, Row, UserRole
 
-FEATURE = Feature(
+FEATURE = MeshFeature(
     "cameras",
     roles=[
         UserRole(

@@ -24,7 +24,7 @@ answers     [model, witness]                 it answers requests for this model,
 burns/T     [model, "latency"]               the objective that burns where this node answers
 busy/T/C    [[stage, thousandths of the time in which it computes], …] of the same stages
 
-Features add keys of their own (`swarm.feature.Feature.gossip`).
+Features add keys of their own (`swarm.feature.MeshFeature.gossip`).
 
 T is a hash of model and version, whose names may be longer than a key. Gossip refuses a value
 above 1 KB whole, so none grows with what a node serves: 253 stages of a version with the longest
@@ -42,7 +42,7 @@ from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from swarm.feature import Entry
+from swarm.feature import GossipEntry
 from swarm.features import features
 from swarm.fleet.priorities import PRIMARY
 from swarm.routing import Candidate
@@ -175,7 +175,7 @@ def valid(key: str, value: object) -> bool:
 
 
 @cache
-def _of_features() -> Mapping[str, Entry]:
+def _of_features() -> Mapping[str, GossipEntry]:
     return {kind: each for feature in features() for kind, each in feature.gossip().items()}
 
 

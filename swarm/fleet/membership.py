@@ -19,7 +19,7 @@ from swarm.errors import NotConnected, SwarmError
 from swarm.fleet.advertised import of_load
 from swarm.fleet.bound_names import is_bound
 from swarm.fleet.peers import Peers
-from swarm.gossip import Event, Request, Send
+from swarm.gossip import Event, GossipRequest, Send
 from swarm.gossip.effects import Effect
 from swarm.gossip.wire import MeshKey
 from swarm.link import Link, LinkMessage
@@ -159,7 +159,7 @@ class Membership:
         self._peers.changed()
         for effect in effects:
             try:
-                if isinstance(effect, Request):
+                if isinstance(effect, GossipRequest):
                     self._request(effect)
                 elif isinstance(effect, Send):
                     self.sent_bytes += len(effect.payload)
@@ -174,7 +174,7 @@ class Membership:
             except SwarmError as error:
                 log.warning("gossip: %s", error)
 
-    def _request(self, effect: Request) -> None:
+    def _request(self, effect: GossipRequest) -> None:
         reply = self._link.expect(self._answered)
         timer = asyncio.get_running_loop().call_later(effect.timeout, self._timeout, reply)
         self._waiting[reply] = (effect.token, timer)

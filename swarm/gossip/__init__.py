@@ -6,7 +6,7 @@ phi-accrual detector; the module docstrings name the papers and what was changed
 
 from swarm.gossip.config import LAN, LOCAL, WAN, GossipConfig
 from swarm.gossip.core import Gossip
-from swarm.gossip.effects import Effect, Event, PeerView, Request, Send
+from swarm.gossip.effects import Effect, Event, GossipRequest, PeerView, Send
 from swarm.gossip.exchange import Validator
 
 __all__ = [
@@ -17,8 +17,8 @@ __all__ = [
     "Event",
     "Gossip",
     "GossipConfig",
+    "GossipRequest",
     "PeerView",
-    "Request",
     "Send",
     "Validator",
 ]

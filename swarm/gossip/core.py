@@ -34,13 +34,21 @@ from random import Random
 import msgpack
 
 from swarm.gossip.config import LAN, GossipConfig
-from swarm.gossip.detector import Detector, Pending
+from swarm.gossip.detector import FailureDetector, Pending
 from swarm.gossip.effects import Effect, Event, PeerView, Send, State
-from swarm.gossip.exchange import Exchange, Validator, plain
+from swarm.gossip.exchange import GossipExchange, Validator, plain
 from swarm.gossip.rumours import Rumours
 from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, NodeState
 from swarm.gossip.table import Table
-from swarm.gossip.wire import MeshKey, Message, Refused, decode, keys_of, read_value, valid_id
+from swarm.gossip.wire import (
+    GossipMessage,
+    MeshKey,
+    RefusedGossip,
+    decode,
+    keys_of,
+    read_value,
+    valid_id,
+)
 
 _STATES: tuple[State, ...] = ("alive", "suspect", "dead", "left")
 _MOST_SEEDS = 64  # peers told of from outside that are remembered until they answer
@@ -85,7 +93,7 @@ class Gossip:
         self._rng = rng
         self._table = Table(NodeState(node, generation), config.max_nodes, config.learn_rate, rng)
         self._rumours = Rumours(config.retransmit)
-        self._exchange = Exchange(
+        self._exchange = GossipExchange(
             config,
             self._table,
             self._rumours,
@@ -94,7 +102,7 @@ class Gossip:
             self._keys[0] if self._keys else None,
             validator,
         )
-        self.detector = Detector(config, self._table, self._exchange, self.counters, rng)
+        self.detector = FailureDetector(config, self._table, self._exchange, self.counters, rng)
         self._seeds: dict[str, int] = {}
         self._instances: dict[str, int] = {}
         self._reported: dict[str, float] = {}
@@ -146,7 +154,7 @@ class Gossip:
             own = own.without_deleted(deleted[:1])
         try:
             value = read_value(packed)  # so that a reader sees the same value here as at any peer
-        except Refused as refusal:
+        except RefusedGossip as refusal:
             raise ValueError(f"{key}: {refusal.detail}") from None
         new = own.with_item(key, packed, value, now)
         if new.weight() > config.state_bytes:
@@ -357,15 +365,15 @@ class Gossip:
                 self.counters["seeds_lost"] += 1
         return pending
 
-    def _decode(self, payload: bytes) -> Message | None:
+    def _decode(self, payload: bytes) -> GossipMessage | None:
         try:
             return decode(payload, self._keys, self.config.refuse_bytes)
-        except Refused as refusal:
+        except RefusedGossip as refusal:
             self.counters[refusal.reason] += 1
             return None
 
     def _absorb(
-        self, message: Message, pending: Pending | None, now: float
+        self, message: GossipMessage, pending: Pending | None, now: float
     ) -> tuple[bytes | None, list[Effect]]:
         sender = message.sender[0]
         strong = None
@@ -392,7 +400,7 @@ class Gossip:
 
     # -- identity ------------------------------------------------------------------------------
 
-    def _identify(self, message: Message, now: float) -> list[Effect]:
+    def _identify(self, message: GossipMessage, now: float) -> list[Effect]:
         """A sign of life of the sender; notices when two processes use its id."""
         sender = message.sender[0]
         effects = self.detector.contact(sender)
@@ -406,7 +414,7 @@ class Gossip:
                 effects += self._rare([Event("duplicate", sender, "two processes use it")], now)
         return effects
 
-    def _own_id(self, message: Message, now: float) -> list[Effect]:
+    def _own_id(self, message: GossipMessage, now: float) -> list[Effect]:
         if message.instance == self._instance:
             self.counters["own_message"] += 1
             return []

@@ -21,9 +21,9 @@ from random import Random
 import msgpack
 
 from swarm.gossip.config import GossipConfig
-from swarm.gossip.effects import Effect, Event, Request, Send
-from swarm.gossip.exchange import Exchange
-from swarm.gossip.fanout import Fanout, Watch
+from swarm.gossip.effects import Effect, Event, GossipRequest, Send
+from swarm.gossip.exchange import GossipExchange
+from swarm.gossip.fanout import Fanout, WatchedPeers
 from swarm.gossip.health import Doubt, LocalHealth, suspicion_seconds
 from swarm.gossip.phi import PhiDetector, deviations
 from swarm.gossip.state import ALIVE, DEAD, LEFT, SUSPECT, Entry
@@ -55,7 +55,7 @@ class Pending:
     window: bool = False
 
 
-class Detector:
+class FailureDetector:
     """Keeps the requests under way and the doubts about peers.
 
     Its own evidence decides; the word of others only makes it look.
@@ -65,7 +65,7 @@ class Detector:
         self,
         config: GossipConfig,
         table: Table,
-        exchange: Exchange,
+        exchange: GossipExchange,
         counters: Counter[str],
         rng: Random,
     ) -> None:
@@ -83,7 +83,7 @@ class Detector:
         self._checked: Counter[str] = Counter()  # this round, of each user's unmet nodes
         self.health = LocalHealth(config.health_max)
         self.fanout = Fanout(config, rng.random())
-        self.watch = Watch(config.interval)
+        self.watch = WatchedPeers(config.interval)
         # The last exchange with each peer, kept only where a round reaches every peer.
         self._met: dict[str, float] = {}
         # The last question to each peer whose process was said to have ended.
@@ -103,7 +103,7 @@ class Detector:
         claim: Entry | None = None,
         client: str | None = None,
         hops: int = 1,
-    ) -> Request:
+    ) -> GossipRequest:
         """A SYN to `node`, with its deadline: `hops` round trips."""
         config = self._config
         about = msgpack.packb(claim) if claim else None
@@ -117,7 +117,7 @@ class Detector:
             self.settle(next(iter(self._pending)))
             self._counters["outcomes_missing"] += 1
         wait = min(config.timeout_max, max(config.timeout_min, self._phi.wait(self._deviations)))
-        return Request(node, payload, wait * hops * self.health.factor, self._token)
+        return GossipRequest(node, payload, wait * hops * self.health.factor, self._token)
 
     def pending(self, token: int) -> Pending | None:
         """The request of this token, while its outcome is awaited."""
@@ -208,7 +208,7 @@ class Detector:
         self._exchange.bury(self._table.nodes[node], status, events, now)
         return [*events, *self._spread(now)] if matters else list(events)
 
-    def _spread(self, now: float) -> list[Request]:
+    def _spread(self, now: float) -> list[GossipRequest]:
         """Tell of a death at once: otherwise the node that takes over begins a round later. Of
         several deaths at one moment only the first is told at once, the others by rounds."""
         if now - self._spread_at < self._config.interval / 4:

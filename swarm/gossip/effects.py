@@ -11,7 +11,7 @@ Kind = Literal["joined", "left", "suspected", "refuted", "died", "returned", "up
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GossipRequest:
     """Send `payload` to `peer`'s gossip subject and expect an answer within `timeout` seconds.
 
     Report exactly one outcome with `token`: `on_reply`, `on_timeout` or `on_no_responders`.
@@ -45,7 +45,7 @@ class Event:
     detail: str = ""
 
 
-Effect = Request | Send | Event
+Effect = GossipRequest | Send | Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from swarm.gossip.state import (
     array_header,
 )
 from swarm.gossip.table import Table
-from swarm.gossip.wire import Frame, Message, Refused, Window, read_value
+from swarm.gossip.wire import BoundedMessage, GossipMessage, RefusedGossip, Window, read_value
 
 Validator = Callable[[str, object], bool]
 _UNKNOWN = -1  # the base of a node that a peer has never heard of
@@ -47,7 +47,7 @@ _MOST_NESTED = 3  # lists and maps, one in the other
 
 
 @dataclass(slots=True)
-class Heard:
+class HeardMessage:
     """The result of reading a message.
 
     give: the version that the peer has of each node of which we know more. need: the packed request
@@ -62,7 +62,7 @@ class Heard:
     repaired: bool = False
 
 
-class Exchange:
+class GossipExchange:
     """Reads and writes messages against the table. Holds our own identity."""
 
     def __init__(
@@ -96,10 +96,10 @@ class Exchange:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def frame(self, kind: str) -> Frame:
+    def frame(self, kind: str) -> BoundedMessage:
         """An empty message from us."""
         sender = b"\x96" + self._table.own.entry[1:] + self._instance  # the entry and one more
-        return Frame(kind, sender, self._config.message_bytes, self._key)
+        return BoundedMessage(kind, sender, self._config.message_bytes, self._key)
 
     def syn(self, peer: str, about: bytes | None, news: bool, window: bool) -> bytes:
         """A request to `peer`. It always says what we think of the peer (or `about`, a claim that
@@ -116,7 +116,7 @@ class Exchange:
             self._rumours.tell(frame, table.nodes, (peer, table.me), frame.space // 2)
         return frame.encode()
 
-    def _add_window(self, frame: Frame) -> None:
+    def _add_window(self, frame: BoundedMessage) -> None:
         size = max(self._window_size, least_window(self._config, self._table.alive))
         chosen, high = self._table.window(self._window_after, size)
         space = frame.space // 2
@@ -136,7 +136,7 @@ class Exchange:
         head = b"\x93" + msgpack.packb(low) + msgpack.packb(high)
         frame.extra("w", b"".join((head, array_header(len(entries)), *entries)))
 
-    def answer(self, kind: str, heard: Heard, known: set[str], news: bool) -> bytes | None:
+    def answer(self, kind: str, heard: HeardMessage, known: set[str], news: bool) -> bytes | None:
         """The next message of an exchange; None when it would be an ACK that says nothing."""
         if kind == "ack" and not heard.give and not heard.need:
             return None
@@ -155,7 +155,7 @@ class Exchange:
         self.answered_bytes += len(payload)
         return payload
 
-    def _add_deltas(self, frame: Frame, give: dict[str, int]) -> None:
+    def _add_deltas(self, frame: BoundedMessage, give: dict[str, int]) -> None:
         nodes = self._table.nodes
 
         def gap(item: tuple[str, int]) -> tuple[bool, int, str]:
@@ -171,9 +171,9 @@ class Exchange:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def absorb(self, message: Message, strong: str | None, now: float) -> Heard:
+    def absorb(self, message: GossipMessage, strong: str | None, now: float) -> HeardMessage:
         """Learn from a message. `strong`: the node that answers our own request with it."""
-        heard = Heard()
+        heard = HeardMessage()
         # An ACK is not answered with needs: an exchange has at most four messages.
         self._hear(message.sender, heard, strong, now, reply=message.kind != "ack")
         for entry in message.digest:
@@ -201,7 +201,7 @@ class Exchange:
         self._window_size = min(self._config.window_max, self._window_size * 2)
         self._pass_repaired = True
 
-    def _compare(self, window: Window, heard: Heard, strong: str | None, now: float) -> None:
+    def _compare(self, window: Window, heard: HeardMessage, strong: str | None, now: float) -> None:
         low, high, entries = window
         for entry in entries:
             self._hear(entry, heard, strong, now, reply=True)
@@ -212,7 +212,7 @@ class Exchange:
                 heard.give.setdefault(node, _UNKNOWN)
 
     def _hear(
-        self, entry: Entry, heard: Heard, strong: str | None, now: float, reply: bool
+        self, entry: Entry, heard: HeardMessage, strong: str | None, now: float, reply: bool
     ) -> None:
         """Compare one entry with ours; `reply`: note what to give and what to ask for."""
         node, generation, heartbeat, version, status = entry
@@ -256,7 +256,7 @@ class Exchange:
         else:
             heard.need[node] = msgpack.packb((node, generation, state.version))
 
-    def _about_me(self, entry: Entry, heard: Heard, now: float, reply: bool) -> None:
+    def _about_me(self, entry: Entry, heard: HeardMessage, now: float, reply: bool) -> None:
         """What others hold against us: refute it, at most once per `rebirth` for the graver."""
         node, generation, heartbeat, version, status = entry
         own = self._table.own
@@ -301,7 +301,7 @@ class Exchange:
         self._last_rebirth = now
         self._counters["rebirths"] += 1
 
-    def _new_generation(self, state: NodeState, entry: Entry, heard: Heard) -> NodeState:
+    def _new_generation(self, state: NodeState, entry: Entry, heard: HeardMessage) -> NodeState:
         """A node told us its generation itself. Its keys follow, from the first."""
         node, generation, heartbeat, _, status = entry
         new = NodeState(node, generation, heartbeat, status=min(status, SUSPECT))
@@ -316,7 +316,9 @@ class Exchange:
         self._heat(node)
         return new
 
-    def _take(self, delta: Delta, heard: Heard, strong: str | None, now: float, news: bool) -> None:
+    def _take(
+        self, delta: Delta, heard: HeardMessage, strong: str | None, now: float, news: bool
+    ) -> None:
         node, generation, heartbeat, _, status = delta.entry
         table, config = self._table, self._config
         heard.need.pop(node, None)
@@ -365,7 +367,7 @@ class Exchange:
             return False, None
         try:
             value = read_value(packed)
-        except Refused:
+        except RefusedGossip:
             self._counters["value_malformed"] += 1
             return False, None
         if not plain(value) or not self._valid(key, value):

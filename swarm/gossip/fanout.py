@@ -3,7 +3,7 @@ there is news, about one a second in a large and quiet one. Pure.
 
 Each contact costs the server two messages, whoever makes it, so a fleet of n nodes with a fixed
 fanout costs n times one node's share. A crash is seen no later by that: the nodes that matter to a
-node are watched (`Watch`), and the news of a death travels at once, not by rounds.
+node are watched (`WatchedPeers`), and the news of a death travels at once, not by rounds.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def least_window(config: GossipConfig, alive: int) -> int:
     return min(config.window_max, config.window_min * rounds)
 
 
-class Watch:
+class WatchedPeers:
     """The nodes whose crash this node has to see soon, whatever the fanout is."""
 
     def __init__(self, interval: float) -> None:

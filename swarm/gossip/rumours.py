@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Container, Mapping
 
 from swarm.gossip.state import NodeState
-from swarm.gossip.wire import Frame
+from swarm.gossip.wire import BoundedMessage
 
 _MOST_RUMOURS = 1024  # news remembered at once; older news is left to the repair window
 
@@ -41,7 +41,11 @@ class Rumours:
         self._remaining.pop(node, None)
 
     def tell(
-        self, frame: Frame, nodes: Mapping[str, NodeState], known: Container[str], spare: int
+        self,
+        frame: BoundedMessage,
+        nodes: Mapping[str, NodeState],
+        known: Container[str],
+        spare: int,
     ) -> None:
         """Add entries to the frame's digest, leaving `spare` bytes; `known` ones are skipped."""
         remaining = self._remaining

@@ -45,7 +45,7 @@ Need = tuple[str, int, int]
 Window = tuple[str, str, tuple[Entry, ...]]
 
 
-class Refused(DecodeError):
+class RefusedGossip(DecodeError):
     """A message that is not acted upon. `reason` is the counter that it belongs to."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -55,7 +55,7 @@ class Refused(DecodeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class GossipMessage:
     """A decoded message; every field is within its limits."""
 
     kind: str
@@ -89,7 +89,7 @@ def _mac(body: bytes, key: bytes) -> bytes:
     return blake2b(body, digest_size=MAC_BYTES, key=key, person=b"swarm gossip 1").digest()
 
 
-class Frame:
+class BoundedMessage:
     """A message under construction that never exceeds `budget` bytes.
 
     Parts are added already packed, so that what is sent often is packed once.
@@ -137,30 +137,30 @@ class Frame:
         return body + _mac(body, self._key) if self._key else body
 
 
-def decode(payload: bytes, key: MeshKey, limit: int) -> Message:
-    """Read a message, marked with one of the keys. Raises `Refused`: too_large, forged, malformed,
-    or version."""
+def decode(payload: bytes, key: MeshKey, limit: int) -> GossipMessage:
+    """Read a message, marked with one of the keys. Raises `RefusedGossip`: too_large, forged,
+    malformed, or version."""
     if len(payload) > limit:
-        raise Refused("too_large", f"{len(payload)} bytes, at most {limit} are read")
+        raise RefusedGossip("too_large", f"{len(payload)} bytes, at most {limit} are read")
     body = payload
     if keys := keys_of(key):
         body, mac = payload[:-MAC_BYTES], bytes(payload[-MAC_BYTES:])
         if not body or not any(hmac.compare_digest(_mac(body, one), mac) for one in keys):
-            raise Refused("forged", "the MAC does not belong to this mesh's key")
+            raise RefusedGossip("forged", "the MAC does not belong to this mesh's key")
     raw = _unpack(body)
     if type(raw) is not dict:
-        raise Refused("malformed", "not a map")
+        raise RefusedGossip("malformed", "not a map")
     version = raw.get("v")
     if type(version) is int and version != VERSION:
-        raise Refused("version", f"gossip version {version}; this node speaks {VERSION}")
+        raise RefusedGossip("version", f"gossip version {version}; this node speaks {VERSION}")
     try:
         return _message(raw)
     except (TypeError, ValueError, LookupError) as error:
-        raise Refused("malformed", str(error)) from None
+        raise RefusedGossip("malformed", str(error)) from None
 
 
 def read_value(packed: bytes) -> object:
-    """Decode one value. Raises `Refused` (malformed) when it is no scalar, list or small map."""
+    """Decode a scalar, a list or a small map. Raises `RefusedGossip` (malformed) for all else."""
     return _unpack(packed)
 
 
@@ -175,10 +175,10 @@ def _unpack(data: bytes) -> Any:
         )
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError, MemoryError) as error:
         # Not `repr`: an error of msgpack may hold the whole document.
-        raise Refused("malformed", str(error) or type(error).__name__) from None
+        raise RefusedGossip("malformed", str(error) or type(error).__name__) from None
 
 
-def _message(raw: dict[str, Any]) -> Message:
+def _message(raw: dict[str, Any]) -> GossipMessage:
     if type(raw.get("v")) is not int:
         raise ValueError("no version")
     kind, sender = raw.get("t"), raw["s"]
@@ -189,7 +189,7 @@ def _message(raw: dict[str, Any]) -> Message:
     if target is not None and not valid_id(target):
         raise ValueError("probe of an invalid node id")
     window = raw.get("w")
-    return Message(
+    return GossipMessage(
         kind,
         entry,
         _count(sender[5]),

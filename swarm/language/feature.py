@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import Feature, Row
+from swarm.feature import MeshFeature, Row
 
 
 def _of_mesh() -> type:
@@ -17,7 +17,7 @@ def _of_over() -> type:
     return GeneratesOver
 
 
-FEATURE = Feature(
+FEATURE = MeshFeature(
     "language",
     of_mesh=_of_mesh,
     of_over=_of_over,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import CONFIG, GET, Feature, Row, UserRole
+from swarm.feature import CONFIG, GET, MeshFeature, Row, UserRole
 
 _WEIGHTS = "swarm-{mesh}-weights"
 
@@ -13,7 +13,7 @@ def _of_mesh() -> type:
     return Teaches
 
 
-FEATURE = Feature(
+FEATURE = MeshFeature(
     "learning",
     of_mesh=_of_mesh,
     roles=[

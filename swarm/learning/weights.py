@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from swarm.documents import SignedDocuments, Stored
+from swarm.documents import SignedDocuments, StoredDocument
 from swarm.errors import (
     ApiError,
     InvalidArgument,
@@ -43,7 +43,7 @@ ROLLBACK_TRIES = 5
 TRY_AGAIN_AFTER = 0.02  # seconds
 
 
-def ledger_of(stored: Stored[Ledger], base: str) -> Ledger:
+def ledger_of(stored: StoredDocument[Ledger], base: str) -> Ledger:
     """The ledger, or an empty one. Raises `InvalidArgument` for a ledger of another base."""
     ledger = stored.document
     if ledger is None:
@@ -125,7 +125,7 @@ class Weights:
                 f"({error}): an operator's `swarm model push` makes it"
             ) from None
 
-    async def read(self, model: str, version: str) -> Stored[Ledger]:
+    async def read(self, model: str, version: str) -> StoredDocument[Ledger]:
         """The ledger of a model version: the newest that can be believed, of no lower weight
         version than was read here before.
 
@@ -183,7 +183,7 @@ class Weights:
         model: str,
         version: str,
         base: str,
-        known: Stored[Ledger],
+        known: StoredDocument[Ledger],
         tensors: Mapping[str, np.ndarray],
         *,
         by: str,
@@ -292,7 +292,7 @@ class Weights:
         return end
 
     async def _replace(
-        self, model: str, version: str, ledger: Ledger, known: Stored[Ledger]
+        self, model: str, version: str, ledger: Ledger, known: StoredDocument[Ledger]
     ) -> bool:
         """Whether the ledger was still the one that is known, and is this one now."""
         key = _ledger_key(model, version)

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, replace
 from typing import Any
 
-from swarm.documents import Copies, SignedDocuments, Stored
+from swarm.documents import Copies, SignedDocuments, StoredDocument
 from swarm.errors import (
     InvalidArgument,
     NotFound,
@@ -157,7 +157,7 @@ class Registry:
             return replace(present, aborted=f"this user cannot follow rollouts: {error}")
         return replace(present, age=age, aborted=aborted)
 
-    async def _present(self, model: str) -> Stored[Document]:
+    async def _present(self, model: str) -> StoredDocument[Document]:
         return await self._desired.read(f"serve.{token(model, 'model name')}")
 
     async def aborted(self, model: str, plan: str) -> str:
@@ -166,7 +166,9 @@ class Registry:
         data, revision, _ = await jetstream.kv_message(self._link, self._bucket, key)
         return abort_reason(data or b"") if revision else ""
 
-    async def _replace(self, model: str, document: Document, present: Stored[Document]) -> bool:
+    async def _replace(
+        self, model: str, document: Document, present: StoredDocument[Document]
+    ) -> bool:
         """Whether the desired state was still the present one, and is this document now."""
         parse_desired(document | {"model": model})
         return await self._desired.write(f"serve.{model}", json.dumps(document).encode(), present)
@@ -255,7 +257,7 @@ class Registry:
                 return _version_of(document)
         raise _busy(model)
 
-    async def _after_rollout(self, model: str, done: str) -> Stored[Document]:
+    async def _after_rollout(self, model: str, done: str) -> StoredDocument[Document]:
         """The present state, in which a rollout that has ended is no more: the version of one that
         is done serves, that of an aborted one does not. One that runs is left in."""
         present = await self._present(model)
@@ -372,7 +374,9 @@ class Registry:
         if existing is not None and self._verifier is not None:
             with contextlib.suppress(Untrusted):  # it is replaced by the same, signed
                 counter = self._verifier.check(self._bucket, key, existing, headers).counter
-        over: Stored[ModelInfo] = Stored(None, revision=claim.revision, counter=counter)
+        over: StoredDocument[ModelInfo] = StoredDocument(
+            None, revision=claim.revision, counter=counter
+        )
         written = await self._manifests.write(key, manifest, over)
         # Others may have stored the same; a server that is behind shows our claim still.
         if not written:

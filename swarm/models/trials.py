@@ -1,5 +1,5 @@
 """Versions on trial: one that gets a share of a model's traffic by a plan of its own, beside those
-that serve. A feature follows them (`swarm.feature.Feature.trials`); without it there are none.
+that serve. A feature follows them (`swarm.feature.MeshFeature.trials`); without it there are none.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from swarm.feature import Feature, Row
+from swarm.feature import MeshFeature, Row
 
-FEATURE = Feature(
+FEATURE = MeshFeature(
     "records",
     rights={
         "swarm.{mesh}.drain.{user}.*": [

@@ -131,7 +131,7 @@ class Attempts:
         self.carried = carried
 
 
-class Do(Enum):
+class AttemptAction(Enum):
     END = auto()  # the outcome is the result
     WAIT = auto()  # for an answer to an earlier attempt; then decide again
     LAST_CHANCE = auto()  # no attempt is left; an earlier one may still be answered
@@ -139,19 +139,19 @@ class Do(Enum):
     AGAIN = auto()  # make an attempt
 
 
-class Step(NamedTuple):
+class AttemptStep(NamedTuple):
     """What to do. seconds: before an attempt, or of a wait. paid: the attempt takes a retry from
     the budget. when_connected: wait for a connection first, or for so many seconds where it is
     refused."""
 
-    do: Do
+    do: AttemptAction
     seconds: float = 0.0
     paid: bool = False
     when_connected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class AttemptSituation:
     """An attempt has ended with `outcome`. remaining: seconds of the request's budget. has_retry:
     whether the retry budget grants one. pause: seconds between this attempt and the next, by
     backoff."""
@@ -208,93 +208,93 @@ class Situation:
         return self.config.ask_later if needs else self.config.ask_stored_later
 
 
-class Rule(NamedTuple):
+class AttemptRule(NamedTuple):
     """A row of the table. when, does: for people."""
 
     when: str
-    holds: Callable[[Situation], bool]
+    holds: Callable[[AttemptSituation], bool]
     does: str
-    step: Callable[[Situation], Step]
+    step: Callable[[AttemptSituation], AttemptStep]
 
 
 RULES = (
-    Rule(
+    AttemptRule(
         "an answer, or a failure with any other status than `UNAVAILABLE`",
         lambda s: s.is_decided,
         "it is the result",
-        lambda s: Step(Do.END),
+        lambda s: AttemptStep(AttemptAction.END),
     ),
-    Rule(
+    AttemptRule(
         "silence, and this machine has not yet sent all of the attempt to the server",
         lambda s: s.is_silent and s.attempts.leaving,
         "waits 0.4 of the rest of its time, at least 0.5 s: a copy would queue behind the attempt, "
         "and other requests would queue behind the copy",
-        lambda s: Step(
-            Do.WAIT,
+        lambda s: AttemptStep(
+            AttemptAction.WAIT,
             max(s.config.ask_stored_later, s.config.missing_after_share * s.remaining),
         ),
     ),
-    Rule(
+    AttemptRule(
         "silence; no lane keeps the attempt; a silence of three or more attempts in a row has "
         "ended since it was sent; fewer requests repeat at present than may (1, and one more with "
         "each answer, up to 16)",
         lambda s: s.is_swallowed and s.silences.may_repeat(),
         "sends it again, and takes no retry for it: the node that hung has not computed it",
-        lambda s: Step(Do.REPEAT),
+        lambda s: AttemptStep(AttemptAction.REPEAT),
     ),
-    Rule(
+    AttemptRule(
         "as in rule 3, and as many requests repeat at present as may",
         lambda s: s.is_swallowed,
         "waits 50 ms",
-        lambda s: Step(Do.WAIT, s.config.ask_later),
+        lambda s: AttemptStep(AttemptAction.WAIT, s.config.ask_later),
     ),
-    Rule(
+    AttemptRule(
         "silence; no lane keeps the attempt; eight attempts of this model in a row are unanswered, "
         "and another request has asked again within 50 ms",
         lambda s: s.must_wait_its_turn,
         "waits 50 ms",
-        lambda s: Step(Do.WAIT, s.config.ask_later),
+        lambda s: AttemptStep(AttemptAction.WAIT, s.config.ask_later),
     ),
-    Rule(
+    AttemptRule(
         "silence; a lane or a node may have the attempt; no retry is left",
         lambda s: s.is_silent and s.is_paid and not s.has_retry,
         "waits 0.5 s, or 50 ms where no lane keeps the attempt",
-        lambda s: Step(Do.WAIT, s.later),
+        lambda s: AttemptStep(AttemptAction.WAIT, s.later),
     ),
-    Rule(
+    AttemptRule(
         "`UNAVAILABLE`; a lane or a node may have the attempt; no retry is left",
         lambda s: s.is_paid and not s.has_retry,
         "sends no more, and waits for the attempts that may still be answered",
-        lambda s: Step(Do.LAST_CHANCE),
+        lambda s: AttemptStep(AttemptAction.LAST_CHANCE),
     ),
-    Rule(
+    AttemptRule(
         "the pause before the next attempt would be longer than the rest of its time",
         lambda s: s.pause >= s.remaining,
         "sends no more, and waits for the attempts that may still be answered",
-        lambda s: Step(Do.LAST_CHANCE),
+        lambda s: AttemptStep(AttemptAction.LAST_CHANCE),
     ),
-    Rule(
+    AttemptRule(
         "there is no connection",
         lambda s: isinstance(s.outcome, NotConnected),
         "sends it again when there is one",
-        lambda s: Step(Do.AGAIN, s.pause, paid=s.is_paid, when_connected=True),
+        lambda s: AttemptStep(AttemptAction.AGAIN, s.pause, paid=s.is_paid, when_connected=True),
     ),
-    Rule(
+    AttemptRule(
         "silence",
         lambda s: s.is_silent,
         "sends it again, at once",
-        lambda s: Step(Do.AGAIN, 0.0, paid=s.is_paid),
+        lambda s: AttemptStep(AttemptAction.AGAIN, 0.0, paid=s.is_paid),
     ),
-    Rule(
+    AttemptRule(
         "`UNAVAILABLE`",
         lambda s: True,
         "sends it again after a pause of 5 ms, doubled up to 100 ms, with full jitter",
-        lambda s: Step(Do.AGAIN, s.pause, paid=s.is_paid),
+        lambda s: AttemptStep(AttemptAction.AGAIN, s.pause, paid=s.is_paid),
     ),
 )
 
 
-def next_step(situation: Situation) -> Step:
+def next_step(situation: AttemptSituation) -> AttemptStep:
     """By the first rule that holds."""
     return next(rule.step(situation) for rule in RULES if rule.holds(situation))
 

@@ -30,7 +30,7 @@ from swarm.requests.attempts import (
 from swarm.requests.model_way import ModelWay
 from swarm.requests.request import FAST, Ask, Picker
 from swarm.requests.sessions import SeenWeights
-from swarm.requests.under_way import Shared, UnderWay
+from swarm.requests.under_way import RequesterState, UnderWay
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Result
 
@@ -53,7 +53,7 @@ class Requester:
         config: AttemptConfig = DEFAULTS,
     ) -> None:
         self._routes = self._bulk = routes
-        self._shared = Shared(routes, picker, rng or Random(), config)
+        self._shared = RequesterState(routes, picker, rng or Random(), config)
         self.seen = SeenWeights(clock=routes.clock)
         self._ways: OrderedDict[tuple[str, str, int], ModelWay] = (
             OrderedDict()

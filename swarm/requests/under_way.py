@@ -25,11 +25,11 @@ from swarm.flow.backoff import Backoff
 from swarm.link import Link, LinkMessage
 from swarm.requests.attempts import (
     DEFAULTS,
+    AttemptAction,
     AttemptConfig,
     Attempts,
-    Do,
+    AttemptSituation,
     Outcome,
-    Situation,
     ends_wait,
     goes_fast,
     is_behind,
@@ -64,7 +64,7 @@ SILENT_AFTER = 0.2  # seconds without a PubAck; a healthy server takes milliseco
 
 
 @dataclass(eq=False)
-class Shared:
+class RequesterState:
     """What all requests of one requester share: budgets, counts since the start, and each other.
 
     picker: the routing policy for stage 1. rng: draws the pauses between attempts. requests: those
@@ -111,7 +111,7 @@ class UnderWay:
     way: ModelWay
     attempts: Attempts
     is_probe: bool
-    _shared: Shared
+    _shared: RequesterState
     _silences: Silences  # of its model version and delivery mode
     no_lane: bool = False
     was_behind: bool = False
@@ -206,7 +206,7 @@ class UnderWay:
                     return failed, False
             now = self._shared.routes.clock()
             attempts.looked(link.send_rate.has_carried(attempts.sent))
-            situation = Situation(
+            situation = AttemptSituation(
                 outcome,
                 attempts,
                 silences,
@@ -217,13 +217,13 @@ class UnderWay:
                 config=config,
             )
             step = next_step(situation)
-            if step.do in (Do.END, Do.LAST_CHANCE):
-                return failed, step.do is Do.LAST_CHANCE
-            if step.do is Do.WAIT:
+            if step.do in (AttemptAction.END, AttemptAction.LAST_CHANCE):
+                return failed, step.do is AttemptAction.LAST_CHANCE
+            if step.do is AttemptAction.WAIT:
                 outcome = await self._wait(step.seconds)
                 continue
             shared.retries += 1
-            if step.do is Do.REPEAT:
+            if step.do is AttemptAction.REPEAT:
                 with silences.repeating():
                     outcome = await self._attempt()
                 continue

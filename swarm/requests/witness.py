@@ -85,7 +85,7 @@ def _keys(joined: object) -> tuple[bytes, ...]:
     return tuple([whole[at : at + KEY_BYTES] for at in range(0, len(whole), KEY_BYTES)])
 
 
-class Hand:
+class RequestsInHand:
     """The requests that a node has in hand, as it tells its witnesses.
 
     `began` is called for each request, then `ended`, or `dropped` where it was not answered.
@@ -138,7 +138,7 @@ class _Copy(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Generic[T]):
+class TakenOver(Generic[T]):
     """A request to be answered in another's place. waited: seconds since its copy came. node: that
     had it in hand, "" where nobody had."""
 
@@ -192,7 +192,7 @@ class Witness(Generic[T]):
             if not self._forget(key):
                 self._early[key] = ("", now)
 
-    def due(self, patience: float, gone: Callable[[str], bool], now: float) -> list[Taken[T]]:
+    def due(self, patience: float, gone: Callable[[str], bool], now: float) -> list[TakenOver[T]]:
         """The requests to be answered now; they are forgotten. To be asked when every notice that
         has come was told. gone(node): whether gossip has it that the node answers nobody."""
         lost = []
@@ -203,7 +203,7 @@ class Witness(Generic[T]):
             else:
                 is_lost = now - copy.heard > patience
             if is_lost:
-                lost.append((key, Taken(copy.request, now - copy.heard, copy.node)))
+                lost.append((key, TakenOver(copy.request, now - copy.heard, copy.node)))
         for key, _ in lost:
             self._forget(key)
         self.taken += len(lost)

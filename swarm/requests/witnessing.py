@@ -24,8 +24,8 @@ from swarm.periodic import BEAT, beat
 from swarm.requests.witness import (
     PATIENCE,
     SECOND_PATIENCE,
-    Hand,
     Notice,
+    RequestsInHand,
     Witness,
     key_of,
     witnesses,
@@ -57,14 +57,14 @@ class Notices:
         self._link = link
         self._subjects = subjects
         self._node = node
-        self._hands: dict[str, Hand] = {}
+        self._hands: dict[str, RequestsInHand] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def began(self, model: str, key: bytes) -> None:
         """This node answers a request from now on."""
         hand = self._hands.get(model)
         if hand is None:
-            hand = self._hands[model] = Hand(self._node)
+            hand = self._hands[model] = RequestsInHand(self._node)
         hand.began(key)
         if model not in self._timers:
             self._arm(model, hand)
@@ -84,18 +84,18 @@ class Notices:
             self._tell(model, self._hands[model])
         self._timers.clear()
 
-    def _arm(self, model: str, hand: Hand) -> None:
+    def _arm(self, model: str, hand: RequestsInHand) -> None:
         due = hand.due
         if due is not None:
             loop = asyncio.get_running_loop()
             self._timers[model] = loop.call_later(due, self._tell_and_arm, model, hand)
 
-    def _tell_and_arm(self, model: str, hand: Hand) -> None:
+    def _tell_and_arm(self, model: str, hand: RequestsInHand) -> None:
         del self._timers[model]
         self._tell(model, hand)
         self._arm(model, hand)
 
-    def _tell(self, model: str, hand: Hand) -> None:
+    def _tell(self, model: str, hand: RequestsInHand) -> None:
         subject = self._subjects.notices(model)
         if not self._link.grants.may_publish(subject):
             hand.told()  # rights of an older version; gossip says so, and nobody is witness

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from swarm.feature import CONFIG, GET, Feature, Row
+from swarm.feature import CONFIG, GET, MeshFeature, Row
 
 if TYPE_CHECKING:
     from swarm.link import Link
@@ -26,7 +26,7 @@ def _trials(link: Link, subjects: Subjects, under_way: Callable[[], int]) -> Rol
     return Rollouts(link, subjects, under_way)
 
 
-FEATURE = Feature(
+FEATURE = MeshFeature(
     "rollout",
     trial=_trial,
     trials=_trials,

@@ -7,7 +7,7 @@
 
 Only `model` and `serve` are required; unknown fields are ignored. A document with any problem is
 refused as a whole, with all its problems named. `rollout`: a version on trial, of which a feature
-knows the plan (`swarm.feature.Feature.trial`). `slo`: see `swarm.flow.objective`.
+knows the plan (`swarm.feature.MeshFeature.trial`). `slo`: see `swarm.flow.objective`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from swarm.link import Link
 from swarm.samehost.memory import (
     MIN_BYTES,
     Claim,
-    Reader,
+    ClaimReader,
     Ring,
     RingStats,
     ShmError,
@@ -148,7 +148,7 @@ class Lender:
         self._second: Link | None = None
         self._mesh = mesh
         self._ring = Ring(mesh)
-        self._reader = Reader(mesh)
+        self._reader = ClaimReader(mesh)
         self._owner = f"{link.options.inbox}.claims.x"
         self._finished: Opened = []
         self._finished_bytes = 0

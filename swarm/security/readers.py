@@ -32,7 +32,7 @@ _USER, _OWN_GROUP, _GROUP, _MASK = 2, 4, 8, 16  # tags of entries
 Members = Callable[[int], "frozenset[int] | None"]
 
 
-class Judgement(Enum):
+class ReadersJudgement(Enum):
     """ALONE: this process, the owner and root. DOUBTFUL: a group that the system knows nothing of.
     OTHERS: somebody else."""
 
@@ -42,7 +42,7 @@ class Judgement(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Permissions:
+class FilePermissions:
     """Of a file. mode: as of `stat`. users, groups: the entries of its access list by id, three
     bits each, with those of the owning group; both None where the file has no list."""
 
@@ -65,17 +65,19 @@ class Process:
         return cls(os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
 
 
-def judge(permissions: Permissions, process: Process, members: Members) -> tuple[Judgement, str]:
+def judge(
+    permissions: FilePermissions, process: Process, members: Members
+) -> tuple[ReadersJudgement, str]:
     """Who else may read or write the file, and in words who that is; "" for nobody. members: the
     users in a group by the system's own lists, None for a group that is in none of them."""
     if permissions.mode & 0o007:
-        return Judgement.OTHERS, "everybody"
+        return ReadersJudgement.OTHERS, "everybody"
     if permissions.owner == process.user and permissions.mode & 0o200 and permissions.mode & 0o070:
-        return Judgement.OTHERS, "its group"
+        return ReadersJudgement.OTHERS, "its group"
     known = {0, process.user, permissions.owner}
     for user, bits in (permissions.users or {}).items():
         if bits and user not in known:
-            return Judgement.OTHERS, f"the user {user}"
+            return ReadersJudgement.OTHERS, f"the user {user}"
     groups = permissions.groups
     if groups is None:
         groups = {permissions.group: permissions.mode >> 3 & 0o7}
@@ -83,11 +85,11 @@ def judge(permissions: Permissions, process: Process, members: Members) -> tuple
     for group in (group for group, bits in groups.items() if bits):
         found = members(group)
         if found is not None and found - known:
-            return Judgement.OTHERS, f"the group {group}, in which others are"
+            return ReadersJudgement.OTHERS, f"the group {group}, in which others are"
         # A process that is in a group without a name was put there by who started it.
         if found is None and group not in process.groups:
             doubt = f"whoever runs in the group {group}"
-    return (Judgement.DOUBTFUL, doubt) if doubt else (Judgement.ALONE, "")
+    return (ReadersJudgement.DOUBTFUL, doubt) if doubt else (ReadersJudgement.ALONE, "")
 
 
 def acl_of(value: bytes, group: int) -> tuple[dict[int, int], dict[int, int]]:
@@ -113,12 +115,12 @@ def acl_of(value: bytes, group: int) -> tuple[dict[int, int], dict[int, int]]:
     return users, groups
 
 
-def permissions_of(descriptor: int) -> Permissions:
+def permissions_of(descriptor: int) -> FilePermissions:
     """Of an open file. Raises `OSError`, and `ValueError` for an access list of another kind."""
     state = os.fstat(descriptor)
     value = _access_list(descriptor)
     lists = acl_of(value, state.st_gid) if value else (None, None)
-    return Permissions(state.st_uid, state.st_gid, state.st_mode, *lists)
+    return FilePermissions(state.st_uid, state.st_gid, state.st_mode, *lists)
 
 
 def _access_list(descriptor: int) -> bytes:
@@ -159,9 +161,9 @@ def check_readers(descriptor: int, path: object, refusal: str = OF_A_FILE) -> No
         found, who = judge(permissions_of(descriptor), Process.own(), members_of)
     except ValueError as error:
         raise InvalidArgument(f"who may read it cannot be told ({error}): `setfacl -b`") from None
-    if found is Judgement.OTHERS:
+    if found is ReadersJudgement.OTHERS:
         raise InvalidArgument(f"{refusal.format(path=path)} ({who})")
-    if found is Judgement.DOUBTFUL:
+    if found is ReadersJudgement.DOUBTFUL:
         _warn(str(path), who)
 
 

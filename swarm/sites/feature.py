@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import GET, Feature, Row
+from swarm.feature import GET, MeshFeature, Row
 
 _SUBMITTED, _ANSWERS, _READ = (
     f"SWARM={{mesh}}={kind}" for kind in ("submitted", "answers", "read")
@@ -15,7 +15,7 @@ def _of_mesh() -> type:
     return Submits
 
 
-FEATURE = Feature(
+FEATURE = MeshFeature(
     "sites",
     of_mesh=_of_mesh,
     rights={

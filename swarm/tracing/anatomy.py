@@ -28,7 +28,7 @@ KINDS: tuple[Kind, ...] = ("outside", "onward", "lane", "queue", "batch wait", "
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TimePart:
     """One piece of a request's time. stage: 0 for what is before or behind all stages. start: µs
     since the first stage's queue began. length: µs."""
 
@@ -50,14 +50,14 @@ def began_us(hop: Hop) -> int | None:
     return None if at is None else at - _length(hop.queue_us)
 
 
-def parts_of(latency: float, hops: Sequence[Hop]) -> list[Part]:
+def parts_of(latency: float, hops: Sequence[Hop]) -> list[TimePart]:
     """The parts of an answered request, in the order of time.
 
     latency: seconds, as the requester measured it. hops: of the answer. Parts of a hop without
     moments are one `queue` and one `compute` directly behind the part before. Lengths are at least
     0: clocks of two devices may be a little apart.
     """
-    parts: list[Part] = []
+    parts: list[TimePart] = []
     first = next((began for hop in hops if (began := began_us(hop)) is not None), None)
     end = 0  # µs since the first stage's queue began
     for index, hop in enumerate(hops):
@@ -65,16 +65,16 @@ def parts_of(latency: float, hops: Sequence[Hop]) -> list[Part]:
         start = end if began is None or first is None else began - first
         if index and start > end:
             before = hops[index - 1]
-            parts.append(Part("onward", before.stage, before.node, end, start - end))
+            parts.append(TimePart("onward", before.stage, before.node, end, start - end))
         start = max(start, end)
         for kind, length in _of_hop(hop):
             if length > 0:
-                parts.append(Part(kind, hop.stage, hop.node, start, length))
+                parts.append(TimePart(kind, hop.stage, hop.node, start, length))
             start += length
         end = start
     outside = round(latency * 1e6) - end
     if outside > 0:
-        parts.append(Part("outside", 0, "", end, outside))
+        parts.append(TimePart("outside", 0, "", end, outside))
     return parts
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.errors import InvalidArgument, Status
-from swarm.tracing.anatomy import Part, parts_of
+from swarm.tracing.anatomy import TimePart, parts_of
 from swarm.tracing.traceparent import is_sampled
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Result
@@ -130,7 +130,7 @@ class OtlpTrace:
         self._span.set_status(self._api.StatusCode.ERROR, text[:LONGEST_TEXT])
         self._span.end()
 
-    def _hop(self, hop: Hop, parts: Sequence[Part], first: int) -> None:
+    def _hop(self, hop: Hop, parts: Sequence[TimePart], first: int) -> None:
         if not parts:
             return
         inside = self._api.set_span_in_context(self._span)

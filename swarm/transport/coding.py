@@ -15,7 +15,7 @@ from swarm.wire.codec_choice import (
     AUTO,
     NONE,
     CodecChoice,
-    Rule,
+    CodecRule,
     candidates,
     obstacle,
     path_rate,
@@ -32,7 +32,7 @@ class _Kind:
 
     __slots__ = ("_choice", "_info", "_label", "_rule", "_told")
 
-    def __init__(self, info: ModelInfo, rule: Rule, label: str) -> None:
+    def __init__(self, info: ModelInfo, rule: CodecRule, label: str) -> None:
         self._info = info
         self._rule = rule
         self._label = label
@@ -82,7 +82,7 @@ class Coder:
         self._link = link
         self._codec = codec
         self._outputs = frozenset(spec.name for spec in info.outputs)
-        self._features = _Kind(info, Rule(codec, info.codecs), label)
+        self._features = _Kind(info, CodecRule(codec, info.codecs), label)
         self._results = _Kind(info, results_rule(codec, info.result_codecs), "results")
 
     @property

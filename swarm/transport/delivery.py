@@ -28,7 +28,7 @@ log = logging.getLogger("swarm.stage")
 Then = Callable[[SwarmError | None], None]
 
 
-class Tally(Protocol):
+class DeliveryCounts(Protocol):
     """What is counted about a stage's deliveries."""
 
     failed: int
@@ -42,7 +42,7 @@ class ReplyDesk:
     """Sends answers, failures and dead letters of one stage."""
 
     def __init__(
-        self, routes: Routes, info: ModelInfo, stage: int, dead_subject: str, tally: Tally
+        self, routes: Routes, info: ModelInfo, stage: int, dead_subject: str, tally: DeliveryCounts
     ) -> None:
         self.link = routes.link
         self.lender = routes.lender

@@ -25,7 +25,13 @@ from swarm.samehost.compact import decode_features
 from swarm.samehost.memory import ShmError
 from swarm.subjects import ANY
 from swarm.transport.api import Admission, Backlog, Delivery
-from swarm.transport.delivery import BaseDelivery, FastDelivery, LaneDelivery, ReplyDesk, Tally
+from swarm.transport.delivery import (
+    BaseDelivery,
+    DeliveryCounts,
+    FastDelivery,
+    LaneDelivery,
+    ReplyDesk,
+)
 from swarm.transport.fast import COVER, MOST_WAITING, PRIMARIES, FastMessage, FastQueue
 from swarm.transport.handover.policy import admit
 from swarm.transport.handover.receiver import HandoverReceiver
@@ -82,7 +88,7 @@ class StageSource:
         stage: int,
         node: str,
         options: SourceOptions,
-        tally: Tally,
+        tally: DeliveryCounts,
         accept: Accept,
         backlog: Callable[[], Backlog],
     ) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from swarm.feature import GET, Feature, Row, UserRole
+from swarm.feature import GET, MeshFeature, Row, UserRole
 
 _UPGRADES, _RELEASES = "swarm-{mesh}-upgrades", "swarm-{mesh}-releases"
 
-FEATURE = Feature(
+FEATURE = MeshFeature(
     "upgrade",
     roles=[
         UserRole(

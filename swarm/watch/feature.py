@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from swarm.feature import CONFIG, GET, Feature, Row, UserRole
+from swarm.feature import CONFIG, GET, MeshFeature, Row, UserRole
 
-FEATURE = Feature(
+FEATURE = MeshFeature(
     "watch",
     roles=[
         UserRole(

@@ -55,25 +55,25 @@ def mode_of(text: str) -> str:
     return text
 
 
-class Rule(NamedTuple):
+class CodecRule(NamedTuple):
     """mode: one of `MODES`. allowed: lossy codecs of which it may choose."""
 
     mode: str
     allowed: frozenset[str]
 
 
-def results_rule(mode: str, allowed: frozenset[str]) -> Rule:
+def results_rule(mode: str, allowed: frozenset[str]) -> CodecRule:
     """How results travel under the setting `mode`, by which features travel.
 
     A mode that names a codec names, for results, the one of `allowed` that loses the most and no
     more than that codec does. Where there is none, results stay exact, as under `auto`.
     """
     if mode not in CODECS:
-        return Rule(mode, allowed)
+        return CodecRule(mode, allowed)
     for codec in reversed(CODECS[: CODECS.index(mode) + 1]):
         if codec in allowed:
-            return Rule(codec, frozenset({codec}))
-    return Rule(AUTO, frozenset())
+            return CodecRule(codec, frozenset({codec}))
+    return CodecRule(AUTO, frozenset())
 
 
 def path_rate(rates: Iterable[float]) -> float:

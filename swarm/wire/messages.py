@@ -20,7 +20,7 @@ from swarm.wire.hops import Hop, hop_of, is_hop, unpack_hops
 from swarm.wire.maps import pack_open_map, unpack_map
 from swarm.wire.tensors import (
     LIMITS,
-    Limits,
+    MessageLimits,
     Part,
     Tensors,
     codec_of,
@@ -130,7 +130,7 @@ class Features:
         return [head, *(encode_tensors(self.tensors) if coded is None else coded)]
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Features:
+    def decode(cls, data: bytes | memoryview, limits: MessageLimits = LIMITS) -> Features:
         """Raises `DecodeError`; arrays view `data` where it is large."""
         doc = _versioned(data, limits)
         get: Any = doc.get
@@ -222,7 +222,7 @@ class Result:
         return result_parts(self, [hop.as_doc() for hop in self.hops])
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Result:
+    def decode(cls, data: bytes | memoryview, limits: MessageLimits = LIMITS) -> Result:
         """Raises `DecodeError`."""
         doc = _versioned(data, limits)
         get: Any = doc.get
@@ -354,7 +354,7 @@ class Request:
         return [pack_open_map(doc) + b"\xa7tensors", *encode_tensors(self.inputs)]
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, limits: Limits = LIMITS) -> Request:
+    def decode(cls, data: bytes | memoryview, limits: MessageLimits = LIMITS) -> Request:
         """Raises `DecodeError`. The tensors may stand under `tensors` or `inputs`."""
         doc = _versioned(data, limits)
         tensors = decode_tensors(doc.get("tensors", doc.get("inputs")), limits)
@@ -385,7 +385,7 @@ def checked_key(value: Any) -> str:
     return str(value)
 
 
-def _versioned(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:
+def _versioned(data: bytes | memoryview, limits: MessageLimits) -> dict[str, Any]:
     doc = unpack_map(data, limits.bytes)
     if doc.get("v") != VERSION:
         raise DecodeError(

@@ -19,7 +19,7 @@ import numpy as np
 from swarm.errors import DecodeError, Status
 from swarm.wire.maps import is_packed_map
 from swarm.wire.messages import Request, Result, checked_key
-from swarm.wire.tensors import DTYPES, LIMITS, Limits, datatype_of
+from swarm.wire.tensors import DTYPES, LIMITS, MessageLimits, datatype_of
 
 # As Python has them: a number with its place in a list (32 and 8), or an empty list (56 and 8), and
 # in arrays of two types; an object with a key.
@@ -42,7 +42,7 @@ def is_json(data: bytes | memoryview) -> bool:
     return not is_packed_map(data)
 
 
-def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request:
+def decode_request(data: bytes | memoryview, limits: MessageLimits = LIMITS) -> Request:
     """Raises `DecodeError`, saying what is wrong with which input."""
     doc = document(data, limits)
     request = request_of(doc, inputs_of(doc, tensor, limits))
@@ -56,7 +56,9 @@ def decode_request(data: bytes | memoryview, limits: Limits = LIMITS) -> Request
 
 
 def document(
-    data: bytes | memoryview, limits: Limits = LIMITS, loads: Callable[[bytes], Any] = json.loads
+    data: bytes | memoryview,
+    limits: MessageLimits = LIMITS,
+    loads: Callable[[bytes], Any] = json.loads,
 ) -> dict[str, Any]:
     """The object that a request is. loads: raises `ValueError`. Raises `DecodeError`."""
     if len(data) > limits.bytes:
@@ -79,8 +81,8 @@ def document(
 
 def inputs_of(
     doc: dict[str, Any],
-    read: Callable[[dict[str, Any], Limits], tuple[str, np.ndarray]],
-    limits: Limits = LIMITS,
+    read: Callable[[dict[str, Any], MessageLimits], tuple[str, np.ndarray]],
+    limits: MessageLimits = LIMITS,
 ) -> dict[str, np.ndarray]:
     """The arrays by name. read: one entry's name and array, as `tensor`. Raises `DecodeError`."""
     entries = doc.get("inputs")
@@ -95,7 +97,7 @@ def inputs_of(
     return inputs
 
 
-def outputs_of(doc: dict[str, Any], limits: Limits = LIMITS) -> list[dict[str, Any]]:
+def outputs_of(doc: dict[str, Any], limits: MessageLimits = LIMITS) -> list[dict[str, Any]]:
     """The entries of the outputs that a request names, [] for all. Raises `DecodeError`."""
     entries = doc.get("outputs")
     if entries is None:
@@ -165,7 +167,7 @@ def most_memory(data: bytes) -> int:
     return VALUE_BYTES * values + OBJECT_BYTES * data.count(b"{")
 
 
-def described(entry: Any, limits: Limits) -> tuple[str, np.dtype[Any], list[int]]:
+def described(entry: Any, limits: MessageLimits) -> tuple[str, np.dtype[Any], list[int]]:
     """A tensor's name, dtype and shape. Raises `DecodeError`."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not 0 < len(name) <= limits.name:
@@ -183,7 +185,7 @@ def described(entry: Any, limits: Limits) -> tuple[str, np.dtype[Any], list[int]
     return name, dtype, shape
 
 
-def tensor(entry: Any, limits: Limits = LIMITS) -> tuple[str, np.ndarray]:
+def tensor(entry: Any, limits: MessageLimits = LIMITS) -> tuple[str, np.ndarray]:
     """A tensor whose values stand in JSON. Raises `DecodeError`."""
     name, dtype, shape = described(entry, limits)
     try:
@@ -278,7 +280,7 @@ def as_doc(result: Result) -> dict[str, Any]:
     }
 
 
-def decode_result(data: bytes | memoryview, limits: Limits = LIMITS) -> Result:
+def decode_result(data: bytes | memoryview, limits: MessageLimits = LIMITS) -> Result:
     """What `encode_result` wrote, but for the hops. Raises `DecodeError`."""
     try:
         doc = json.loads(bytes(data))

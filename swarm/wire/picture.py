@@ -38,7 +38,7 @@ _PNG_KEPT = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS"}
 _ORIENTATION = 0x0112  # EXIF's tag
 
 
-class Size(NamedTuple):
+class PictureSize(NamedTuple):
     """Pixels, as the file has them: before it is turned as its orientation says."""
 
     width: int
@@ -52,7 +52,7 @@ class Picture:
     pixel is touched. data: the bytes that travel."""
 
     data: bytes
-    size: Size
+    size: PictureSize
 
     def __init__(self, data: bytes | memoryview) -> None:
         """Raises `InvalidArgument` for another kind of file, one that is damaged or cut short, and
@@ -105,14 +105,14 @@ def is_encoded(array: np.ndarray) -> bool:
 # --- JPEG (ITU T.81, annex B) ----------------------------------------------------------------
 
 
-def _jpeg(data: bytes) -> tuple[bytes, Size]:
+def _jpeg(data: bytes) -> tuple[bytes, PictureSize]:
     """The file up to its end, without what is no picture. Raises `InvalidArgument`."""
     kept, turned, size, scans = [data[:2]], 0, None, 0
     for marker, start, end in _segments(data):
         body = data[start + 4 : end]
         if marker in _FRAMES and size is None:
             height, width = struct.unpack_from(">HH", body, 1)
-            size = Size(width, height)
+            size = PictureSize(width, height)
         if marker == _SOS:
             scans += 1
             if scans > MOST_SCANS:
@@ -186,7 +186,7 @@ def _turned(orientation: int) -> bytes:
 # --- PNG (ISO/IEC 15948) ---------------------------------------------------------------------
 
 
-def _png(data: bytes) -> tuple[bytes, Size]:
+def _png(data: bytes) -> tuple[bytes, PictureSize]:
     """The file's chunks of pixels, and its orientation. Raises `InvalidArgument`."""
     kept, at, size, turned = [_PNG], len(_PNG), None, 0
     while at + 12 <= len(data):
@@ -199,7 +199,7 @@ def _png(data: bytes) -> tuple[bytes, Size]:
         if (size is None) != (kind == b"IHDR"):
             break
         if size is None:
-            size = Size(*struct.unpack_from(">II", data, at + 8))
+            size = PictureSize(*struct.unpack_from(">II", data, at + 8))
         if kind in _PNG_KEPT:
             kept.append(data[at:end])
         if kind == b"eXIf" and not turned:

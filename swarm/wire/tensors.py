@@ -47,7 +47,7 @@ _ZSTD_SUFFIX = f"-{ZSTD}"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MessageLimits:
     """Bounds on a message; checked before anything is allocated."""
 
     bytes: int = 64 << 20  # the server's own hard limit on a payload
@@ -57,7 +57,7 @@ class Limits:
     name: int = 512  # characters
 
 
-LIMITS = Limits()
+LIMITS = MessageLimits()
 
 
 def datatype_of(array: np.ndarray) -> str:
@@ -217,7 +217,7 @@ class Claimed(NamedTuple):
     claim: Any
 
 
-def decode_tensors(doc: Any, limits: Limits = LIMITS) -> dict[str, Any]:
+def decode_tensors(doc: Any, limits: MessageLimits = LIMITS) -> dict[str, Any]:
     """Arrays that view the received bytes (read-only where those are), or `Claimed`.
 
     Raises `DecodeError`, naming the tensor and what is wrong with it.
@@ -227,7 +227,7 @@ def decode_tensors(doc: Any, limits: Limits = LIMITS) -> dict[str, Any]:
     return {name: _decode_tensor(name, value, limits) for name, value in doc.items()}
 
 
-def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
+def _decode_tensor(name: Any, value: Any, limits: MessageLimits) -> Any:
     _check_name(name, limits)
     if type(value) is not dict:
         raise DecodeError(f"tensor {name!r} must be a map of datatype, shape, codec and data")
@@ -252,7 +252,7 @@ def _decode_tensor(name: Any, value: Any, limits: Limits) -> Any:
 
 
 def _decode_coded(
-    name: str, datatype: str, shape: Any, size: int, codec: Any, data: Part, limits: Limits
+    name: str, datatype: str, shape: Any, size: int, codec: Any, data: Part, limits: MessageLimits
 ) -> np.ndarray:
     """A tensor in a codec of `swarm.wire.codecs`, or of zstd: it is smaller on the wire than
     here."""
@@ -277,20 +277,20 @@ def _decode_coded(
 
 
 def read_spec(
-    name: Any, datatype: Any, shape: Any, limits: Limits = LIMITS
+    name: Any, datatype: Any, shape: Any, limits: MessageLimits = LIMITS
 ) -> tuple[np.dtype[Any], int]:
     """The dtype and the number of bytes of a tensor in a message. Raises `DecodeError`."""
     _check_name(name, limits)
     return _dtype_and_size(name, datatype, shape, limits)
 
 
-def _check_name(name: Any, limits: Limits) -> None:
+def _check_name(name: Any, limits: MessageLimits) -> None:
     if type(name) is not str or not 0 < len(name) <= limits.name:
         raise DecodeError(f"a tensor's name must be a string of 1 to {limits.name} characters")
 
 
 def _dtype_and_size(
-    name: str, datatype: Any, shape: Any, limits: Limits
+    name: str, datatype: Any, shape: Any, limits: MessageLimits
 ) -> tuple[np.dtype[Any], int]:
     dtype = DTYPES.get(datatype) if type(datatype) is str else None
     if dtype is None:
@@ -298,7 +298,7 @@ def _dtype_and_size(
     return dtype, _check_shape(name, shape, limits) * dtype.itemsize
 
 
-def _check_shape(name: str, shape: Any, limits: Limits) -> int:
+def _check_shape(name: str, shape: Any, limits: MessageLimits) -> int:
     """The number of elements of a shape that is within the limits."""
     if type(shape) is not list or len(shape) > limits.rank:
         raise DecodeError(f"tensor {name!r}: shape must be a list of at most {limits.rank}")

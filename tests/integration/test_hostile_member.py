@@ -20,7 +20,7 @@ from nodes.announce import announce
 from nodes.up.mesh import LocalMesh, local_mesh
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import LOAD_FIELDS, load_entries, serves_entries
-from swarm.gossip import LAN, Gossip, Request
+from swarm.gossip import LAN, Gossip, GossipRequest
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.subjects import api
 from swarm.transport.lane.pulls import Pulls
@@ -113,7 +113,7 @@ class Member:
                 gossip.add_peer(node)
             for moment in range(1, 4):
                 for effect in gossip.tick(float(moment)):
-                    if isinstance(effect, Request):
+                    if isinstance(effect, GossipRequest):
                         self.sent += 1
                         subject = self._subjects.gossip(effect.peer)
                         self._publish(subject, effect.payload, answers)

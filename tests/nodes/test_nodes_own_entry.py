@@ -18,7 +18,7 @@ from shards.runtimes import memory
 from swarm.fleet.advertised import ANSWERS, candidates, holds_entry, identity_of, serving
 from swarm.fleet.membership import Membership
 from swarm.fleet.peers import Peers
-from swarm.gossip import LAN, Gossip, PeerView, Request, Send
+from swarm.gossip import LAN, Gossip, GossipRequest, PeerView, Send
 from swarm.link import Link, LinkOptions
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.requests.request import Ask
@@ -100,7 +100,7 @@ class Node:
         for _ in range(5):
             self._now += LAN.interval
             for effect in self.members.gossip.tick(self._now):
-                if isinstance(effect, Request):
+                if isinstance(effect, GossipRequest):
                     answer, _ = self.other.on_request(effect.payload, self._now)
                     assert answer is not None
                     for more in self.members.gossip.on_reply(effect.token, answer, self._now):

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from swarm.gossip.config import LAN, GossipConfig
 from swarm.gossip.core import Gossip
-from swarm.gossip.effects import Effect, Event, PeerView, Request, Send
+from swarm.gossip.effects import Effect, Event, GossipRequest, PeerView, Send
 
 Cut = Literal["silent", "no_responders"]
 _HOURS = 3600.0
@@ -229,7 +229,7 @@ class World:
 
     def _do(self, node: SimulatedNode, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Request):
+            if isinstance(effect, GossipRequest):
                 self._count(node, effect.payload)
                 node.open.add(effect.token)
                 self._at(self.now + effect.timeout, self._timeout, node, effect.token)
@@ -247,7 +247,7 @@ class World:
         node.messages += 1
         self.largest = max(self.largest, len(payload))
 
-    def _request(self, source: SimulatedNode, request: Request) -> None:
+    def _request(self, source: SimulatedNode, request: GossipRequest) -> None:
         target = self.nodes.get(request.peer)
         cut = target is not None and target.side != source.side
         if cut and self._cut == "silent":

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.clock import DRIFT, RESAMPLE_AFTER, TOLD_FROM, ServerClock, Step, parse_rfc3339
+from swarm.clock import DRIFT, RESAMPLE_AFTER, TOLD_FROM, ClockStep, ServerClock, parse_rfc3339
 
 SECOND = 1_000_000_000
 times = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1))
@@ -98,7 +98,7 @@ class World:
         self.steered = steered
         self.ahead = {"a": 10**18, "b": 10**18, "c": 10**18}
         self.leader = "a"
-        self.told: list[Step] = []
+        self.told: list[ClockStep] = []
         self.clock = ServerClock(self.told.append)
 
     def wall(self) -> int:

@@ -12,7 +12,7 @@ from nodes.gateway import parameters as words
 from nodes.gateway.call import Caller, InferCall, Region, Regions, WantedOutput
 from swarm.errors import InvalidArgument
 from swarm.requests.request import MAX_BUDGET
-from swarm.wire.tensors import DTYPES, LIMITS, Limits
+from swarm.wire.tensors import DTYPES, LIMITS, MessageLimits
 
 # For each datatype the field of `InferTensorContents`, and the datatype of that field's values.
 CONTENTS = {
@@ -36,7 +36,7 @@ def infer_call(
     headers: Mapping[str, str],
     remaining: float | None,
     regions: Regions | None,
-    limits: Limits = LIMITS,
+    limits: MessageLimits = LIMITS,
 ) -> InferCall:
     """request: a `ModelInferRequest`. headers: the call's metadata. remaining: seconds to the
     client's deadline, None without one. regions: None where shared memory is off. The arrays view
@@ -77,7 +77,7 @@ def _parameters(fields: Any, of: str) -> dict[str, Any]:
     return {name: getattr(fields[name], kind) for name, kind in chosen.items() if kind}
 
 
-def _inputs(request: Any, regions: Regions | None, limits: Limits) -> dict[str, np.ndarray]:
+def _inputs(request: Any, regions: Regions | None, limits: MessageLimits) -> dict[str, np.ndarray]:
     raw = request.raw_input_contents
     given = len(raw)
     taken = 0
@@ -109,7 +109,7 @@ def _inputs(request: Any, regions: Regions | None, limits: Limits) -> dict[str, 
     return inputs
 
 
-def _name(name: str, known: Mapping[str, Any], of: str, limits: Limits) -> str:
+def _name(name: str, known: Mapping[str, Any], of: str, limits: MessageLimits) -> str:
     if not 0 < len(name) <= limits.name:
         raise InvalidArgument(f"each {of} has a name of at most {limits.name} characters")
     if name in known:
@@ -117,7 +117,7 @@ def _name(name: str, known: Mapping[str, Any], of: str, limits: Limits) -> str:
     return name
 
 
-def _shape(tensor: Any, limits: Limits) -> tuple[int, ...]:
+def _shape(tensor: Any, limits: MessageLimits) -> tuple[int, ...]:
     shape = tuple(tensor.shape[: limits.rank + 1])
     if len(shape) > limits.rank or not all(0 <= each <= limits.dimension for each in shape):
         raise InvalidArgument(
@@ -193,7 +193,9 @@ def _region(parameters: Any, regions: Regions | None, of: str) -> Region | None:
     return region
 
 
-def _outputs(request: Any, regions: Regions | None, limits: Limits) -> tuple[WantedOutput, ...]:
+def _outputs(
+    request: Any, regions: Regions | None, limits: MessageLimits
+) -> tuple[WantedOutput, ...]:
     wanted: dict[str, WantedOutput] = {}
     for tensor in request.outputs:
         name = _name(tensor.name, wanted, "output", limits)

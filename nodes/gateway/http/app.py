@@ -26,7 +26,7 @@ from nodes.gateway.models import Models
 from nodes.gateway.settings import GatewayOptions
 from nodes.gateway.statuses import NoSuchMethod, NoSuchPath, NotOffered, TooSlow
 from swarm.errors import Internal, InvalidArgument, SwarmError, Unauthenticated
-from swarm.wire.tensors import LIMITS, Limits, Part
+from swarm.wire.tensors import LIMITS, MessageLimits, Part
 
 log = logging.getLogger("swarm.gateway")
 
@@ -95,7 +95,7 @@ class App:
         self._models = models
         self._callers = callers
         self._options = options
-        self._limits = Limits(bytes=min(options.body, LIMITS.bytes))
+        self._limits = MessageLimits(bytes=min(options.body, LIMITS.bytes))
         self._regions = regions
         self._page = page
         self._apps = apps

@@ -16,7 +16,7 @@ from nodes.gateway import parameters as words
 from nodes.gateway.call import Caller, InferCall, Regions, WantedOutput
 from swarm.errors import DecodeError, InvalidArgument
 from swarm.wire import oip
-from swarm.wire.tensors import DTYPES, LIMITS, Limits
+from swarm.wire.tensors import DTYPES, LIMITS, MessageLimits
 
 HEADER_LENGTH = "inference-header-content-length"  # bytes of JSON before the binary tensors
 
@@ -36,7 +36,7 @@ def decoded(
     headers: Mapping[str, str],
     caller: Caller,
     regions: Regions | None,
-    limits: Limits = LIMITS,
+    limits: MessageLimits = LIMITS,
 ) -> Decoded:
     """version: of the path, "" for none. body: unpacked; the arrays view it. regions: None where
     shared memory is off. Raises `DecodeError`, `InvalidArgument`, `NotOffered`, and what
@@ -110,7 +110,7 @@ class _Reader:
         self._regions = regions
         self._at = 0
 
-    def tensor(self, entry: Any, limits: Limits) -> tuple[str, np.ndarray]:
+    def tensor(self, entry: Any, limits: MessageLimits) -> tuple[str, np.ndarray]:
         """One input. Raises `DecodeError`, `InvalidArgument`, `NotOffered`."""
         parameters = entry.get("parameters") if type(entry) is dict else None
         _check_datatype(entry)
@@ -162,7 +162,7 @@ def _check_datatype(entry: Any) -> None:
 
 
 def _outputs(
-    doc: dict[str, Any], regions: Regions | None, limits: Limits
+    doc: dict[str, Any], regions: Regions | None, limits: MessageLimits
 ) -> tuple[WantedOutput, ...]:
     wanted: list[WantedOutput] = []
     for entry in oip.outputs_of(doc, limits):

@@ -23,7 +23,7 @@ from nodes.watch.profiling.figure import figure
 from nodes.watch.profiling.spent import OUTSIDE, Profile, Spread, profile_of
 from swarm.errors import InvalidArgument, Status
 from swarm.fleet.service import FleetWatch
-from swarm.tracing.anatomy import KINDS, Part, parts_of
+from swarm.tracing.anatomy import KINDS, TimePart, parts_of
 from swarm.tracing.traceparent import make
 
 SETTLE = 1.3  # seconds in which every node that is asked for its status has said it
@@ -66,11 +66,11 @@ async def _statuses(watch: FleetWatch) -> dict[str, dict[str, Any]]:
 
 async def _probe(
     client: swarm.Mesh, model: str, inputs: dict[str, np.ndarray], seconds: float, rate: float
-) -> list[tuple[float, list[Part]]]:
+) -> list[tuple[float, list[TimePart]]]:
     """Ask traced requests at `rate` a second, one at a time; those that were answered."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    found: list[tuple[float, list[Part]]] = []
+    found: list[tuple[float, list[TimePart]]] = []
     if rate <= 0:
         await asyncio.sleep(seconds)
         return found

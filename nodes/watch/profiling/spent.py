@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from swarm.flow.latency import BUCKETS_S
-from swarm.tracing.anatomy import KINDS, Kind, Part
+from swarm.tracing.anatomy import KINDS, Kind, TimePart
 
 OUTSIDE = 0  # the "stage" of what is before and behind all stages, of an edge too
 
@@ -71,7 +71,7 @@ def profile_of(
     seconds: float,
     before: Mapping[str, Mapping[str, Any]],
     after: Mapping[str, Mapping[str, Any]],
-    probes: Sequence[tuple[float, Sequence[Part]]],
+    probes: Sequence[tuple[float, Sequence[TimePart]]],
 ) -> Profile:
     """before, after: status documents by node, `seconds` apart. probes: latency in seconds, and the
     parts, of each answered probe."""
@@ -174,7 +174,7 @@ def _spread_of(counts: np.ndarray) -> Spread | None:
 
 
 def _probe_parts(
-    probes: Sequence[tuple[float, Sequence[Part]]],
+    probes: Sequence[tuple[float, Sequence[TimePart]]],
 ) -> dict[int, dict[Kind, Spread]]:
     lengths: dict[tuple[int, Kind], list[float]] = defaultdict(list)
     for _, parts in probes:

@@ -1,8 +1,8 @@
 """Tensors between processes of one host: the message carries a claim, the bytes stay put.
 
 A sender puts its tensors into its `Ring` and publishes the claim; a receiver opens the claim with
-its `Reader`, computes on the view, checks the claim once more, and only then publishes its result.
-The receiver says in the segment itself when it is `done`. Every node calls `sweep`.
+its `ClaimReader`, computes on the view, checks the claim once more, and only then publishes its
+result. The receiver says in the segment itself when it is `done`. Every node calls `sweep`.
 Every failure is a `ShmError` (or a None from `put`): the tensor travels over the wire then, as
 tensors below `MIN_BYTES` always do.
 
@@ -20,7 +20,7 @@ tensors below `MIN_BYTES` always do.
 from .claim import Claim
 from .errors import ClaimError, ShmError, ShmForeign, ShmGone, ShmStale, ShmUnavailable
 from .host import SHM_DIRECTORY, host_id, unavailable
-from .reader import Reader
+from .reader import ClaimReader
 from .ring import MIN_BYTES, Ring, RingStats
 from .sweep import sweep
 
@@ -29,7 +29,7 @@ __all__ = [
     "SHM_DIRECTORY",
     "Claim",
     "ClaimError",
-    "Reader",
+    "ClaimReader",
     "Ring",
     "RingStats",
     "ShmError",

@@ -53,7 +53,7 @@ class _Mapped:
         return True
 
 
-class Reader:
+class ClaimReader:
     """Opens claims of other processes of the same host, mesh and user. Thread-safe.
 
     `open` asks with `pread`, which cannot fault, whether the slot is within the file, so a segment

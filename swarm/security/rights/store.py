@@ -38,7 +38,7 @@ class Mapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class StoreService:
     """A subject that the store answers. many: whether the answer is of several messages, rather
     than one. asked: as members have it behind `WAY`; by the same name, unless this says another."""
 
@@ -52,7 +52,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class StoreAnnouncement:
     """A subject that the store speaks on; members hear it as `heard`."""
 
     subject: str
@@ -63,12 +63,12 @@ class News:
 class Store:
     """All that a server's configuration says of the store of one mesh."""
 
-    services: tuple[Service, ...]
+    services: tuple[StoreService, ...]
     mappings: tuple[Mapping, ...]
-    news: tuple[News, ...]
+    news: tuple[StoreAnnouncement, ...]
 
     @property
-    def offered(self) -> tuple[Service, ...]:
+    def offered(self) -> tuple[StoreService, ...]:
         """The services without other names for the same."""
         return tuple(service for service in self.services if not service.asked)
 
@@ -83,25 +83,25 @@ def store_of(mesh: str, domain: str = "") -> Store:
         *(f"{root}.{kind}.>" for kind in _of_all("stored", "features", "dead", "events")),
     )
     services = [
-        Service(f"{_API}.INFO"),
-        Service(f"{_API}.STREAM.>"),
-        Service(f"{_API}.CONSUMER.>", many=True),
-        Service(f"{_API}.DIRECT.>", many=True),
-        Service("$JS.ACK.>"),
-        *map(Service, written),
+        StoreService(f"{_API}.INFO"),
+        StoreService(f"{_API}.STREAM.>"),
+        StoreService(f"{_API}.CONSUMER.>", many=True),
+        StoreService(f"{_API}.DIRECT.>", many=True),
+        StoreService("$JS.ACK.>"),
+        *map(StoreService, written),
     ]
     mappings = [Mapping(each, f"{WAY}.{each}") for each in (f"{_API}.>", "$JS.ACK.>", *written)]
     if domain:
         # As one subject: where a link comes up, nats-server puts mappings of its own for calls in
         # the place of ours that are for the same ones (`$JS.hub.API.STREAM.>` and so on).
         mappings.append(Mapping(in_domain(f"{_API}.>", domain), f"{WAY}.{_API}.>"))
-        services.append(Service("$KV.>", asked=f"{_API}.$KV.>"))
+        services.append(StoreService("$KV.>", asked=f"{_API}.$KV.>"))
     told = [f"{root}.{kind}.>" for kind in _of_all("news", "config")]
-    news = [News(each, each) for each in (*told, "$JS.EVENT.ADVISORY.>")]
+    news = [StoreAnnouncement(each, each) for each in (*told, "$JS.EVENT.ADVISORY.>")]
     # nats-server gives nothing that came in as a service out as a stream, so those who listen to
     # these hear the streams that store them.
     retold = _of_all("stored_news", "events")
-    news += [News(stored(root, kind), f"{root}.{kind}.>") for kind in retold]
+    news += [StoreAnnouncement(stored(root, kind), f"{root}.{kind}.>") for kind in retold]
     return Store(tuple(services), tuple(mappings), tuple(news))
 
 

@@ -40,7 +40,7 @@ from statistics import median
 import numpy as np
 
 from swarm.samehost.memory.claim import Claim
-from swarm.samehost.memory.reader import Reader
+from swarm.samehost.memory.reader import ClaimReader
 from swarm.samehost.memory.ring import Ring
 
 SIZES = (4 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 800 << 10, 1600 << 10, 8 << 20)
@@ -58,7 +58,7 @@ def measure(sizes: tuple[int, ...] = SIZES, rounds: int = 100) -> list[dict[str,
         RuntimeError: this host has no shared memory.
     """
     mesh = f"measure-{os.getpid()}"
-    ring, reader = Ring(mesh), Reader(mesh)
+    ring, reader = Ring(mesh), ClaimReader(mesh)
     ring.release(_put(ring, memoryview(bytes(2 * max(sizes)))))  # or the first ones would grow it
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -76,7 +76,7 @@ def measure(sizes: tuple[int, ...] = SIZES, rounds: int = 100) -> list[dict[str,
 
 
 def _row(
-    size: int, rounds: int, ring: Ring, reader: Reader, wire: socket.socket
+    size: int, rounds: int, ring: Ring, reader: ClaimReader, wire: socket.socket
 ) -> dict[str, float]:
     tensor = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
     part, target = tensor.data, np.empty_like(tensor)
@@ -133,7 +133,7 @@ def _median_ms(action: Callable[[], object], rounds: int) -> float:
 
 def receive(mesh: str, port: int) -> None:
     """Serve the other end of `measure` until it hangs up."""
-    reader = Reader(mesh)
+    reader = ClaimReader(mesh)
     buffer = bytearray(max(SIZES))
     with socket.create_connection(("127.0.0.1", port)) as wire:
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -146,7 +146,7 @@ def receive(mesh: str, port: int) -> None:
     reader.close()
 
 
-def _use(reader: Reader, message: bytes) -> bool:
+def _use(reader: ClaimReader, message: bytes) -> bool:
     claim = Claim.from_wire(message)
     _sum(reader.open(claim))
     return reader.check(claim)

@@ -11,7 +11,7 @@ from typing import Any
 from bench.hostile.message_targets import MESSAGEPACK_FLOOR
 from bench.hostile.target import Case, Target, json_objects
 from swarm.fleet.advertised import load_entries, serves_entries, valid
-from swarm.gossip import Gossip, GossipConfig, Request
+from swarm.gossip import Gossip, GossipConfig, GossipRequest
 from swarm.gossip.wire import decode as decode_gossip
 from swarm.routing.desired import read_desired
 
@@ -31,7 +31,9 @@ def _open_gossip(stack: ExitStack) -> Case:
 
     one, other = node("node-a"), node("node-b")
     one.add_peer("node-b")
-    asked = [e.payload for at in range(1, 6) for e in one.tick(now + at) if isinstance(e, Request)]
+    asked = [
+        e.payload for at in range(1, 6) for e in one.tick(now + at) if isinstance(e, GossipRequest)
+    ]
     answers = [other.on_request(payload, now)[0] for payload in asked]
     target, moments = node("node-c"), count()
 

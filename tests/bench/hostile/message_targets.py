@@ -18,7 +18,7 @@ from swarm.errors import Status
 from swarm.samehost.compact import answer_parts, decode_features, decode_result, features_parts
 from swarm.samehost.host_socket import frame_head, frames
 from swarm.samehost.lending import NO_LOAN
-from swarm.samehost.memory import Claim, Reader, Ring, unavailable
+from swarm.samehost.memory import Claim, ClaimReader, Ring, unavailable
 from swarm.samehost.memory.segment import open_segment
 from swarm.samehost.memory.slots import SEGMENT_HEADER, SEGMENT_MAGIC, SEGMENT_VERSION
 from swarm.wire import oip
@@ -171,7 +171,7 @@ def _open_claims(stack: ExitStack) -> Case:
     if unavailable() is not None:
         return Case((b"",), Claim.from_wire)
     mesh = f"hostile{secrets.token_hex(4)}"
-    ring, reader = Ring(mesh), Reader(mesh)
+    ring, reader = Ring(mesh), ClaimReader(mesh)
     stack.callback(ring.close)
     stack.callback(reader.close)
     claims = [ring.put([bytes(size)]) for size in (1, 70_000)]

@@ -13,7 +13,7 @@ from nodes.watch.profiling.advice import advise
 from nodes.watch.profiling.figure import figure
 from nodes.watch.profiling.spent import Profile, Spread, StageProfile, profile_of
 from swarm.flow.latency import BUCKETS_S
-from swarm.tracing.anatomy import Kind, Part
+from swarm.tracing.anatomy import Kind, TimePart
 
 
 def status(stage: int, served: int, fast: int, slow: int) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_a_node_that_began_anew_counts_from_its_beginning() -> None:
 
 
 def test_a_part_that_a_probe_did_not_have_took_it_no_time() -> None:
-    probes = [(0.001, [Part("compute", 1, "a", 0, 1000)]), (0.001, [])]
+    probes = [(0.001, [TimePart("compute", 1, "a", 0, 1000)]), (0.001, [])]
     profile = profile_of("m", 1.0, {}, {}, probes)
     assert profile.stages[0].parts["compute"].p50 == 0.5
     assert profile.latency == Spread(1.0, 1.0)
@@ -86,7 +86,7 @@ def test_a_balanced_idle_pipeline_gets_no_advice() -> None:
 
 
 def test_every_part_is_seen_however_short() -> None:
-    parts = [Part("lane", 1, "node-a", 0, 1), Part("compute", 1, "node-a", 1, 100_000)]
+    parts = [TimePart("lane", 1, "node-a", 0, 1), TimePart("compute", 1, "node-a", 1, 100_000)]
     lines = bar_lines(parts, {"node-a": "…a"})
     assert SIGNS["lane"] in lines[0]
     assert "stage 1 …a" in lines[0]

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from swarm.gossip import Effect, Event, Gossip, GossipConfig, Request, Send
+from swarm.gossip import Effect, Event, Gossip, GossipConfig, GossipRequest, Send
 
 Deliver = Callable[..., list[tuple[str, Event]]]
 
@@ -52,7 +52,7 @@ def deliver() -> Deliver:
                     _, more = target.on_request(effect.payload, now)
                     queue += [(effect.peer, each) for each in more]
                 continue
-            assert isinstance(effect, Request)
+            assert isinstance(effect, GossipRequest)
             if effect.peer in silent:
                 queue += [(origin, each) for each in gossip.on_timeout(effect.token, now)]
             elif target is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from swarm.gossip import LAN, Effect, Event, Gossip, Request, Send
+from swarm.gossip import LAN, Effect, Event, Gossip, GossipRequest, Send
 
 Make = Callable[..., Gossip]
 Deliver = Callable[..., list[tuple[str, Event]]]
@@ -30,7 +30,7 @@ def comes_to(liar: Gossip, victim: Gossip, now: float) -> list[Effect]:
     """A whole exchange, by which a node of this name gets known. Returns what the victim does."""
     liar.set("role", "shard-1", 0.0)
     liar.add_peer(victim.node)
-    [question] = [e for e in liar.tick(0.0) if isinstance(e, Request)]
+    [question] = [e for e in liar.tick(0.0) if isinstance(e, GossipRequest)]
     answer, effects = victim.on_request(question.payload, now)
     assert answer is not None
     for more in liar.on_reply(question.token, answer, 0.0):
@@ -65,7 +65,7 @@ class Flood:
                     if self._lives:
                         self.nodes[liar.node] = liar
                 if name == "shard-1-a":
-                    self.sent.append(sum(isinstance(e, Request) for e in effects))
+                    self.sent.append(sum(isinstance(e, GossipRequest) for e in effects))
                 self._deliver(self.nodes, name, effects, now)
             self.round += 1
 
@@ -130,7 +130,7 @@ def test_answers_of_a_round_are_bounded_and_go_on_in_the_next_one(make: Make) ->
     asker = make("asker-1")
     asker.add_peer("shard-1-a")
     # Its window shows that it knows nothing, so it is told all.
-    [hello] = [e for e in asker.tick(0.0) if isinstance(e, Request)]
+    [hello] = [e for e in asker.tick(0.0) if isinstance(e, GossipRequest)]
 
     def answered(now: float) -> int:
         told, _ = gossip.on_request(hello.payload, now)

@@ -14,7 +14,7 @@ from swarm.gossip.fanout import (
     MOST_WATCHED,
     WATCH_ROUNDS,
     Fanout,
-    Watch,
+    WatchedPeers,
     calm_contacts,
     least_window,
 )
@@ -56,7 +56,7 @@ def test_a_calm_fleet_compares_as_many_nodes_a_round_as_one_at_full_pace(alive: 
 
 
 def test_watched_nodes_are_checked_every_other_round_and_each_has_its_turn() -> None:
-    watch = Watch(LAN.interval)
+    watch = WatchedPeers(LAN.interval)
     watch.set(frozenset({"a", "b"}))
     assert sorted(watch.due(0.0)) == ["a", "b"]
     assert watch.due(LAN.interval) == []

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from sim.gossip_world import World
 
-from swarm.gossip import GossipConfig, Request
+from swarm.gossip import GossipConfig, GossipRequest
 
 
 def about(world: World, name: str, *kinds: str) -> list[str]:
@@ -26,14 +26,16 @@ def test_nobody_there_to_answer_means_death_at_once(mesh: Any, deliver: Any) -> 
 
 def test_silence_is_suspected_only_after_helpers_failed_too(mesh: Any, deliver: Any) -> None:
     nodes = mesh("a", "b", "c", "d")
-    request = next(e for e in nodes["a"].tick(1.0) if isinstance(e, Request) and e.peer == "c")
+    request = next(
+        e for e in nodes["a"].tick(1.0) if isinstance(e, GossipRequest) and e.peer == "c"
+    )
     effects = nodes["a"].on_timeout(request.token, 1.1)
-    assert sorted(type(e).__name__ for e in effects) == ["Request", "Send", "Send"]
+    assert sorted(type(e).__name__ for e in effects) == ["GossipRequest", "Send", "Send"]
     assert nodes["a"].peer("c", 1.1).state == "alive"
     assert nodes["a"].peer("c", 1.1).phi > 1
     # The helpers reach it although we cannot.
     retry = effects.pop()
-    assert isinstance(retry, Request)
+    assert isinstance(retry, GossipRequest)
     deliver(nodes, "a", effects, 1.1)
     assert nodes["a"].on_timeout(retry.token, 1.3) != [], "a new doubt begins: helpers again"
     assert nodes["a"].peer("c", 1.3).state == "alive"
@@ -234,8 +236,8 @@ def test_a_split_that_outlasts_the_tombstones_heals_when_told_of_one_peer() -> N
     assert world.rounds_until(world.agree, 40) is not None
 
 
-def to(effects: list[Any], peer: str) -> Request:
-    return next(e for e in effects if isinstance(e, Request) and e.peer == peer)
+def to(effects: list[Any], peer: str) -> GossipRequest:
+    return next(e for e in effects if isinstance(e, GossipRequest) and e.peer == peer)
 
 
 def test_one_silence_seen_by_two_requests_counts_once(mesh: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.gossip import Event, Gossip, GossipConfig, Request
+from swarm.gossip import Event, Gossip, GossipConfig, GossipRequest
 
 KEY = b"the mesh's own secret key"
 
@@ -28,8 +28,8 @@ def a_node(**options: Any) -> Gossip:
     return Gossip("victim", 1, Random(1), **options)
 
 
-def requests(effects: list[Any]) -> list[Request]:
-    return [effect for effect in effects if isinstance(effect, Request)]
+def requests(effects: list[Any]) -> list[GossipRequest]:
+    return [effect for effect in effects if isinstance(effect, GossipRequest)]
 
 
 def delta(node: str, *items: list[Any], version: int = 1, base: int = 0) -> list[Any]:

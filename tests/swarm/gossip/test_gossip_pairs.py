@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sim.gossip_world import World
 
-from swarm.gossip import LAN, Event, Request
+from swarm.gossip import LAN, Event, GossipRequest
 
 ROUND = LAN.interval
 SPOKEN = 100  # rounds
@@ -41,7 +41,7 @@ def test_a_pair_of_a_small_mesh_has_one_exchange_every_other_round(
 
 
 def asked(effects: list[Any]) -> set[str]:
-    return {effect.peer for effect in effects if isinstance(effect, Request)}
+    return {effect.peer for effect in effects if isinstance(effect, GossipRequest)}
 
 
 def settled(mesh: Any) -> tuple[dict[str, Any], float]:

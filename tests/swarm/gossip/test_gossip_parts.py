@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import swarm.gossip
-from swarm.gossip import LAN, LOCAL, WAN, Gossip, GossipConfig, Request
+from swarm.gossip import LAN, LOCAL, WAN, Gossip, GossipConfig, GossipRequest
 from swarm.gossip.exchange import plain
 from swarm.gossip.health import LocalHealth, suspicion_seconds
 from swarm.gossip.phi import PhiDetector, deviations
 from swarm.gossip.rumours import Rumours
 from swarm.gossip.state import LEFT, Delta, NodeState, apply
 from swarm.gossip.table import Table
-from swarm.gossip.wire import Frame, decode
+from swarm.gossip.wire import BoundedMessage, decode
 
 
 def read(_key: str, packed: bytes | None) -> tuple[bool, object]:
@@ -42,7 +42,7 @@ def test_the_public_surface_is_what_it_is() -> None:
         "Gossip",
         "GossipConfig",
         "PeerView",
-        "Request",
+        "GossipRequest",
         "Send",
         "Validator",
     ]
@@ -235,7 +235,7 @@ def test_phi_follows_the_network_and_ignores_nonsense() -> None:
 def test_waits_are_within_their_bounds_and_grow_with_our_own_troubles(make: Any) -> None:
     node = make("a")
     node.add_peer("b")
-    waits = [e.timeout for e in node.tick(0.0) if isinstance(e, Request)]
+    waits = [e.timeout for e in node.tick(0.0) if isinstance(e, GossipRequest)]
     assert waits == [pytest.approx(LAN.timeout_min)]
     health = LocalHealth(8)
     assert health.factor == 1
@@ -308,7 +308,7 @@ def test_news_is_told_least_told_first_and_a_bounded_number_of_times() -> None:
     del nodes["gone"]
     rumours.heat("old", 9)
     for turn in range(6):
-        frame = Frame("syn", NodeState("me", 1).entry, 1024, None)
+        frame = BoundedMessage("syn", NodeState("me", 1).entry, 1024, None)
         rumours.tell(frame, nodes, (), 0)
         body = msgpack.unpackb(frame.encode())
         told.append([entry[0] for entry in body.get("d", [])])
@@ -327,7 +327,7 @@ def test_a_frame_keeps_its_budget_and_can_be_read(
     parts: list[tuple[str, int]], key: bytes | None
 ) -> None:
     sender = b"\x96" + NodeState("me", 1).entry[1:] + b"\x05"
-    frame = Frame("syn", sender, 1024, key)
+    frame = BoundedMessage("syn", sender, 1024, key)
     added = 0
     for section, size in parts:
         state = NodeState("n" * size, 1)

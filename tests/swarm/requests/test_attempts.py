@@ -24,12 +24,12 @@ from swarm.flow.backoff import Backoff
 from swarm.requests import silence
 from swarm.requests.attempts import (
     RULES,
+    AttemptAction,
     AttemptConfig,
     Attempts,
-    Do,
+    AttemptSituation,
+    AttemptStep,
     Outcome,
-    Situation,
-    Step,
     ends_wait,
     goes_fast,
     is_unserved,
@@ -71,9 +71,9 @@ def step(
     remaining: float = 5.0,
     has_retry: bool = True,
     pause: float = 0.01,
-) -> Step:
+) -> AttemptStep:
     found = silences or Silences()
-    return next_step(Situation(outcome, tried, found, now, remaining, has_retry, pause))
+    return next_step(AttemptSituation(outcome, tried, found, now, remaining, has_retry, pause))
 
 
 booleans = st.booleans()
@@ -128,8 +128,8 @@ def test_a_success_ends_a_request_and_so_does_every_failure_but_unavailable(
         for outcome in (result(status), result(status, attempt=20)):
             assert step(
                 outcome, tried, silences, remaining=remaining, has_retry=has_retry, pause=pause
-            ) == Step(Do.END)
-    assert step(FULL, tried, silences, has_retry=has_retry) == Step(Do.END)
+            ) == AttemptStep(AttemptAction.END)
+    assert step(FULL, tried, silences, has_retry=has_retry) == AttemptStep(AttemptAction.END)
 
 
 @given(all_tried, all_silences())
@@ -150,12 +150,14 @@ def test_an_attempt_is_made_only_inside_the_budget_and_paid_only_if_it_is_grante
     pause: float,
 ) -> None:
     taken = step(outcome, tried, silences, remaining=remaining, has_retry=has_retry, pause=pause)
-    if taken.do is Do.AGAIN:
+    if taken.do is AttemptAction.AGAIN:
         assert taken.seconds <= pause < remaining
         assert has_retry or not taken.paid
     else:
         assert not taken.paid
-    assert taken.when_connected == (taken.do is Do.AGAIN and isinstance(outcome, NotConnected))
+    assert taken.when_connected == (
+        taken.do is AttemptAction.AGAIN and isinstance(outcome, NotConnected)
+    )
 
 
 def over(silence_ended: float) -> Silences:
@@ -175,22 +177,22 @@ LANE, FAST, LEAVING = (
 CALM, ASKED = Silences(), hung(10.0)
 ASKED.asked(10.0)
 SITUATIONS = [
-    Situation(result(), LANE, CALM, 10.0, 5.0, True, 0.01),
-    Situation(None, LEAVING, CALM, 10.0, 5.0, True, 0.01),
-    Situation(None, FAST, SWALLOWED_BY, 10.0, 5.0, True, 0.01),
-    Situation(None, FAST, BUSY, 10.0, 5.0, True, 0.01),
-    Situation(None, FAST, ASKED, 10.0, 5.0, True, 0.01),
-    Situation(None, LANE, CALM, 10.0, 5.0, False, 0.01),
-    Situation(result(Status.UNAVAILABLE), LANE, CALM, 10.0, 5.0, False, 0.01),
-    Situation(result(Status.UNAVAILABLE), LANE, CALM, 10.0, 0.1, True, 0.2),
-    Situation(OFFLINE, LANE, CALM, 10.0, 5.0, True, 0.01),
-    Situation(None, LANE, CALM, 10.0, 5.0, True, 0.01),
-    Situation(LOST, LANE, CALM, 10.0, 5.0, True, 0.01),
+    AttemptSituation(result(), LANE, CALM, 10.0, 5.0, True, 0.01),
+    AttemptSituation(None, LEAVING, CALM, 10.0, 5.0, True, 0.01),
+    AttemptSituation(None, FAST, SWALLOWED_BY, 10.0, 5.0, True, 0.01),
+    AttemptSituation(None, FAST, BUSY, 10.0, 5.0, True, 0.01),
+    AttemptSituation(None, FAST, ASKED, 10.0, 5.0, True, 0.01),
+    AttemptSituation(None, LANE, CALM, 10.0, 5.0, False, 0.01),
+    AttemptSituation(result(Status.UNAVAILABLE), LANE, CALM, 10.0, 5.0, False, 0.01),
+    AttemptSituation(result(Status.UNAVAILABLE), LANE, CALM, 10.0, 0.1, True, 0.2),
+    AttemptSituation(OFFLINE, LANE, CALM, 10.0, 5.0, True, 0.01),
+    AttemptSituation(None, LANE, CALM, 10.0, 5.0, True, 0.01),
+    AttemptSituation(LOST, LANE, CALM, 10.0, 5.0, True, 0.01),
 ]
 
 
 @pytest.mark.parametrize(("number", "situation"), list(enumerate(SITUATIONS, 1)))
-def test_each_rule_of_the_table_decides_somewhere(number: int, situation: Situation) -> None:
+def test_each_rule_of_the_table_decides_somewhere(number: int, situation: AttemptSituation) -> None:
     """A row that an earlier one always hides would be a lie on the page."""
     assert len(SITUATIONS) == len(RULES)
     assert 1 + next(n for n, rule in enumerate(RULES) if rule.holds(situation)) == number
@@ -208,17 +210,25 @@ def test_asking_whether_to_ask_again_changes_nothing(
 
 def test_a_request_that_could_not_be_stored_is_asked_again_at_no_cost() -> None:
     tried = Attempts(False, 0.0, number=1)
-    assert step(LOST, tried, has_retry=False) == Step(Do.AGAIN, 0.01)
-    assert step(OFFLINE, tried, has_retry=False) == Step(Do.AGAIN, 0.01, when_connected=True)
+    assert step(LOST, tried, has_retry=False) == AttemptStep(AttemptAction.AGAIN, 0.01)
+    assert step(OFFLINE, tried, has_retry=False) == AttemptStep(
+        AttemptAction.AGAIN, 0.01, when_connected=True
+    )
 
 
 def test_to_ask_again_for_a_stored_request_costs_a_retry_and_without_one_it_is_awaited() -> None:
     """A silence of many spends the retries: whoever comes too late for one gets a later one."""
     tried = Attempts(False, 0.0, number=1, stored=True)
-    assert step(None, tried) == Step(Do.AGAIN, paid=True)
-    assert step(None, tried, has_retry=False) == Step(Do.WAIT, KNOBS.ask_stored_later)
-    assert step(result(Status.UNAVAILABLE), tried) == Step(Do.AGAIN, 0.01, paid=True)
-    assert step(result(Status.UNAVAILABLE), tried, has_retry=False) == Step(Do.LAST_CHANCE)
+    assert step(None, tried) == AttemptStep(AttemptAction.AGAIN, paid=True)
+    assert step(None, tried, has_retry=False) == AttemptStep(
+        AttemptAction.WAIT, KNOBS.ask_stored_later
+    )
+    assert step(result(Status.UNAVAILABLE), tried) == AttemptStep(
+        AttemptAction.AGAIN, 0.01, paid=True
+    )
+    assert step(result(Status.UNAVAILABLE), tried, has_retry=False) == AttemptStep(
+        AttemptAction.LAST_CHANCE
+    )
 
 
 @given(booleans, st.floats(0.1, 60), booleans)
@@ -227,7 +237,7 @@ def test_a_request_that_its_slow_link_has_not_carried_yet_is_never_sent_again(
 ) -> None:
     tried = Attempts(fast, begun=0.0, at=1.0, number=1, leaving=True)
     decided = step(None, tried, remaining=remaining, has_retry=has_retry)
-    assert decided.do is Do.WAIT
+    assert decided.do is AttemptAction.WAIT
     assert decided.seconds >= KNOBS.ask_stored_later
 
 
@@ -250,7 +260,7 @@ def test_a_request_that_has_just_left_has_one_more_wait_to_be_answered() -> None
 def test_without_a_retry_a_request_that_nobody_keeps_waits_until_one_is_granted() -> None:
     """Its last chance would never come: no lane has it."""
     tried = Attempts(True, 0.0, number=1, fast=True, stored=True)
-    assert step(None, tried, has_retry=False) == Step(Do.WAIT, KNOBS.ask_later)
+    assert step(None, tried, has_retry=False) == AttemptStep(AttemptAction.WAIT, KNOBS.ask_later)
 
 
 @pytest.mark.parametrize("outcome", [NOBODY, result(Status.UNAVAILABLE, stage=2, node="")], ids=str)
@@ -260,37 +270,43 @@ def test_a_stage_that_nobody_serves_is_asked_again_at_no_cost_for_a_second(
     """Within it gossip knows of a death, and a fallback listens."""
     tried = Attempts(True, begun=10.0, number=3, fast=True, stored=isinstance(outcome, Result))
     soon, later = 10.0 + 0.9 * KNOBS.unserved_for, 10.0 + KNOBS.unserved_for
-    assert step(outcome, tried, now=soon, has_retry=False) == Step(Do.AGAIN, 0.01)
-    assert step(outcome, tried, now=later) == Step(Do.AGAIN, 0.01, paid=True)
-    assert step(outcome, tried, now=later, has_retry=False) == Step(Do.LAST_CHANCE)
+    assert step(outcome, tried, now=soon, has_retry=False) == AttemptStep(AttemptAction.AGAIN, 0.01)
+    assert step(outcome, tried, now=later) == AttemptStep(AttemptAction.AGAIN, 0.01, paid=True)
+    assert step(outcome, tried, now=later, has_retry=False) == AttemptStep(
+        AttemptAction.LAST_CHANCE
+    )
 
 
 def test_a_lane_that_is_not_there_yet_is_asked_for_at_no_cost_until_the_budget_ends() -> None:
     """Nothing computes for it: a model's lanes may come with its first node."""
     tried = Attempts(False, begun=0.0, number=50)
-    assert step(NOBODY, tried, now=100.0, has_retry=False) == Step(Do.AGAIN, 0.01)
+    assert step(NOBODY, tried, now=100.0, has_retry=False) == AttemptStep(AttemptAction.AGAIN, 0.01)
 
 
 def test_a_request_that_a_lasting_silence_swallowed_is_repeated_when_it_is_its_turn() -> None:
     silences = hung(9.0)
     tried = Attempts(True, 9.0, at=9.0, number=1, fast=True, stored=True)
     silences.asked(9.99)
-    assert step(None, tried, silences) == Step(Do.WAIT, KNOBS.ask_later), "others ask for all"
+    assert step(None, tried, silences) == AttemptStep(AttemptAction.WAIT, KNOBS.ask_later), (
+        "others ask for all"
+    )
     silences.answered(10.0)
-    assert step(None, tried, silences, has_retry=False) == Step(Do.REPEAT)
+    assert step(None, tried, silences, has_retry=False) == AttemptStep(AttemptAction.REPEAT)
     with silences.repeating():
-        assert step(None, tried, silences) == Step(Do.WAIT, KNOBS.ask_later), (
+        assert step(None, tried, silences) == AttemptStep(AttemptAction.WAIT, KNOBS.ask_later), (
             "one at a time at first"
         )
     tried.at = 10.1
-    assert step(None, tried, silences, now=11.0) == Step(Do.AGAIN, paid=True), "once"
+    assert step(None, tried, silences, now=11.0) == AttemptStep(AttemptAction.AGAIN, paid=True), (
+        "once"
+    )
 
 
 def test_durable_requests_are_kept_by_their_lane_whatever_fast_mode_swallows() -> None:
     silences = hung(9.0)
     tried = Attempts(False, 9.0, at=9.0, number=1, stored=True)
     silences.answered(10.0)
-    assert step(None, tried, silences) == Step(Do.AGAIN, paid=True)
+    assert step(None, tried, silences) == AttemptStep(AttemptAction.AGAIN, paid=True)
 
 
 # --- ways -------------------------------------------------------------------------------
@@ -430,7 +446,7 @@ class Mesh:
         self.budget = RetryBudget(0.1, 0.5)  # a reserve of five
         self.silences = Silences()
         # When, of which request, why, and whether in fast mode.
-        self.attempts: list[tuple[float, int, Do, bool]] = []
+        self.attempts: list[tuple[float, int, AttemptAction, bool]] = []
         self.ended: dict[int, tuple[float, Outcome]] = {}
         self.paid = 0
         self.repeating = 0
@@ -455,7 +471,7 @@ class Mesh:
         backoff = Backoff(0.005, 0.1, Random(number))
         self.budget.on_requests(1, now)
         outcome: Outcome = None
-        why = Do.AGAIN
+        why = AttemptAction.AGAIN
         while True:
             # An attempt.
             assert now <= deadline
@@ -483,19 +499,21 @@ class Mesh:
                     return
                 has_retry, pause = self.budget.has_retry(now), backoff.next()
                 taken = next_step(
-                    Situation(outcome, tried, self.silences, now, remaining, has_retry, pause)
+                    AttemptSituation(
+                        outcome, tried, self.silences, now, remaining, has_retry, pause
+                    )
                 )
-                if taken.do is Do.WAIT:
+                if taken.do is AttemptAction.WAIT:
                     now = yield min(taken.seconds, remaining)
                     continue
-                if taken.do in (Do.END, Do.LAST_CHANCE):
+                if taken.do in (AttemptAction.END, AttemptAction.LAST_CHANCE):
                     self.ended[number] = now, outcome
                     return
                 break
             if taken.paid:
                 assert self.budget.try_retry(now)
                 self.paid += 1
-            if taken.do is Do.AGAIN:
+            if taken.do is AttemptAction.AGAIN:
                 self.silences.asked(now)
                 now = yield (min(0.02, remaining) if taken.when_connected else taken.seconds)
             why = taken.do
@@ -512,8 +530,8 @@ class Mesh:
         tried.unanswered = tried.unanswered + 1 if outcome is None else 0
 
     @contextlib.contextmanager
-    def _turn(self, why: Do) -> Generator[None]:
-        if why is not Do.REPEAT:
+    def _turn(self, why: AttemptAction) -> Generator[None]:
+        if why is not AttemptAction.REPEAT:
             yield
             return
         with self.silences.repeating():
@@ -580,6 +598,8 @@ def test_a_stage_that_hangs_for_a_while_loses_no_request_and_is_asked_little_mea
     probes = seconds / silence.PROBE_EVERY + silence.LASTING_AFTER
     assert len(during) - len(set(during)) <= probes
     assert mesh.most_repeating <= silence.REPEATS
-    repeated = [number for _, number, why, fast in mesh.attempts if fast and why is Do.REPEAT]
+    repeated = [
+        number for _, number, why, fast in mesh.attempts if fast and why is AttemptAction.REPEAT
+    ]
     assert len(repeated) == len(set(repeated)), "each once"
     assert max(now for now, _ in mesh.ended.values()) < 400 * 0.01 + 2.0

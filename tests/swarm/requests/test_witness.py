@@ -14,8 +14,8 @@ from swarm.requests.witness import (
     PATIENCE,
     SECOND_PATIENCE,
     SILENT_FOR,
-    Hand,
     Notice,
+    RequestsInHand,
     Witness,
     key_of,
     witnesses,
@@ -70,7 +70,7 @@ def test_what_a_dead_node_had_in_hand_is_taken_at_once() -> None:
 
 def test_what_a_node_has_let_go_without_an_answer_is_taken() -> None:
     """It lost its connection: its next notice has the request neither in hand nor answered."""
-    witness, hand = Witness[str](), Hand("n")
+    witness, hand = Witness[str](), RequestsInHand("n")
     witness.heard(ONE, "one", 3, 0.0)
     hand.began(ONE)
     witness.told(hand.notice, 0.05)
@@ -101,7 +101,7 @@ def test_copies_have_bounded_memory_and_the_oldest_go_first() -> None:
 
 
 def test_a_notice_that_was_not_sent_is_part_of_the_next_one() -> None:
-    hand = Hand("n")
+    hand = RequestsInHand("n")
     hand.began(ONE)
     hand.ended(ONE)
     assert hand.notice == hand.notice == Notice("n", (), (ONE,))
@@ -146,7 +146,9 @@ class World:
 
     now: float = 0.0
     hung: bool = False
-    hands: dict[str, Hand] = field(default_factory=lambda: {n: Hand(n) for n in "ab"})
+    hands: dict[str, RequestsInHand] = field(
+        default_factory=lambda: {n: RequestsInHand(n) for n in "ab"}
+    )
     copies: Witness[int] = field(default_factory=Witness)  # of b
     work: list[tuple[float, str, int]] = field(default_factory=list)  # until, node, request
     answered: set[int] = field(default_factory=set)

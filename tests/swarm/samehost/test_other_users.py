@@ -16,7 +16,7 @@ from other_user import as_another_user, needs_another_user
 
 from swarm.errors import NotFound
 from swarm.samehost.host_socket import frame_head
-from swarm.samehost.memory import ClaimError, Reader, Ring, ShmError
+from swarm.samehost.memory import ClaimError, ClaimReader, Ring, ShmError
 
 pytestmark = needs_another_user
 MESH = "otherusers"
@@ -146,7 +146,7 @@ def test_another_user_can_neither_read_nor_release_tensors_in_shared_memory(
                     said.append("opened")
                 except OSError as error:
                     said.append(type(error).__name__)
-            reader = Reader(MESH, directory=str(open_folder))
+            reader = ClaimReader(MESH, directory=str(open_folder))
             try:
                 reader.open(claim)
                 said.append("read")
@@ -168,7 +168,7 @@ def test_a_segment_that_another_user_made_is_not_opened(open_folder: Path) -> No
         claim = ring.put([b"x" * 1000])
         assert claim is not None
         os.chown(open_folder / claim.segment, 65534, 65534)
-        reader = Reader(MESH, directory=str(open_folder))
+        reader = ClaimReader(MESH, directory=str(open_folder))
         with pytest.raises(ClaimError, match="belongs to user"):
             reader.open(claim)
         reader.close()

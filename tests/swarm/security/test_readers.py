@@ -12,13 +12,20 @@ from other_user import as_another_user, needs_another_user
 from swarm.errors import InvalidArgument, NotAdmitted
 from swarm.link.access import read_secret
 from swarm.security.files import read_private, rewrite
-from swarm.security.readers import ACCESS_LIST, Judgement, Permissions, Process, acl_of, judge
+from swarm.security.readers import (
+    ACCESS_LIST,
+    FilePermissions,
+    Process,
+    ReadersJudgement,
+    acl_of,
+    judge,
+)
 
 ME, ANOTHER, OURS, THEIRS, NAMELESS = 1000, 1001, 2000, 2001, 64321
 NODE = Process(ME, frozenset({ME, OURS, NAMELESS}))
 ROOT = Process(0, frozenset({0}))
 MEMBERS = {0: {0}, ME: {ME}, OURS: {ME, ANOTHER}, THEIRS: {ANOTHER}}
-ALONE, DOUBTFUL, OTHERS = Judgement.ALONE, Judgement.DOUBTFUL, Judgement.OTHERS
+ALONE, DOUBTFUL, OTHERS = ReadersJudgement.ALONE, ReadersJudgement.DOUBTFUL, ReadersJudgement.OTHERS
 
 
 def members(group: int) -> frozenset[int] | None:
@@ -52,9 +59,9 @@ def members(group: int) -> frozenset[int] | None:
     ],
 )
 def test_owner_group_mode_and_process_decide(
-    what: str, owner: int, group: int, mode: int, process: Process, judgement: Judgement
+    what: str, owner: int, group: int, mode: int, process: Process, judgement: ReadersJudgement
 ) -> None:
-    found, reason = judge(Permissions(owner, group, mode), process, members)
+    found, reason = judge(FilePermissions(owner, group, mode), process, members)
     assert found is judgement, f"{what}: {reason}"
     assert bool(reason) is (judgement is not ALONE)
 
@@ -74,10 +81,10 @@ def test_an_access_list_is_judged_by_its_entries_and_not_by_its_mask(
     users: dict[int, int],
     groups: dict[int, int],
     own_group: int,
-    judgement: Judgement,
+    judgement: ReadersJudgement,
 ) -> None:
     # The group's bits of a file with a list are the list's mask.
-    permissions = Permissions(0, THEIRS, 0o440, users, groups | {THEIRS: own_group} | groups)
+    permissions = FilePermissions(0, THEIRS, 0o440, users, groups | {THEIRS: own_group} | groups)
     assert judge(permissions, NODE, members)[0] is judgement, what
 
 

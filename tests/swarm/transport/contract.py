@@ -83,7 +83,7 @@ def usual_end(path: Path) -> type:
 
 @dataclass
 class Counts:
-    """What a source counts (`swarm.transport.delivery.Tally`)."""
+    """What a source counts (`swarm.transport.delivery.DeliveryCounts`)."""
 
     failed: int = 0
     refused: int = 0

@@ -20,7 +20,7 @@ from swarm.wire import oip
 from swarm.wire.hops import Hop
 from swarm.wire.maps import pack
 from swarm.wire.messages import Result
-from swarm.wire.tensors import DTYPES, Limits, datatype_of
+from swarm.wire.tensors import DTYPES, MessageLimits, datatype_of
 
 HUGE = 1 << 31
 
@@ -212,9 +212,9 @@ def test_data_nested_too_deep_is_a_decode_error(depth: int) -> None:
 
 def test_the_limits_on_bytes_and_on_the_number_of_inputs_hold() -> None:
     with pytest.raises(DecodeError, match="at most 10"):
-        oip.decode_request(request(), Limits(bytes=10))
+        oip.decode_request(request(), MessageLimits(bytes=10))
     with pytest.raises(DecodeError):
-        oip.decode_request(request(), Limits(tensors=0))
+        oip.decode_request(request(), MessageLimits(tensors=0))
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -324,7 +324,7 @@ def test_text_whose_objects_would_fill_the_memory_is_refused_before_it_is_parsed
     tracemalloc.start()
     try:
         with pytest.raises(DecodeError, match="MessagePack"):
-            oip.decode_request(text, Limits(bytes=2 << 20))
+            oip.decode_request(text, MessageLimits(bytes=2 << 20))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -17,7 +17,7 @@ from swarm.wire.maps import ZERO_COPY_FROM, unpack_map
 from swarm.wire.tensors import (
     DTYPES,
     Claimed,
-    Limits,
+    MessageLimits,
     claim_prefix,
     datatype_of,
     decode_tensors,
@@ -145,7 +145,7 @@ def test_a_broken_tensor_is_refused_in_a_short_text_that_says_what_is_wrong(
 
 
 def test_limits_hold_as_they_are_given() -> None:
-    limits = Limits(tensors=1, rank=1, dimension=2, name=1)
+    limits = MessageLimits(tensors=1, rank=1, dimension=2, name=1)
     assert same(decode_tensors(tensor(), limits)["x"], np.zeros(2, np.float32))
     for doc in (
         tensor() | {"y": tensor()["x"]},

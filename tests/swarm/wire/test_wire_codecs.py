@@ -20,7 +20,7 @@ from swarm.wire.tensors import (
     CODED_FROM,
     DTYPES,
     Coding,
-    Limits,
+    MessageLimits,
     codec_of,
     decode_tensors,
     encode_coded,
@@ -141,7 +141,7 @@ def test_a_coded_tensor_larger_than_a_message_may_be_is_refused_before_it_is_dec
     data = encode(np.zeros(4096, np.float32), "i4")
     doc = {"datatype": "FP32", "shape": [4096], "codec": "i4", "data": data}
     with pytest.raises(DecodeError, match=r"tensor 'x'.*16384 bytes"):
-        decode_tensors({"x": doc}, Limits(bytes=8192))
+        decode_tensors({"x": doc}, MessageLimits(bytes=8192))
 
 
 @given(

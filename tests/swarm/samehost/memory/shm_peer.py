@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import swarm.samehost.memory.ring
-from swarm.samehost.memory import Claim, Reader, Ring, ShmError, sweep
+from swarm.samehost.memory import Claim, ClaimReader, Ring, ShmError, sweep
 
 
 def payload(size: int, seed: int) -> bytes:
@@ -24,7 +24,7 @@ class Peer:
         self.mesh = mesh
         self.directory = directory
         self.ring = Ring(mesh, directory=directory)
-        self.reader = Reader(mesh, directory=directory)
+        self.reader = ClaimReader(mesh, directory=directory)
         self.views: list[memoryview] = []
 
     def put(self, size: int, seed: int) -> Any:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import swarm.samehost.memory
-from swarm.samehost.memory import Claim, ClaimError, Reader, slots
+from swarm.samehost.memory import Claim, ClaimError, ClaimReader, slots
 from swarm.samehost.memory.claim import VERSION, checked_mesh, mesh_of, segment_name
 
 GOOD = Claim("0123456789abcdef", "swarm-m-7-0123456789abcdef", 4096, 5, 8, 2**64 - 1, 3)
@@ -26,7 +26,7 @@ def test_the_package_offers_this_and_no_more() -> None:
         "SHM_DIRECTORY",
         "Claim",
         "ClaimError",
-        "Reader",
+        "ClaimReader",
         "Ring",
         "RingStats",
         "ShmError",
@@ -105,7 +105,7 @@ def within_bounds(value: bytes) -> None:
 def test_a_claim_opens_nothing_but_segments(segment: str) -> None:
     host = swarm.samehost.memory.host_id()
     claim = Claim.from_wire(GOOD._replace(host=host, segment=segment).to_wire())
-    reader = Reader("m")
+    reader = ClaimReader("m")
     with pytest.raises(ClaimError, match="segment"):
         reader.open(claim)
     assert not reader.check(claim)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.waiting import eventually_now
 
-from swarm.samehost.memory import Claim, Reader, Ring, ShmError, ShmGone, sweep
+from swarm.samehost.memory import Claim, ClaimReader, Ring, ShmError, ShmGone, sweep
 from swarm.samehost.memory.sweep import OTHER_MESH_GRACE
 
 pytestmark = pytest.mark.processes
@@ -26,7 +26,7 @@ Left = Callable[[], list[Path]]
 
 @pytest.fixture
 def reader(mesh: str) -> Any:
-    reader = Reader(mesh)
+    reader = ClaimReader(mesh)
     yield reader
     reader.close()
 
@@ -62,7 +62,7 @@ def test_tensors_of_any_size_cross_between_processes(start: Start) -> None:
     crosses()
 
 
-def test_no_mixture_of_two_tensors_ever_passes_the_check(start: Start, reader: Reader) -> None:
+def test_no_mixture_of_two_tensors_ever_passes_the_check(start: Start, reader: ClaimReader) -> None:
     """The sender recycles one slot as fast as it can while the reader looks at it."""
     sender = start()
     passed = failed = rounds = 0
@@ -90,7 +90,7 @@ def test_after_sigkill_of_the_sender_claims_stay_good_until_the_grace_is_over(
     start: Start, mesh: str, alone: str
 ) -> None:
     sender = start(directory=alone)
-    reader = Reader(mesh, directory=alone)
+    reader = ClaimReader(mesh, directory=alone)
     mapped = Claim.from_wire(bytes.fromhex(sender.ask("put", size=50_000, seed=1)))
     queued = Claim.from_wire(bytes.fromhex(sender.ask("put", size=50_000, seed=2)))
     view = reader.open(mapped)
@@ -99,14 +99,14 @@ def test_after_sigkill_of_the_sender_claims_stay_good_until_the_grace_is_over(
     assert sweep(mesh, grace=30.0, now=now, directory=alone) == 0
     assert sweep(mesh, grace=30.0, now=now + 29.0, directory=alone) == 0
     assert hashlib.sha256(view).hexdigest() == digest(50_000, 1)
-    late = Reader(mesh, directory=alone)
+    late = ClaimReader(mesh, directory=alone)
     assert hashlib.sha256(late.open(queued)).hexdigest() == digest(50_000, 2)
     assert sweep(mesh, grace=30.0, now=now + 30.0, directory=alone) == 1
     assert os.listdir(alone) == []
     assert hashlib.sha256(view).hexdigest() == digest(50_000, 1)
     assert reader.check(mapped)
     with pytest.raises(ShmGone):
-        Reader(mesh, directory=alone).open(mapped)
+        ClaimReader(mesh, directory=alone).open(mapped)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -130,7 +130,7 @@ def test_a_process_neither_sweeps_its_own_segment_nor_unlocks_it_by_trying(
     start: Start, mesh: str, alone: str
 ) -> None:
     ring = Ring(mesh, directory=alone)
-    reader = Reader(mesh, directory=alone)
+    reader = ClaimReader(mesh, directory=alone)
     claim = ring.put([b"features"])
     assert claim is not None
     reader.open(claim)

@@ -12,7 +12,7 @@ import pytest
 from swarm.samehost.memory import (
     Claim,
     ClaimError,
-    Reader,
+    ClaimReader,
     Ring,
     ShmError,
     ShmForeign,
@@ -36,7 +36,7 @@ def ring(mesh: str) -> Any:
 
 @pytest.fixture
 def reader(mesh: str) -> Any:
-    reader = Reader(mesh)
+    reader = ClaimReader(mesh)
     yield reader
     reader.close()
 
@@ -51,7 +51,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_slot_recycled_during_use_is_detected_after_use(ring: Ring, reader: Reader) -> None:
+def test_a_slot_recycled_during_use_is_detected_after_use(ring: Ring, reader: ClaimReader) -> None:
     claim = put(ring, b"a" * 1000)
     view = reader.open(claim)
     assert reader.check(claim)
@@ -66,7 +66,7 @@ def test_a_slot_recycled_during_use_is_detected_after_use(ring: Ring, reader: Re
     assert bytes(reader.open(later)) == b"b" * 1000
 
 
-def test_a_claim_into_the_middle_of_a_later_slot_is_stale(ring: Ring, reader: Reader) -> None:
+def test_a_claim_into_the_middle_of_a_later_slot_is_stale(ring: Ring, reader: ClaimReader) -> None:
     first, second = put(ring, b"a" * 1000), put(ring, b"b" * 1000)
     ring.release(first)
     ring.release(second)
@@ -76,7 +76,7 @@ def test_a_claim_into_the_middle_of_a_later_slot_is_stale(ring: Ring, reader: Re
 
 
 @pytest.mark.parametrize("length", [20_000, 1_638_400])
-def test_a_torn_write_is_detected(ring: Ring, reader: Reader, left: Left, length: int) -> None:
+def test_a_torn_write_is_detected(ring: Ring, reader: ClaimReader, left: Left, length: int) -> None:
     claim = put(ring, bytes(length))
     reader.open(claim)
     trailer = claim.offset + slots.trailer_offset(length)
@@ -98,9 +98,9 @@ def test_a_torn_write_is_detected(ring: Ring, reader: Reader, left: Left, length
 
 
 def test_a_closed_ring_is_gone_but_what_is_mapped_stays_readable(
-    ring: Ring, reader: Reader, mesh: str
+    ring: Ring, reader: ClaimReader, mesh: str
 ) -> None:
-    mapped, other = put(ring, b"mapped"), Reader(mesh)
+    mapped, other = put(ring, b"mapped"), ClaimReader(mesh)
     view = reader.open(mapped)
     ring.close()
     assert bytes(view) == b"mapped"
@@ -118,7 +118,7 @@ def test_memory_in_use_is_still_checked_when_its_segment_was_mapped_anew_and_clo
     ring: Ring, mesh: str
 ) -> None:
     """The view holds the old mapping only: the new one may go to make room for others."""
-    reader, other = Reader(mesh, most_segments=1), Ring(mesh)
+    reader, other = ClaimReader(mesh, most_segments=1), Ring(mesh)
     claim = put(ring, b"features")
     view = reader.open(claim)
     reader.open(put(ring, b"x" * (9 * MB)))  # the segment has grown
@@ -134,7 +134,7 @@ def test_memory_in_use_is_still_checked_when_its_segment_was_mapped_anew_and_clo
 
 
 def test_a_check_beside_a_close_in_another_thread_raises_nothing(ring: Ring, mesh: str) -> None:
-    reader = Reader(mesh)
+    reader = ClaimReader(mesh)
     claim = put(ring, b"features")
     reader.open(claim)
     ended = threading.Event()
@@ -155,7 +155,7 @@ def test_a_check_beside_a_close_in_another_thread_raises_nothing(ring: Ring, mes
 
 
 def test_a_segment_cut_off_while_it_is_mapped_is_gone(
-    ring: Ring, reader: Reader, monkeypatch: pytest.MonkeyPatch
+    ring: Ring, reader: ClaimReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look whether the slot is within it, and the look how long it is."""
     claim = put(ring, b"features" * 1000)
@@ -166,7 +166,7 @@ def test_a_segment_cut_off_while_it_is_mapped_is_gone(
         reader.open(claim)
 
 
-def test_a_growing_segment_keeps_old_views_valid(ring: Ring, reader: Reader) -> None:
+def test_a_growing_segment_keeps_old_views_valid(ring: Ring, reader: ClaimReader) -> None:
     small = put(ring, b"small")
     view = reader.open(small)
     large = put(ring, b"x" * (9 * MB))
@@ -180,7 +180,7 @@ def test_mappings_are_bounded_and_never_taken_from_a_view_in_use(mesh: str) -> N
     rings = [Ring(mesh) for _ in range(6)]
     claims = [put(ring, bytes([number])) for number, ring in enumerate(rings)]
     before = descriptors()
-    reader = Reader(mesh, most_segments=2)
+    reader = ClaimReader(mesh, most_segments=2)
     view = reader.open(claims[0])
     for claim in claims[1:]:
         assert len(reader.open(claim)) == 1
@@ -198,14 +198,14 @@ def test_mappings_are_bounded_and_never_taken_from_a_view_in_use(mesh: str) -> N
 def test_a_ring_and_a_reader_leave_no_descriptor_open(mesh: str) -> None:
     before = descriptors()
     for _ in range(5):
-        ring, reader = Ring(mesh), Reader(mesh)
+        ring, reader = Ring(mesh), ClaimReader(mesh)
         reader.open(put(ring, b"features"))
         reader.close()
         ring.close()
     assert descriptors() == before
 
 
-def test_a_process_without_descriptors_left_is_told_so(ring: Ring, reader: Reader) -> None:
+def test_a_process_without_descriptors_left_is_told_so(ring: Ring, reader: ClaimReader) -> None:
     claim = put(ring, b"features")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with pytest.raises(ShmForeign):
@@ -238,7 +238,7 @@ def test_a_process_without_descriptors_left_is_told_so(ring: Ring, reader: Reade
     ],
 )
 def test_a_hostile_claim_is_a_typed_error(
-    ring: Ring, reader: Reader, fields: dict[str, Any], error: type[ShmError]
+    ring: Ring, reader: ClaimReader, fields: dict[str, Any], error: type[ShmError]
 ) -> None:
     hostile = put(ring, b"features")._replace(**fields)
     before = descriptors()
@@ -291,7 +291,7 @@ def of_another_user(path: Path, original: Path) -> None:
     "make", [symlink, fifo, folder, readable_by_all, empty, no_header, cut_off, of_another_user]
 )
 def test_a_file_that_is_no_segment_of_ours_is_refused_and_left_alone(
-    ring: Ring, reader: Reader, left: Left, mesh: str, make: Callable[[Path, Path], None]
+    ring: Ring, reader: ClaimReader, left: Left, mesh: str, make: Callable[[Path, Path], None]
 ) -> None:
     claim = put(ring, b"features" * 100)
     original = left()[0]
@@ -311,7 +311,7 @@ def test_a_file_that_is_no_segment_of_ours_is_refused_and_left_alone(
 
 
 def test_a_segment_cut_off_after_it_was_mapped_is_an_error_not_a_crash(
-    ring: Ring, reader: Reader, left: Left, mesh: str
+    ring: Ring, reader: ClaimReader, left: Left, mesh: str
 ) -> None:
     claim = put(ring, b"features" * 10_000)
     original = left()[0]

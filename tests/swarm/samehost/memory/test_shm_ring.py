@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from swarm.samehost.memory import (
     Claim,
     ClaimError,
-    Reader,
+    ClaimReader,
     Ring,
     ShmGone,
     ShmUnavailable,
@@ -43,7 +43,7 @@ def ring(mesh: str) -> Any:
 
 @pytest.fixture
 def reader(mesh: str) -> Any:
-    reader = Reader(mesh)
+    reader = ClaimReader(mesh)
     yield reader
     reader.close()
 
@@ -80,7 +80,7 @@ def test_a_segment_is_readable_by_its_owner_only_whatever_the_umask(
     assert status.st_uid == os.geteuid()
 
 
-def test_parts_are_joined_and_start_aligned(ring: Ring, reader: Reader) -> None:
+def test_parts_are_joined_and_start_aligned(ring: Ring, reader: ClaimReader) -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     claim = ring.put([b"ab", memoryview(array), bytearray(), np.empty((0, 3)).data, b"z"])
     assert claim is not None
@@ -114,7 +114,9 @@ def test_what_can_never_fit_or_is_empty_is_left_to_the_wire(ring: Ring, left: Le
     assert left() == []
 
 
-def test_a_slot_stays_until_it_is_released_and_is_released_once(ring: Ring, reader: Reader) -> None:
+def test_a_slot_stays_until_it_is_released_and_is_released_once(
+    ring: Ring, reader: ClaimReader
+) -> None:
     first, second = put(ring, b"first"), put(ring, b"second")
     assert ring.release(first)
     assert not ring.release(first)
@@ -127,7 +129,7 @@ def test_a_slot_stays_until_it_is_released_and_is_released_once(ring: Ring, read
     assert ring.stats.outstanding == 2
 
 
-def test_what_a_receiver_is_done_with_is_free_for_the_next(ring: Ring, reader: Reader) -> None:
+def test_what_a_receiver_is_done_with_is_free_for_the_next(ring: Ring, reader: ClaimReader) -> None:
     first, second = put(ring, b"first"), put(ring, b"second")
     reader.open(first)
     assert reader.done(first)
@@ -143,7 +145,7 @@ def test_what_a_receiver_is_done_with_is_free_for_the_next(ring: Ring, reader: R
 
 
 def test_a_ring_without_room_looks_by_itself_what_receivers_are_done_with(
-    ring: Ring, reader: Reader
+    ring: Ring, reader: ClaimReader
 ) -> None:
     first = put(ring, bytes(900_000))
     assert ring.put([bytes(900_000)]) is None
@@ -151,13 +153,17 @@ def test_a_ring_without_room_looks_by_itself_what_receivers_are_done_with(
     assert put(ring, bytes(900_000)).offset == first.offset
 
 
-def test_expired_slots_make_room_also_when_some_were_given_back(ring: Ring, reader: Reader) -> None:
+def test_expired_slots_make_room_also_when_some_were_given_back(
+    ring: Ring, reader: ClaimReader
+) -> None:
     put(ring, bytes(500_000), now=100.0)
     assert reader.done(put(ring, bytes(200_000), now=105.0))
     assert ring.put([bytes(700_000)], now=111.0) is not None
 
 
-def test_a_receiver_that_is_late_by_any_time_hits_no_payload(ring: Ring, reader: Reader) -> None:
+def test_a_receiver_that_is_late_by_any_time_hits_no_payload(
+    ring: Ring, reader: ClaimReader
+) -> None:
     """Its slot lies in the middle of a larger one by then."""
     old = [put(ring, bytes(1000), now=100.0) for _ in range(20)]
     assert ring.reclaim(111.0) == 20
@@ -168,7 +174,7 @@ def test_a_receiver_that_is_late_by_any_time_hits_no_payload(ring: Ring, reader:
     assert ring.stats.outstanding == 1
 
 
-def test_no_more_slots_than_words_are_in_use(ring: Ring, reader: Reader) -> None:
+def test_no_more_slots_than_words_are_in_use(ring: Ring, reader: ClaimReader) -> None:
     claims = [put(ring, b"x") for _ in range(slots.DONE_WORDS)]
     assert len({claim.word for claim in claims}) == slots.DONE_WORDS
     assert ring.put([b"x"]) is None
@@ -179,7 +185,7 @@ def test_no_more_slots_than_words_are_in_use(ring: Ring, reader: Reader) -> None
     assert all(bytes(reader.open(claim)) == b"x" for claim in claims[1::2])
 
 
-def test_only_slots_older_than_max_age_are_reclaimed(ring: Ring, reader: Reader) -> None:
+def test_only_slots_older_than_max_age_are_reclaimed(ring: Ring, reader: ClaimReader) -> None:
     old, young = put(ring, b"old", now=100.0), put(ring, b"young", now=105.0)
     for claim in (old, young):
         reader.open(claim)
@@ -197,7 +203,7 @@ def test_a_full_ring_makes_room_from_expired_slots_by_itself(ring: Ring) -> None
 
 
 def test_an_idle_ring_returns_its_memory_and_comes_back(
-    ring: Ring, reader: Reader, left: Left
+    ring: Ring, reader: ClaimReader, left: Left
 ) -> None:
     ring.release(put(ring, b"features", now=100.0))
     ring.reclaim(159.0)
@@ -208,7 +214,9 @@ def test_an_idle_ring_returns_its_memory_and_comes_back(
     assert bytes(reader.open(put(ring, b"more", now=161.0))) == b"more"
 
 
-def test_a_segment_deleted_by_somebody_is_replaced(ring: Ring, reader: Reader, left: Left) -> None:
+def test_a_segment_deleted_by_somebody_is_replaced(
+    ring: Ring, reader: ClaimReader, left: Left
+) -> None:
     claim = put(ring, b"features", now=100.0)
     left()[0].unlink()
     with pytest.raises(ShmGone):
@@ -230,7 +238,7 @@ def test_a_segment_deleted_by_somebody_is_replaced(ring: Ring, reader: Reader, l
 )
 def test_outstanding_claims_keep_their_bytes_and_all_others_are_stale(todo: list[Any]) -> None:
     mesh = f"test-property-{os.getpid()}"
-    ring, reader = Ring(mesh, capacity=MB, max_age=10.0), Reader(mesh)
+    ring, reader = Ring(mesh, capacity=MB, max_age=10.0), ClaimReader(mesh)
     held: list[tuple[Claim, bytes, float]] = []
     gone: list[Claim] = []
     now = 100.0
@@ -268,7 +276,7 @@ def test_outstanding_claims_keep_their_bytes_and_all_others_are_stale(todo: list
     ("version", "swept"), [(0, False), (1, True), (3, True), (4, True), (5, False)]
 )
 def test_what_the_dead_of_an_older_version_left_is_swept_and_never_read(
-    ring: Ring, reader: Reader, mesh: str, left: Left, version: int, swept: bool
+    ring: Ring, reader: ClaimReader, mesh: str, left: Left, version: int, swept: bool
 ) -> None:
     claim = put(ring, b"features")
     with open(left()[0], "r+b", buffering=0) as file:
@@ -282,7 +290,7 @@ def test_what_the_dead_of_an_older_version_left_is_swept_and_never_read(
 
 
 def test_threads_may_put_and_release_at_once(mesh: str) -> None:
-    ring, reader = Ring(mesh, capacity=4 * MB), Reader(mesh)
+    ring, reader = Ring(mesh, capacity=4 * MB), ClaimReader(mesh)
     failures = []
 
     def work(seed: int) -> None:
@@ -324,7 +332,9 @@ def test_a_slot_is_invalid_for_as_long_as_it_is_being_written(mesh: str) -> None
 
 
 @pytest.mark.simulated
-async def test_drain_waits_for_the_last_release_and_no_longer(ring: Ring, reader: Reader) -> None:
+async def test_drain_waits_for_the_last_release_and_no_longer(
+    ring: Ring, reader: ClaimReader
+) -> None:
     assert await ring.drain(0.0)
     claims = [put(ring, b"a"), put(ring, b"b")]
     loop = asyncio.get_running_loop()
@@ -343,7 +353,7 @@ async def test_drain_waits_for_the_last_release_and_no_longer(ring: Ring, reader
 
 def test_without_shared_memory_put_answers_none_and_says_why(mesh: str, tmp_path: Path) -> None:
     absent = str(tmp_path / "absent")
-    ring, reader = Ring(mesh, directory=absent), Reader(mesh, directory=absent)
+    ring, reader = Ring(mesh, directory=absent), ClaimReader(mesh, directory=absent)
     assert ring.put([b"features"]) is None
     assert "No such file" in (ring.reason or "")
     assert "No such file" in (unavailable(absent) or "")

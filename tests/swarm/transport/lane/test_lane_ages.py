@@ -11,7 +11,7 @@ from support.stepped_clock import SteppedClock, can_step
 from support.waiting import eventually
 
 from nodes.up.embedded_server import EmbeddedServer
-from swarm.clock import ServerClock, Step
+from swarm.clock import ClockStep, ServerClock
 from swarm.errors import Unavailable
 from swarm.transport.lane.ages import ANSWERS_WITHIN, APART, Ages
 from swarm.transport.lane.message import LaneMessage
@@ -23,7 +23,7 @@ from swarm.transport.lane.message import LaneMessage
 async def test_ages_are_right_on_a_real_server_whose_clock_is_set(
     own_server: EmbeddedServer, bench: Bench, seconds: float
 ) -> None:
-    told: list[Step] = []
+    told: list[ClockStep] = []
     _, got = await bench.lane(credit=1, clock=ServerClock(told.append))
     sender = await bench.sender()
     sender.send("before")
