@@ -24,7 +24,7 @@ from swarm.fleet.priorities import FALLBACK, PRIMARY, STANDBY
 from swarm.subjects import token
 
 if TYPE_CHECKING:
-    from shards.runtimes.device import Placement
+    from shards.runtimes.device import DeviceChoice
     from swarm.gossip import GossipConfig
     from swarm.link import LinkOptions
     from swarm.model import ModelInfo
@@ -390,11 +390,11 @@ class NodeConfig:
         )
 
     @cached_property
-    def placement(self) -> Placement:
+    def placement(self) -> DeviceChoice:
         """The device of the stages. Raises `DeviceError`."""
-        from shards.runtimes.device import Placement, parse_options
+        from shards.runtimes.device import DeviceChoice, parse_options
 
-        return Placement(self.device, parse_options(self.device_options))
+        return DeviceChoice(self.device, parse_options(self.device_options))
 
     @cached_property
     def trusted(self) -> TrustedKeys | None:

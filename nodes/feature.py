@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nodes.versions.serving import Serving, Shared
     from nodes.versions.versions import Versions
     from shards.manifest import Manifest
-    from shards.parts import Addition, Hints
+    from shards.parts import Addition, ModelHints
     from swarm.gossip import Event
     from swarm.link import Link, LinkMessage
     from swarm.link.kept_stream import KeptStream
@@ -203,7 +203,7 @@ class AtPush(Protocol):
 Tensors = Mapping[str, "np.ndarray"]  # by the names that the shards' files have
 TensorsOf = Callable[["Mesh", "ModelInfo", int], Awaitable[Tensors]]
 # Reads a model to be split: its file, and what lies beside it. Raises ModelError.
-Source = Callable[[], "tuple[Path | bytes, Hints]"]
+Source = Callable[[], "tuple[Path | bytes, ModelHints]"]
 Note = Callable[["Link", "Subjects", str, str, Mapping[str, Any]], Awaitable[bool]]
 
 Samples = Callable[["Mesh", str, int, float], Awaitable[dict[str, "np.ndarray"]]]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NAMES = ("language", "cameras")
 
 
-class Part:
+class ManifestPart:
     """A field of the manifest. Its list `files`, if it has one, names artifacts that belong to the
     version: objects with `file`, `sha256` and `bytes`."""
 
@@ -30,7 +30,7 @@ class Part:
         raise NotImplementedError
 
 
-class Hints(Protocol):
+class ModelHints(Protocol):
     """What lies beside a model's file, and tells what its graph does not."""
 
     @property
@@ -39,7 +39,7 @@ class Hints(Protocol):
         ...
 
 
-class Kind(Part):
+class ModelKind(ManifestPart):
     """A part whose models are split, loaded and asked in a way of their own. about: such a model,
     with its article. asked: how its stages are asked instead of by tensors."""
 
@@ -63,15 +63,15 @@ class Kind(Part):
         version: str,
         created: str,
         options: Any,
-        hints: Hints | None,
+        hints: ModelHints | None,
     ) -> tuple[Manifest, Mapping[str, bytes], tuple[str, ...]]:
-        """The manifest, the files and notes. options: `shards.split.plan.SplitOptions`. Raises
+        """The manifest, the files and notes. options: `shards.split.plan.CutOptions`. Raises
         ModelError, SplitError."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Added:
+class ModelWithAddition:
     """A model (`onnx.ModelProto`) and its lighter one with an addition inside, the parts of the
     manifest that tell it, and notes for the owner."""
 
@@ -84,20 +84,20 @@ class Added:
 class Addition(Protocol):
     """What an owner adds to a model of tensors before it is cut."""
 
-    def add(self, model: Any, lighter: bytes | None) -> Added:
+    def add(self, model: Any, lighter: bytes | None) -> ModelWithAddition:
         """model: in the normal form of `shards.graph.source`; it is changed. Raises ShardsError."""
         ...
 
 
 @cache
-def parts() -> tuple[Part, ...]:
+def parts() -> tuple[ManifestPart, ...]:
     """Those of the features that are there."""
     return tuple(import_module(f"shards.{name}.part").PART for name in NAMES if _is_there(name))
 
 
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[ModelKind, ...]:
     """The kinds of models beside those of tensors alone."""
-    return tuple(part for part in parts() if isinstance(part, Kind))
+    return tuple(part for part in parts() if isinstance(part, ModelKind))
 
 
 def _is_there(name: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from shards.errors import ManifestError
 from shards.json_fields import check_token, digest_of, file_name, get, objects
-from shards.parts import Kind, kinds, parts
+from shards.parts import ModelKind, kinds, parts
 from shards.specs import TensorSpec
 
 # The version of the manifest's format. A reader refuses another one.
@@ -139,7 +139,7 @@ class Manifest:
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> ModelKind | None:
         """What its models are beside tensors; None for those of tensors alone."""
         return next((kind for kind in kinds() if kind.field in self.parts), None)
 

@@ -14,13 +14,9 @@ from support.commands import ROOT
 MOST_PARAMETERS = 8
 PACKAGES = ("swarm", "shards", "nodes")
 SHARED = """
-    Access Action Added Admission Answer Ask Asked Backlog Behind Bounds Candidate Choice
-    Claim Column Connection Copy Counters Credit Crossing Depth Doubt Event Exchange Facts
-    Feed Finding Followed Forwarding Found Frame Grammar Group Guard Guess Head Health
-    Hints Kept Kind Limits Link Objective Opened Parcel Part Picture PictureInput Place
-    Placement Plan Privacy Problem Progress Proof Refusals Refused Report Run Samples Seen
-    Session Slot Source SplitOptions StageFacts Standing Step Stored Takeover TextStream
-    Told Trial Turn Wanted Watch Way
+    Access Action Answer Backlog Bounds Choice Column Connection Credit Event Facts Feed
+    Finding Forwarding Found Frame Group Health Kind Objective Picture PictureInput Place
+    Placement Privacy Samples Session Source Standing Takeover Told Watch Way
 """
 LONG = """
     nodes/gateway/http/app.py:__init__

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from shards.manifest import Manifest
-from swarm.auto.document import MOST_REPLICAS, PlanInForce, Slot
-from swarm.auto.drafts import Draft, StageFacts, paces, predicted, slot_of
+from swarm.auto.document import MOST_REPLICAS, PlanInForce, PlanSlot
+from swarm.auto.drafts import Draft, StageEstimate, paces, predicted, slot_of
 from swarm.auto.errors import BadPlan
 from swarm.auto.slots import AutoNode
 
@@ -43,7 +43,7 @@ def stages_of(manifest: Manifest, cuts: Names, source_sha256: str) -> list[range
 def asked_draft(
     ranges: Sequence[range],
     devices: Names,
-    stages: Sequence[StageFacts],
+    stages: Sequence[StageEstimate],
     nodes: Sequence[AutoNode],
     hand: Sequence[AutoNode],
 ) -> Draft:
@@ -56,7 +56,7 @@ def asked_draft(
         there = ", ".join(sorted(by_id)) or "none"
         raise BadPlan(f"no node of role auto is called {', '.join(strange)}; there are: {there}")
     pace = paces(nodes, stages)
-    slots: list[Slot] = []
+    slots: list[PlanSlot] = []
     filled: dict[str, int] = {}
     for own, names in zip(ranges, devices, strict=True):
         kept = {name: by_hand[name] for name in names if name in by_hand}

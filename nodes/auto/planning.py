@@ -33,14 +33,14 @@ from shards.runtimes.memory import free_bytes, need_of
 from swarm.auto.advertised import fills_entry, pace_entry
 from swarm.auto.document import PlanInForce, outline
 from swarm.auto.drafting import Drafting
-from swarm.auto.drafts import Draft, Planner, StageFacts, predicted, with_replicas
+from swarm.auto.drafts import Draft, Planner, StageEstimate, predicted, with_replicas
 from swarm.auto.hanging import Hanging
 from swarm.auto.links import KEY as LINK_KEY
 from swarm.auto.links import NEAR
 from swarm.auto.picture import auto_nodes, named_by_hand
 from swarm.auto.plan_store import PlanStore, StoredPlan
 from swarm.auto.proposing import PROPOSERS, Proposing, Situation, place_of
-from swarm.auto.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
+from swarm.auto.slots import AutoNode, SlotClaim, empty, fill, is_behind, to_hold
 from swarm.auto.slowing import Slowing, each_run
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import of_load
@@ -71,13 +71,13 @@ class _Tended:
     """A version that this node may serve stages of."""
 
     manifest: Manifest
-    stages: tuple[StageFacts, ...]
+    stages: tuple[StageEstimate, ...]
     measured: asyncio.Task[list[int]]
     pace: list[int] = field(default_factory=list)
     stored: StoredPlan = field(default_factory=lambda: StoredPlan(None, 0))
     read_at: float = -inf
     slot: int | None = None
-    claim: Claim | None = None  # as gossiped
+    claim: SlotClaim | None = None  # as gossiped
     hanging: Hanging = field(default_factory=Hanging)
     left_out: frozenset[str] = frozenset()  # nodes that hang
     proposing: Proposing = field(default_factory=Proposing)
@@ -275,7 +275,7 @@ class Planning(Part):
         if slot != tended.slot:
             log.info("%s: fills slot %s", version, slot)
         tended.slot = slot
-        claim = None if plan is None or slot is None else Claim(plan.number, slot)
+        claim = None if plan is None or slot is None else SlotClaim(plan.number, slot)
         if claim != tended.claim:  # each change hurries the gossip
             tended.claim = claim
             if claim is None:
@@ -486,14 +486,14 @@ def _wanted_of(tended: _Tended) -> list[dict[str, Any]]:
     return tended.replicas.rows(plan, slot)
 
 
-def facts_of(manifest: Manifest, info: ModelInfo, codec: str) -> tuple[StageFacts, ...]:
+def facts_of(manifest: Manifest, info: ModelInfo, codec: str) -> tuple[StageEstimate, ...]:
     """What is known of a version's stages beforehand. codec: the setting of this node, which is
     taken to be that of the others."""
     known = known_codecs()
     features = tuple(candidates(codec, info.codecs, known))
     results = tuple(candidates(*results_rule(codec, info.result_codecs), known))
     return tuple(
-        StageFacts(
+        StageEstimate(
             max(1, round(shard.compute_ms * 1e3)),
             need_of(shard.bytes),
             shard.bytes,

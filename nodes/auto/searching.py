@@ -13,15 +13,23 @@ from math import inf
 
 from shards.auto.plan import make_plan
 from shards.auto.predict import Range
-from shards.auto.problem import NO_CODEC, Codec, Device, Link, Objective, Problem, Segment
+from shards.auto.problem import (
+    NO_CODEC,
+    Codec,
+    Device,
+    DeviceLink,
+    PlanningProblem,
+    PlanObjective,
+    Segment,
+)
 from shards.errors import PlanError
-from swarm.auto.document import MOST_REPLICAS, PlanInForce, Slot
+from swarm.auto.document import MOST_REPLICAS, PlanInForce, PlanSlot
 from swarm.auto.drafts import (
     MOST_STEPS,
     WORTH_AN_ORDER,
     Draft,
     Partition,
-    StageFacts,
+    StageEstimate,
     has_dear_slot,
     paces,
     predicted,
@@ -47,7 +55,7 @@ class Searching:
     def draft(
         self,
         key: str,
-        stages: Sequence[StageFacts],
+        stages: Sequence[StageEstimate],
         nodes: Sequence[AutoNode],
         named: Collection[int],
         thorough: bool = True,
@@ -64,7 +72,7 @@ class Searching:
         return found
 
 
-def _searched(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Draft | None:
+def _searched(stages: Sequence[StageEstimate], nodes: Sequence[AutoNode]) -> Draft | None:
     pace = paces(nodes, stages)
     try:
         ranges = make_plan(problem_of(stages, nodes)).ranges
@@ -80,7 +88,7 @@ def _searched(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Draft 
     return Draft(slots, period, load)
 
 
-def problem_of(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Problem:
+def problem_of(stages: Sequence[StageEstimate], nodes: Sequence[AutoNode]) -> PlanningProblem:
     """The stages and nodes as `shards.auto` takes them. Nodes of a host are a site; between
     sites messages go by the server. Raises PlanError where there is nothing to plan."""
     pace = paces(nodes, stages)
@@ -98,13 +106,13 @@ def problem_of(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Probl
         Segment(str(n), s.usual_us / 1e3, s.need, out=s.sends) for n, s in enumerate(stages, 1)
     )
     if all(node.link == NEAR for node in nodes):
-        return Problem(segments, tuple(devices), Objective.THROUGHPUT)
+        return PlanningProblem(segments, tuple(devices), PlanObjective.THROUGHPUT)
     # The server computes nothing: it has no memory to speak of, and no speed.
     devices.append(Device(SERVER, 1e-6, 0.5, SERVER, session=0))
-    return Problem(
+    return PlanningProblem(
         segments,
         tuple(devices),
-        Objective.THROUGHPUT,
+        PlanObjective.THROUGHPUT,
         site_links(nodes),
         codecs=codecs_of(stages[0].received_as),
         source=SERVER,
@@ -112,11 +120,11 @@ def problem_of(stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Probl
     )
 
 
-def site_links(nodes: Iterable[AutoNode]) -> dict[tuple[str, str], Link]:
+def site_links(nodes: Iterable[AutoNode]) -> dict[tuple[str, str], DeviceLink]:
     """Between the hosts of nodes, and from each to the server, where one of the two is slow."""
     ends = {site_of(node): node.link for node in nodes} | {SERVER: NEAR}
     return {
-        (one, other): Link(
+        (one, other): DeviceLink(
             min(a.up or inf, b.down or inf), (a.round_trip_us + b.round_trip_us) / 1e3
         )
         for one, a in ends.items()
@@ -143,7 +151,7 @@ def codecs_of(codings: Iterable[Coding]) -> tuple[Codec, ...]:
     )
 
 
-def _slot(each: Range, stages: Sequence[StageFacts], pace: Sequence[float]) -> Slot:
+def _slot(each: Range, stages: Sequence[StageEstimate], pace: Sequence[float]) -> PlanSlot:
     spent = sum(pace[each.start : each.end])
     slot = slot_of(stages, each.start + 1, each.end, each.devices[0], spent)
     return replace(slot, replicas=min(MOST_REPLICAS, len(each.devices)))

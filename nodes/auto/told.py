@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from nodes.auto.searching import SERVER, site_links, site_of
-from shards.auto.problem import Device, Link, Segment
+from shards.auto.problem import Device, DeviceLink, Segment
 from shards.errors import PlanError
 from swarm.auto.links import NEAR, NodeLink
 from swarm.auto.picture import ROLE
@@ -51,7 +51,7 @@ class MeshDevices:
     times are `measured`, `estimated` (by its speed), `assumed` (of a usual speed), `by hand`."""
 
     devices: tuple[Device, ...]
-    links: Mapping[tuple[str, str], Link]
+    links: Mapping[tuple[str, str], DeviceLink]
     how: Mapping[str, str]
 
 

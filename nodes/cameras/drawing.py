@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from shards.cameras.results import Classes, Depth, Detections, Segments, Text
+from shards.cameras.results import Classes, DepthGrid, Detections, Segments, Text
 
 # Of Okabe and Ito, "Color Universal Design" (2008): told apart by all eyes. RGB.
 COLOURS = (
@@ -38,7 +38,7 @@ def drawn(image: np.ndarray, found: Any, caption: str) -> np.ndarray:
         case Segments():
             numbers = found.classes.astype(np.int64)
             _tint(picture, np.where(numbers == 0, 0, 1 + numbers % len(COLOURS)))
-        case Depth():
+        case DepthGrid():
             picture = _depths(picture, found.values)
         case Text():
             _lines(picture, [f"{found.text} {found.score:.2f}"], size)

@@ -17,7 +17,7 @@ from nodes.cli.servers import look_at
 from nodes.console import out, print_json
 from nodes.extras import is_there
 from nodes.up.embedded_server import find_binary
-from shards.runtimes.device import Placement, order_of
+from shards.runtimes.device import DeviceChoice, order_of
 from shards.runtimes.memory import free_bytes
 from shards.runtimes.offers import Offer, offers
 from swarm.errors import Unavailable
@@ -59,7 +59,7 @@ def _document(found: list[Offer], there: list[str]) -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": sorted(os.sched_getaffinity(0)),
         "memory_free_bytes": free_bytes(),
-        "auto": order_of(Placement("auto"), there)[0] if there else None,
+        "auto": order_of(DeviceChoice("auto"), there)[0] if there else None,
         "devices": [asdict(offer) | {"is_there": offer.is_there} for offer in found],
         "embedded_server": _old_binary(),
         "commands": [
@@ -90,7 +90,7 @@ def _show(found: list[Offer], there: list[str]) -> None:
         out.print(old, markup=False, soft_wrap=True)
     if there:
         out.print(
-            f"`swarm-node --device auto` computes on {order_of(Placement('auto'), there)[0]}; "
+            f"`swarm-node --device auto` computes on {order_of(DeviceChoice('auto'), there)[0]}; "
             "another one: --device NAME",
             markup=False,
         )

@@ -31,7 +31,7 @@ from nodes.versions.lanes import lanes_maker
 from nodes.versions.sealing import sealed_version
 from nodes.versions.upkeep import make_stores, upkeep_by_operator
 from shards.manifest import Manifest, read_dir, write_dir
-from shards.parts import Hints
+from shards.parts import ModelHints
 from shards.weights.chunks import piece_lengths
 from swarm.errors import InvalidArgument
 from swarm.fleet.events import ensure_events
@@ -65,7 +65,7 @@ def read_model(path: str) -> Path:
     return file
 
 
-def read_source(path: str) -> tuple[Path | bytes, Hints | None]:
+def read_source(path: str) -> tuple[Path | bytes, ModelHints | None]:
     """A model's file, and what lies beside it where a feature reads such a path.
 
     Raises `InvalidArgument`, ModelError.

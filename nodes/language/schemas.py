@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from shards.errors import ModelError
-from shards.language.grammar import Grammar, Grammars, check_schema
+from shards.language.grammar import Grammars, SchemaGrammar, check_schema
 from swarm.errors import InvalidArgument
 
 SLOW, MOST_SLOW = 0.010, 8  # seconds of one look for the tokens that may follow; such looks
@@ -63,7 +63,7 @@ class Followed:
     """A grammar whose errors are those of the mesh. See `swarm.language.grammar`. on_slow: it
     takes too long too often."""
 
-    def __init__(self, grammar: Grammar, slow: float, on_slow: Callable[[], None]) -> None:
+    def __init__(self, grammar: SchemaGrammar, slow: float, on_slow: Callable[[], None]) -> None:
         self._grammar = grammar
         self._slow, self._on_slow = slow, on_slow
         self._times = 0

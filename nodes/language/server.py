@@ -31,15 +31,15 @@ from shards.language.texts import Texts
 from swarm.errors import DecodeError, Internal, ResourceExhausted, SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.flow.latency import LatencyWindow, Usual
-from swarm.language.choice import Candidate
+from swarm.language.choice import SlotCandidate
 from swarm.language.effects import Ended, Guessing, Pass, Prepare, Tell
 from swarm.language.head import HeadCore
-from swarm.language.limits import USUAL, Limits, Shape
-from swarm.language.prefixes import Copy
+from swarm.language.limits import USUAL, LanguageLimits, Shape
+from swarm.language.prefixes import PrefixCopy
 from swarm.language.request import GenerateRequest
 from swarm.language.stage import StageCore
-from swarm.language.steps import Ask, Forward, Gone, decode_words, encode_words
-from swarm.language.turns import Run
+from swarm.language.steps import Forward, Gone, PassedRequest, decode_words, encode_words
+from swarm.language.turns import StageRun
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
@@ -63,7 +63,7 @@ class _Peers:
     """Nodes of one stage as gossip knew them at `at`."""
 
     at: float
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[SlotCandidate, ...]
     inboxes: dict[str, str]  # of those on this host, by node
 
 
@@ -81,7 +81,7 @@ class GenerationServer:
         node: str,
         decoder: DecoderStage,
         peers: Callable[[int], Sequence[StagePeer]],
-        limits: Limits = USUAL,
+        limits: LanguageLimits = USUAL,
         texts: Texts | None = None,
         end_tokens: tuple[int, ...] = (),
         on_ended: Callable[[Ended], None] | None = None,
@@ -358,7 +358,7 @@ class GenerationServer:
             self._worker.submit(work, partial(self._computed, runs))
 
     def _compute(
-        self, copies: Sequence[Copy], schemas: Collection[str], runs: Sequence[Run]
+        self, copies: Sequence[PrefixCopy], schemas: Collection[str], runs: Sequence[StageRun]
     ) -> list[Ran]:
         """In the thread, as a rule. A session that fails is none of the others' fault."""
         for schema in schemas:
@@ -391,7 +391,7 @@ class GenerationServer:
 
     def _computed(
         self,
-        runs: Sequence[Run],
+        runs: Sequence[StageRun],
         parts: Sequence[Ran] | None,
         failure: Exception | None,
         seconds: float,
@@ -423,7 +423,7 @@ class GenerationServer:
             self._send_forward(node, self.stage + 1, message)
         for each in out.passes:
             self._passed[each.node] = [*self._passed.get(each.node, [])[-15:], each]
-            ask = Ask(each.request, each.reply)
+            ask = PassedRequest(each.request, each.reply)
             self._send_forward(each.node, 1, Forward("", asks=[ask]))
         for guessing in out.guesses:
             self._guess(guessing)
@@ -508,7 +508,7 @@ class GenerationServer:
 
     # --- the nodes of other stages ------------------------------------------------------
 
-    def _candidates(self, stage: int) -> tuple[Candidate, ...]:
+    def _candidates(self, stage: int) -> tuple[SlotCandidate, ...]:
         return self._peers_of(stage).candidates
 
     def _peers_of(self, stage: int) -> _Peers:
@@ -519,7 +519,7 @@ class GenerationServer:
             found = self._peers[stage] = _Peers(
                 now,
                 tuple(
-                    Candidate(each.node, each.priority, each.draining, *each.holds)
+                    SlotCandidate(each.node, each.priority, each.draining, *each.holds)
                     for each in peers
                 ),
                 {each.node: each.inbox for each in peers if self._host and each.host == self._host},
@@ -565,6 +565,6 @@ def _caught(
         return Internal("a fault of the node, which its log describes")
 
 
-def _decodes(runs: Sequence[Run]) -> bool:
+def _decodes(runs: Sequence[StageRun]) -> bool:
     """Whether a turn has no chunk of a prompt; drafts do not make one."""
     return all(len(step.ids) == 1 for run in runs for _, step in run.steps)

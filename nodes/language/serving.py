@@ -15,7 +15,7 @@ from nodes.versions.serving import Serving, Shared
 from swarm.fleet.advertised import Where, holds_entry
 from swarm.gossip import Event
 from swarm.language.admission import Shares
-from swarm.language.limits import Limits
+from swarm.language.limits import LanguageLimits
 from swarm.link import LinkMessage
 
 DRAIN_WITHIN = 4.0  # seconds for sessions that no other node takes
@@ -36,7 +36,7 @@ class GenerationServing(Serving):
         connection, info = shared.connection, self.info
         options = connection.config.of(GenerationOptions)
         shares = Shares(share=options.agent_share)
-        limits = Limits(
+        limits = LanguageLimits(
             kept_bytes=options.kept_bytes,
             idle=options.session_idle,
             shares=shares,

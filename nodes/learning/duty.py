@@ -25,8 +25,8 @@ from nodes.versions.versions import Versions
 from shards.errors import ShardsError
 from shards.manifest import Manifest
 from swarm.errors import InvalidArgument, SwarmError
-from swarm.learning.consensus.participant import Event
-from swarm.learning.exchange import Exchange
+from swarm.learning.consensus.participant import ConsensusEvent
+from swarm.learning.exchange import DeltaExchange
 from swarm.learning.teaching import listening
 from swarm.learning.weights import Weights
 from swarm.periodic import BEAT, beat
@@ -153,9 +153,9 @@ class Learning(Part):
             tell=self._tell,
         )
 
-    def _join(self, frozen: FrozenModel, parameters: Parameters, epoch: int) -> Exchange:
+    def _join(self, frozen: FrozenModel, parameters: Parameters, epoch: int) -> DeltaExchange:
         info = frozen.info
-        exchange = Exchange(
+        exchange = DeltaExchange(
             self._mesh.link,
             self._mesh.subjects,
             self._membership,
@@ -169,7 +169,7 @@ class Learning(Part):
             allowed=self._allowed,
         )
 
-        def tell(event: Event) -> None:
+        def tell(event: ConsensusEvent) -> None:
             detail = {"what": event.kind, "sender": event.node, "detail": event.detail}
             self._tell("learning", detail)
 

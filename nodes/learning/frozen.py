@@ -12,7 +12,7 @@ from shards.errors import ModelError
 from shards.manifest import Manifest, sha256, verify
 from shards.runtimes.load import Fetch, StageRuntime, load_stage
 from shards.runtimes.ort import OrtRuntime
-from shards.weights.head import Head, split_off_head
+from shards.weights.head import ModelHead, split_off_head
 from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo
 
@@ -30,7 +30,7 @@ class FrozenModel:
         info: ModelInfo,
         stages: list[StageRuntime],
         last: OrtRuntime | None,
-        head: Head,
+        head: ModelHead,
         base: str,
         features_id: str,
         model_id: str,
@@ -136,6 +136,6 @@ class FrozenModel:
             self._last.close()
 
 
-def layout_of(head: Head) -> HeadLayout:
+def layout_of(head: ModelHead) -> HeadLayout:
     """How a learner lays out the parameters of a model's head."""
     return HeadLayout(head.weight, head.bias or None, head.width, head.classes, head.transposed)

@@ -28,7 +28,7 @@ from swarm.model import ModelInfo
 from swarm.records.record import (
     MOST_HOPS,
     RECEIVED,
-    Entry,
+    RecordEntry,
     agent_token,
     digest_of,
     hop_fields,
@@ -110,7 +110,7 @@ class NodeAudit:
                 return
         fields |= self._sessions.before()
         agent = agent_token(ended.agent)
-        self.recorder.offer(Entry("request", agent, time.time(), ended.session, fields))
+        self.recorder.offer(RecordEntry("request", agent, time.time(), ended.session, fields))
 
     def _of_stage(
         self,
@@ -132,7 +132,7 @@ class NodeAudit:
             if hop.stage == 1 and type(received) is bytes:
                 fields["input"] = received.hex()
         agent = agent_token(features.agent)
-        entry = Entry("request", agent, time.time(), features.id, fields)
+        entry = RecordEntry("request", agent, time.time(), features.id, fields)
         self.recorder.offer(entry, {"output": outputs} if outputs is not None else {})
 
     def _is_recorded_elsewhere(self, reply: str) -> bool:
@@ -162,7 +162,7 @@ class NodeAudit:
             fields |= {"stage": result.stage, "node": as_token(result.node)}
         if request.id != result.id and TOKEN.fullmatch(request.id):
             fields["client_id"] = request.id
-        entry = Entry("request", agent_token(request.agent), time.time(), result.id, fields)
+        entry = RecordEntry("request", agent_token(request.agent), time.time(), result.id, fields)
         digests = {"input": request.inputs}
         if result.status is Status.OK:
             digests["output"] = result.outputs
@@ -173,12 +173,14 @@ class NodeAudit:
         if self._callers.take(time.monotonic()):
             fields = {"status": str(error.status), "by": "gateway", "hops": []}
             fields |= {"model": "", "version": "", "peer": _address(peer), **self._callers.before()}
-            self.recorder.offer(Entry("request", agent_token(agent), time.time(), ulid(), fields))
+            self.recorder.offer(
+                RecordEntry("request", agent_token(agent), time.time(), ulid(), fields)
+            )
 
     def acted(self, act: str, fields: Mapping[str, Any]) -> None:
         """This node has decided something for the mesh. fields: texts of its own, and integers."""
         agent = agent_token(self._node)
-        self.recorder.offer(Entry("act", agent, time.time(), fields={**fields, "act": act}))
+        self.recorder.offer(RecordEntry("act", agent, time.time(), fields={**fields, "act": act}))
 
     # --- its end ----------------------------------------------------------------------------
 
@@ -188,7 +190,7 @@ class NodeAudit:
 
     async def close(self) -> None:
         """Write the rest, and the chain's end."""
-        await self.recorder.close(Entry("end", agent_token(self._node), time.time()))
+        await self.recorder.close(RecordEntry("end", agent_token(self._node), time.time()))
 
 
 def _fields(model: str, version: str, status: Status, hops: list[Hop]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from nodes.versions.versions import Versions
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import LinkMessage
 from swarm.periodic import BEAT, beat
-from swarm.rollout import Plan, Report, Statement, Verdict, share_of
-from swarm.rollout.followed import Followed
+from swarm.rollout import Plan, RolloutReport, Statement, Verdict, share_of
+from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.judge import Judge, reason
 from swarm.rollout.registered import abort
 from swarm.rollout.rollouts import rollout_of
@@ -63,7 +63,7 @@ class Judging(Part):
             if followed is not None and not followed.progress.aborted:
                 await self._watch(followed)
 
-    async def _watch(self, followed: Followed) -> None:
+    async def _watch(self, followed: FollowedRollout) -> None:
         """Judge whenever this node is one of the judges, until the rollout is aborted or gone."""
         while self._is_present(followed):
             if self._place(followed.plan) < JUDGES:
@@ -71,7 +71,7 @@ class Judging(Part):
             else:
                 await beat(JUDGE_EVERY)
 
-    def _is_present(self, followed: Followed) -> bool:
+    def _is_present(self, followed: FollowedRollout) -> bool:
         present = rollout_of(self._mesh.rollouts, self._model) is followed
         return present and not followed.progress.aborted
 
@@ -83,7 +83,7 @@ class Judging(Part):
                 nodes |= self._mesh.placement.serving(serving.info, stage.stage)
         return rendezvous(f"{self._model}/{plan.id}", nodes).index(self._node)
 
-    async def _judge(self, followed: Followed) -> None:
+    async def _judge(self, followed: FollowedRollout) -> None:
         """Judge until this node is a judge no more."""
         judge = Judge(followed.plan, self._node)
         self._judge_of = followed.plan.id, judge
@@ -92,7 +92,7 @@ class Judging(Part):
         def report(message: LinkMessage) -> None:
             nonlocal newcomers
             with contextlib.suppress(DecodeError):  # a foreign message reports nothing
-                read = Report.decode(message.data)
+                read = RolloutReport.decode(message.data)
                 newcomers = judge.heard(read, time.monotonic()) or newcomers
 
         sid = self._mesh.link.subscribe(self._mesh.subjects.reports(self._model), report)
@@ -112,7 +112,7 @@ class Judging(Part):
         finally:
             self._mesh.link.unsubscribe(sid)
 
-    async def _state(self, followed: Followed, judge: Judge) -> None:
+    async def _state(self, followed: FollowedRollout, judge: Judge) -> None:
         now = time.monotonic()
         ready = self._is_ready(followed.plan)
         statement = judge.state(now, followed.elapsed(now), ready)
@@ -147,7 +147,7 @@ class Judging(Part):
             log.warning("%s@%s is rolled back: %s", self._model, plan.version, why)
             self._tell("rolled-back", self._named(plan) | {"detail": why})
 
-    def _tell_of(self, followed: Followed) -> None:
+    def _tell_of(self, followed: FollowedRollout) -> None:
         """Publish the rollout's steps as events; one of the judges does."""
         if self._place(followed.plan):
             return

@@ -16,7 +16,7 @@ from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.models.registry import Registry
 from swarm.rollout import Plan, Statement, share_of
-from swarm.rollout.followed import Followed
+from swarm.rollout.followed import FollowedRollout
 from swarm.routing import BadDesiredState
 from swarm.subjects import Subjects, speaker
 
@@ -26,7 +26,7 @@ READ_EVERY = 3.0  # seconds
 MOST_READ = 16  # models
 
 
-def rollout_line(followed: Followed, now: float) -> str:
+def rollout_line(followed: FollowedRollout, now: float) -> str:
     """How far a rollout is, for people."""
     progress, plan = followed.advance(now), followed.plan
     if followed.reason:
@@ -53,7 +53,7 @@ class RolloutWatch:
         self._subjects = subjects
         self._registry = registry
         self._models = models
-        self._followed: dict[str, Followed] = {}
+        self._followed: dict[str, FollowedRollout] = {}
         self._sids: dict[str, int] = {}
 
     def lines(self, now: float) -> dict[str, str]:
@@ -81,7 +81,7 @@ class RolloutWatch:
         followed = self._followed.get(model)
         if followed is None or followed.plan.id != plan.id:
             now = time.monotonic()
-            followed = Followed(plan, present.version, present.age, now)
+            followed = FollowedRollout(plan, present.version, present.age, now)
             self._followed[model] = followed
         subject = self._subjects.guards(model)
         if model not in self._sids and self._link.grants.may_subscribe(subject):

@@ -33,7 +33,7 @@ from shards.runtimes.load import tolerance_of
 from shards.runtimes.ort import OrtRuntime, trim_memory
 from shards.runtimes.runtime import maker_of
 from shards.runtimes.stage import StageRuntime
-from shards.weights.live import LiveWeights, Trial
+from shards.weights.live import LiveWeights, WeightsTrial
 from swarm.errors import NotFound
 from swarm.mesh import Mesh
 
@@ -241,7 +241,7 @@ def _build(
     return _Renewed(renewed, known, copies)
 
 
-def _known(stage: StageRuntime, trial: Trial | None) -> Known | None:
+def _known(stage: StageRuntime, trial: WeightsTrial | None) -> Known | None:
     return None if trial is None else Known(stage, trial.inputs, trial.outputs)
 
 

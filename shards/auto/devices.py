@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from shards.auto.problem import NO_CODEC, QUOTA_PERIOD_MS, Codec, Device, Link, Picture
+from shards.auto.problem import NO_CODEC, QUOTA_PERIOD_MS, Codec, Device, DeviceLink, JpegCost
 from shards.errors import PlanError
 
 MOST_DEVICES = 1000
@@ -63,12 +63,12 @@ class Fleet:
     source."""
 
     devices: tuple[Device, ...]
-    links: Mapping[tuple[str, str], Link]
-    link: Link
+    links: Mapping[tuple[str, str], DeviceLink]
+    link: DeviceLink
     codecs: tuple[Codec, ...]
     source: str
     stays: bool
-    picture: Picture | None = None
+    picture: JpegCost | None = None
 
 
 def read_fleet(text: str) -> Fleet:
@@ -133,7 +133,7 @@ def _memory(name: str, value: object) -> float:
     return float(found[1]) * (1e6 if found[2] == "MB" else 1e9)
 
 
-def _pair(row: Mapping[str, Any]) -> tuple[tuple[str, str], Link]:
+def _pair(row: Mapping[str, Any]) -> tuple[tuple[str, str], DeviceLink]:
     _known(row, "link")
     between = row.get("between")
     if not isinstance(between, list) or len(between) != 2 or not all(map(_is_text, between)):
@@ -141,15 +141,15 @@ def _pair(row: Mapping[str, Any]) -> tuple[tuple[str, str], Link]:
     return (between[0], between[1]), _link(row, f"link {between[0]} to {between[1]}")
 
 
-def _link(row: Mapping[str, Any], where: str) -> Link:
+def _link(row: Mapping[str, Any], where: str) -> DeviceLink:
     _known(row, "link")
     mbit, rtt = _number(row, "mbit_s", inf), _number(row, "rtt_ms", 0.0)
     if mbit <= 0 or rtt < 0:
         raise PlanError(f"{where}: mbit_s is above 0, rtt_ms not below")
-    return Link(mbit * 1e6 / 8, rtt)
+    return DeviceLink(mbit * 1e6 / 8, rtt)
 
 
-def _picture(doc: Mapping[str, Any]) -> Picture | None:
+def _picture(doc: Mapping[str, Any]) -> JpegCost | None:
     if "jpeg" not in doc:
         return None
     row = doc["jpeg"]
@@ -159,7 +159,7 @@ def _picture(doc: Mapping[str, Any]) -> Picture | None:
         raise PlanError("jpeg: kb is above 0; encode_ms and decode_ms not below")
     if doc.get("stays") or not doc.get("source"):
         raise PlanError("jpeg: it is sent by a source, whose input need not stay")
-    return Picture(round(size * 1e3), encode, decode)
+    return JpegCost(round(size * 1e3), encode, decode)
 
 
 def _is_text(value: object) -> bool:

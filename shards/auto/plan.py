@@ -12,10 +12,10 @@ from math import inf
 import numpy as np
 
 from shards.auto.predict import Prediction, Range, memory_of, predict
-from shards.auto.problem import Device, Objective, Picture, Problem
+from shards.auto.problem import Device, JpegCost, PlanningProblem, PlanObjective
 from shards.auto.search import (
     CLOSE,
-    Found,
+    FoundRanges,
     Tables,
     is_disproved,
     least_period,
@@ -41,7 +41,7 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FleetPlan:
     """gap: by which share the objective could be better at the most: 0.0 where the search was
     exact."""
 
@@ -51,20 +51,20 @@ class Plan:
     others: tuple[Other, ...]
 
 
-def make_plan(problem: Problem) -> Plan:
+def make_plan(problem: PlanningProblem) -> FleetPlan:
     """Raises PlanError where no plan can run within the bounds; its message says which one."""
     tables = tables_of(problem)
     ranges, gap = _best(problem, tables)
     prediction = predict(problem, ranges)
     others = tuple(_others(problem, tables, ranges, prediction))
-    return Plan(ranges, prediction, gap, others)
+    return FleetPlan(ranges, prediction, gap, others)
 
 
-def make_plan_with(problem: Problem, picture: Picture) -> Plan:
+def make_plan_with(problem: PlanningProblem, picture: JpegCost) -> FleetPlan:
     """The better one of two plans: the input leaves its source as it is, or as a picture. The other
     one, and what it was preferred to, stand in `others`, where they are not the same. Raises as
     `make_plan`, where neither can run."""
-    found = list[tuple[str, Plan]]()
+    found = list[tuple[str, FleetPlan]]()
     refused: PlanError | None = None
     for name, way in (("as pixels", None), ("as jpeg", picture)):
         try:
@@ -87,22 +87,22 @@ def make_plan_with(problem: Problem, picture: Picture) -> Plan:
     return replace(best, others=(*more, *best.others))
 
 
-def _rank(problem: Problem, found: Prediction) -> tuple[float, ...]:
+def _rank(problem: PlanningProblem, found: Prediction) -> tuple[float, ...]:
     """Lower is better."""
     first = {
-        Objective.LATENCY: found.latency_ms,
-        Objective.THROUGHPUT: found.period_ms,
-        Objective.DEVICES: float(len(found.memory)),
+        PlanObjective.LATENCY: found.latency_ms,
+        PlanObjective.THROUGHPUT: found.period_ms,
+        PlanObjective.DEVICES: float(len(found.memory)),
     }
     return first[problem.objective], found.latency_ms
 
 
-def _best(problem: Problem, tables: Tables) -> tuple[tuple[Range, ...], float]:
+def _best(problem: PlanningProblem, tables: Tables) -> tuple[tuple[Range, ...], float]:
     needed = 1e3 / problem.rate if problem.rate else inf
-    if problem.objective is Objective.LATENCY:
+    if problem.objective is PlanObjective.LATENCY:
         found = shortest(tables, needed, latency=problem.latency_ms)
         return _ways(problem, found), _gap(found.latency_ms, found.bound)
-    if problem.objective is Objective.DEVICES:
+    if problem.objective is PlanObjective.DEVICES:
         least = 1
         for count in range(1, len(problem.devices) + 1):
             found = shortest(tables, needed, count, problem.latency_ms)
@@ -114,7 +114,9 @@ def _best(problem: Problem, tables: Tables) -> tuple[tuple[Range, ...], float]:
     return _fastest(problem, tables, needed)
 
 
-def _fastest(problem: Problem, tables: Tables, needed: float) -> tuple[tuple[Range, ...], float]:
+def _fastest(
+    problem: PlanningProblem, tables: Tables, needed: float
+) -> tuple[tuple[Range, ...], float]:
     """The way with the shortest period; of those that have it, the least latency."""
     found = shortest(tables, needed, latency=problem.latency_ms)
     best, best_period = _ways(problem, found), needed
@@ -154,7 +156,7 @@ def _fastest(problem: Problem, tables: Tables, needed: float) -> tuple[tuple[Ran
     return short.ranges or best, gap
 
 
-def _fast_ones(problem: Problem, tables: Tables) -> tuple[Device, ...]:
+def _fast_ones(problem: PlanningProblem, tables: Tables) -> tuple[Device, ...]:
     """The kinds that can do most, and the source."""
     worth = [speed * len(kind) for speed, kind in zip(tables.speed, tables.kinds, strict=True)]
     order = sorted(range(len(worth)), key=lambda kind: -worth[kind])[:MOST_KINDS]
@@ -162,7 +164,7 @@ def _fast_ones(problem: Problem, tables: Tables) -> tuple[Device, ...]:
     return tuple(device for device in problem.devices if device.name in kept)
 
 
-def _ways(problem: Problem, found: Found) -> tuple[Range, ...]:
+def _ways(problem: PlanningProblem, found: FoundRanges) -> tuple[Range, ...]:
     if found.ranges is not None:
         return found.ranges
     if found.bound < inf:
@@ -170,7 +172,7 @@ def _ways(problem: Problem, found: Found) -> tuple[Range, ...]:
     raise PlanError(_why_none(problem))
 
 
-def _why_none(problem: Problem) -> str:
+def _why_none(problem: PlanningProblem) -> str:
     if shortest(tables_of(replace(problem, latency_ms=inf, rate=0.0))).ranges is not None:
         return (
             f"no plan answers within {problem.latency_ms:g} ms at {problem.rate:g} requests/s: "
@@ -194,7 +196,7 @@ def _gap(value: float, bound: float) -> float:
 
 
 def _others(
-    problem: Problem, tables: Tables, chosen: Sequence[Range], prediction: Prediction
+    problem: PlanningProblem, tables: Tables, chosen: Sequence[Range], prediction: Prediction
 ) -> Iterator[Other]:
     for name, ranges in rivals(problem):
         if tuple(ranges) == tuple(chosen):
@@ -202,7 +204,7 @@ def _others(
         other = predict(problem, ranges)
         yield Other(name, tuple(ranges), other, _why_not(problem, other, prediction))
     used = sum(len(each.devices) for each in chosen)
-    if used > 1 and problem.objective is not Objective.DEVICES:
+    if used > 1 and problem.objective is not PlanObjective.DEVICES:
         fewer = shortest(tables, most_devices=used - 1, latency=problem.latency_ms)
         if fewer.ranges is not None:
             other = predict(problem, fewer.ranges)
@@ -210,21 +212,21 @@ def _others(
             yield Other("a device less", fewer.ranges, other, why)
 
 
-def _why_not(problem: Problem, other: Prediction, chosen: Prediction) -> str:
+def _why_not(problem: PlanningProblem, other: Prediction, chosen: Prediction) -> str:
     if other.lacks:
         return other.lacks
     if other.latency_ms > problem.latency_ms:
         return f"{other.latency_ms:.1f} ms, of {problem.latency_ms:g} ms allowed"
     if problem.rate and other.rate < problem.rate:
         return f"{other.rate:.1f} requests/s, of {problem.rate:g} wanted"
-    if problem.objective is Objective.DEVICES and len(other.memory) > len(chosen.memory):
+    if problem.objective is PlanObjective.DEVICES and len(other.memory) > len(chosen.memory):
         return f"{len(other.memory)} devices, where {len(chosen.memory)} do"
-    if problem.objective is Objective.THROUGHPUT:
+    if problem.objective is PlanObjective.THROUGHPUT:
         return f"{other.rate:.1f} requests/s, not {chosen.rate:.1f}"
     return f"{other.latency_ms:.1f} ms, not {chosen.latency_ms:.1f}"
 
 
-def rivals(problem: Problem) -> Iterator[tuple[str, list[Range]]]:
+def rivals(problem: PlanningProblem) -> Iterator[tuple[str, list[Range]]]:
     """The rules that people use instead, for devices in the order of the problem."""
     count, devices = len(problem.segments), _with_room(problem)
     fastest = min(devices, key=lambda d: sum(problem.ms(d, at) for at in range(count)))
@@ -236,7 +238,7 @@ def rivals(problem: Problem) -> Iterator[tuple[str, list[Range]]]:
         yield "memory-weighted ring", memory_ring(problem)
 
 
-def _with_room(problem: Problem) -> tuple[Device, ...]:
+def _with_room(problem: PlanningProblem) -> tuple[Device, ...]:
     """The devices that can hold something: a source may be one that only asks. All where none
     can."""
     least = min(segment.weights + segment.activations for segment in problem.segments)
@@ -244,7 +246,7 @@ def _with_room(problem: Problem) -> tuple[Device, ...]:
     return found or problem.devices
 
 
-def equal_cuts(problem: Problem) -> list[Range]:
+def equal_cuts(problem: PlanningProblem) -> list[Range]:
     """As many segments for each device, as far as they go round."""
     count = len(problem.segments)
     devices = _with_room(problem)[:count]
@@ -252,7 +254,7 @@ def equal_cuts(problem: Problem) -> list[Range]:
     return _between(ends, [device.name for device in devices])
 
 
-def memory_ring(problem: Problem) -> list[Range]:
+def memory_ring(problem: PlanningProblem) -> list[Range]:
     """Segments in proportion to each device's memory, the largest first: exo's
     `RingMemoryWeightedPartitioningStrategy` (github.com/exo-explore/exo)."""
     able = _with_room(problem)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from shards.auto.problem import Codec, Device, Link, Problem
+from shards.auto.problem import Codec, Device, DeviceLink, PlanningProblem
 from shards.errors import PlanError
 
 
@@ -24,7 +24,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class PredictedMessage:
     """A message between two ranges, or from or to the source. ms: of it all. codec: its name."""
 
     sender: str
@@ -45,7 +45,7 @@ class Prediction:
     latency_ms: float
     period_ms: float
     compute_ms: tuple[float, ...]
-    crossings: tuple[Crossing, ...]
+    crossings: tuple[PredictedMessage, ...]
     memory: Mapping[str, int]
     lacks: str = ""
 
@@ -55,20 +55,20 @@ class Prediction:
         return 1e3 / self.period_ms if self.period_ms else inf
 
 
-def memory_of(problem: Problem, device: Device, start: int, end: int) -> int:
+def memory_of(problem: PlanningProblem, device: Device, start: int, end: int) -> int:
     """Bytes of a loaded range."""
     part = problem.segments[start:end]
     activations = max((segment.activations for segment in part), default=0)
     return device.session + sum(segment.weights for segment in part) + activations
 
 
-def computed_ms(problem: Problem, device: Device, start: int, end: int) -> float:
+def computed_ms(problem: PlanningProblem, device: Device, start: int, end: int) -> float:
     """Of a device's processor for a request: the segments [start, end), and their messages."""
     segments = sum(problem.ms(device, at) for at in range(start, end))
     return problem.arrival_ms(device, start) + segments + problem.departure_ms(device, end)
 
 
-def predict(problem: Problem, ranges: Sequence[Range]) -> Prediction:
+def predict(problem: PlanningProblem, ranges: Sequence[Range]) -> Prediction:
     """Raises PlanError for ranges that do not cover the model once, in order, each device in one
     range."""
     by_name = {device.name: device for device in problem.devices}
@@ -105,7 +105,9 @@ def predict(problem: Problem, ranges: Sequence[Range]) -> Prediction:
     return Prediction(latency, period, tuple(compute), tuple(crossings), memory, lacks)
 
 
-def _check(problem: Problem, ranges: Sequence[Range], by_name: Mapping[str, Device]) -> None:
+def _check(
+    problem: PlanningProblem, ranges: Sequence[Range], by_name: Mapping[str, Device]
+) -> None:
     at, used = 0, list[str]()
     for each in ranges:
         if each.start != at or each.end <= each.start or not each.devices:
@@ -123,21 +125,23 @@ def _check(problem: Problem, ranges: Sequence[Range], by_name: Mapping[str, Devi
 class _Ways:
     """The messages of a problem's plans."""
 
-    def __init__(self, problem: Problem, by_name: Mapping[str, Device]) -> None:
+    def __init__(self, problem: PlanningProblem, by_name: Mapping[str, Device]) -> None:
         self._problem = problem
         self._by_name = by_name
 
-    def between(self, senders: Sequence[str], receivers: Sequence[str], size: int) -> Crossing:
+    def between(
+        self, senders: Sequence[str], receivers: Sequence[str], size: int
+    ) -> PredictedMessage:
         """The slowest of the messages that these devices may send to those."""
         return self._slowest(senders, receivers, size, lambda link: self._problem.way(size, link))
 
-    def of_input(self, receivers: Sequence[str]) -> Crossing:
+    def of_input(self, receivers: Sequence[str]) -> PredictedMessage:
         """From the source: with what it does for it, for it has no range that counts it."""
         problem = self._problem
         way = self._slowest((problem.source,), receivers, problem.sent_bytes, problem.entrance)
         return replace(way, ms=way.ms + problem.entering_ms(self._by_name[problem.source]))
 
-    def of_result(self, senders: Sequence[str]) -> Crossing:
+    def of_result(self, senders: Sequence[str]) -> PredictedMessage:
         """To the source: as `of_input`."""
         problem, size = self._problem, self._problem.segments[-1].out
         way = self.between(senders, (problem.source,), size)
@@ -149,14 +153,14 @@ class _Ways:
         senders: Sequence[str],
         receivers: Sequence[str],
         size: int,
-        way: Callable[[Link], tuple[float, float, Codec]],
-    ) -> Crossing:
+        way: Callable[[DeviceLink], tuple[float, float, Codec]],
+    ) -> PredictedMessage:
         found = []
         for sender in senders:
             for receiver in receivers:
                 sites = self._by_name[sender].site, self._by_name[receiver].site
                 ms, fills, codec = way(self._problem.link_of(*sites))
-                found.append(Crossing(sender, receiver, size, ms, fills, codec.name))
+                found.append(PredictedMessage(sender, receiver, size, ms, fills, codec.name))
         return max(found, key=lambda each: each.ms)
 
 

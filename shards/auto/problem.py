@@ -67,7 +67,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class DeviceLink:
     """rate: bytes a second, one way. rtt_ms: there and back."""
 
     rate: float = inf
@@ -89,7 +89,7 @@ NO_CODEC, JPEG = Codec("none"), Codec("jpeg")
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class JpegCost:
     """An input as a JPEG: bytes, and milliseconds of its two ends on speed 1.0."""
 
     bytes: int
@@ -97,7 +97,7 @@ class Picture:
     decode_ms: float = 0.0
 
 
-class Objective(StrEnum):
+class PlanObjective(StrEnum):
     """latency: of one request. throughput: requests a second, at a latency. devices: the fewest
     that reach a latency and a rate."""
 
@@ -107,7 +107,7 @@ class Objective(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PlanningProblem:
     """links: by pair of sites, in either order; a pair of one site twice is its own link; others
     are `link`. source: the device at which requests arise and results are wanted, "" for
     nowhere. stays: the input must not leave the source. picture: as which the input leaves it, if
@@ -116,9 +116,9 @@ class Problem:
 
     segments: tuple[Segment, ...]
     devices: tuple[Device, ...]
-    objective: Objective = Objective.LATENCY
-    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
-    link: Link = Link()
+    objective: PlanObjective = PlanObjective.LATENCY
+    links: Mapping[tuple[str, str], DeviceLink] = field(default_factory=dict)
+    link: DeviceLink = DeviceLink()
     codecs: tuple[Codec, ...] = (NO_CODEC,)
     most_error: float = 0.0
     source: str = ""
@@ -126,7 +126,7 @@ class Problem:
     input_bytes: int = 0
     latency_ms: float = inf
     rate: float = 0.0
-    picture: Picture | None = None
+    picture: JpegCost | None = None
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -185,18 +185,18 @@ class Problem:
         usual = HANDLE_MS + COLD_MS * is_cold
         return (usual + size / 1e6 * HANDLE_MS_PER_MB) / device.speed
 
-    def link_of(self, one: str, other: str) -> Link:
+    def link_of(self, one: str, other: str) -> DeviceLink:
         """Between devices of two sites."""
         found = self.links.get((one, other)) or self.links.get((other, one))
         return found or self.link
 
-    def entrance(self, link: Link) -> tuple[float, float, Codec]:
+    def entrance(self, link: DeviceLink) -> tuple[float, float, Codec]:
         """As `way`, of the input. A picture is as small as it gets."""
         if self.picture is None:
             return self.way(self.input_bytes, link)
         return self._by(JPEG, self.picture.bytes, link)
 
-    def way(self, size: int, link: Link) -> tuple[float, float, Codec]:
+    def way(self, size: int, link: DeviceLink) -> tuple[float, float, Codec]:
         """Milliseconds of a message of so many bytes on its way, milliseconds for which it fills
         the link, and the codec that makes it the shortest."""
         allowed = (codec for codec in self.codecs if codec.error <= self.most_error)
@@ -204,7 +204,7 @@ class Problem:
         return min(found, key=lambda way: way[0])  # the problem has checked that there is one
 
     @staticmethod
-    def _by(codec: Codec, size: int, link: Link) -> tuple[float, float, Codec]:
+    def _by(codec: Codec, size: int, link: DeviceLink) -> tuple[float, float, Codec]:
         """As `way`, with this codec."""
         fills = size * codec.ratio / link.rate * 1e3
         per_mb = codec.ms_per_mb + HOP_MS_PER_MB

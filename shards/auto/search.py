@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shards.auto.predict import Range, memory_of
-from shards.auto.problem import Device, Problem
+from shards.auto.problem import Device, PlanningProblem
 
 MOST_EXPANDED = 1500  # states of one search
 WIDE, TRIED = 120, 2  # states of each step of a quick look, and ends of each range
@@ -32,7 +32,7 @@ CLOSE = 1e-9  # of rounding
 State = tuple[int, int, tuple[int, ...]]  # segments done, kind before, used of each kind
 
 
-class Found(NamedTuple):
+class FoundRanges(NamedTuple):
     """ranges: None where there is no way, or none was found. bound: no way is shorter, in
     milliseconds."""
 
@@ -69,7 +69,7 @@ class Tables:
         return int(self.times.shape[1]) - 1
 
 
-def tables_of(problem: Problem) -> Tables:
+def tables_of(problem: PlanningProblem) -> Tables:
     groups: dict[object, list[Device]] = {}
     for device in problem.devices:
         is_source = device.name == problem.source
@@ -125,7 +125,7 @@ def tables_of(problem: Problem) -> Tables:
     )
 
 
-def _most_speed(problem: Problem, device: Device, usual: np.ndarray) -> float:
+def _most_speed(problem: PlanningProblem, device: Device, usual: np.ndarray) -> float:
     own = np.array([problem.ms(device, at) for at in range(len(usual))])
     counted = own > 0
     return float((usual[counted] / own[counted]).max()) * device.share if counted.any() else inf
@@ -137,7 +137,7 @@ def shortest(
     most_devices: int | None = None,
     latency: float = inf,
     most_expanded: int = MOST_EXPANDED,
-) -> Found:
+) -> FoundRanges:
     """The way of the least latency whose stages and links take a request each `period`
     milliseconds, on so many devices at most. A way above `latency` counts as none. Where the exact
     search would take too long, a greedy one goes on."""
@@ -238,7 +238,7 @@ def _search(
     latency: float,
     greed: float,
     most_expanded: int,
-) -> Found:
+) -> FoundRanges:
     counts = tuple(len(kind) for kind in tables.kinds)
     most = sum(counts) if most_devices is None else most_devices
     needed = _needed(tables, period)
@@ -285,15 +285,15 @@ def _search(
             continue  # it came here by a shorter way, and went on
         if at == last:
             whole = cost + float(tables.ends[kind])
-            return Found(_ranges(tables, parents, state), whole, whole)
+            return FoundRanges(_ranges(tables, parents, state), whole, whole)
         done[state] = cost
         if len(done) > most_expanded:
             open_states = [s for *_, s in heap]
             bound = min((spent[s] + float(rest[s[0], s[1]]) for s in open_states), default=inf)
-            return Found(None, inf, min(bound, cost + float(rest[at, kind])))
+            return FoundRanges(None, inf, min(bound, cost + float(rest[at, kind])))
         passes = tables.fills[kind, :, at] <= period * (1 + CLOSE)
         grow(at, np.where(passes, tables.sends[kind, :, at], inf), used, cost, state)
-    return Found(None, inf, inf)
+    return FoundRanges(None, inf, inf)
 
 
 def _needed(tables: Tables, period: float) -> np.ndarray:

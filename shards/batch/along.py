@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shards.batch.sizes import ONE, Size
-from shards.batch.step import Step, counted, no_counts, only_values, rows_apart
-from shards.batch.values import Doubt, Rows, Value, made, without_rows
+from shards.batch.step import OperatorStep, counted, no_counts, only_values, rows_apart
+from shards.batch.values import Rows, RowsMayMix, Value, made, without_rows
 
 
-def reduced(step: Step) -> list[Value]:
+def reduced(step: OperatorStep) -> list[Value]:
     """ReduceMax and its kind. Without axes they run over all of them."""
     value = step.value(0)
     no_counts([value])
@@ -23,7 +23,7 @@ def reduced(step: Step) -> list[Value]:
     return [_reduced(value, gone, rows, keep=bool(step.attribute("keepdims", 1)))]
 
 
-def product_of_sizes(step: Step) -> list[Value]:
+def product_of_sizes(step: OperatorStep) -> list[Value]:
     """ReduceProd and ReduceSum, also of a tensor's sizes."""
     value = step.value(0)
     unclear = step.attribute("noop_with_empty_axes", 0)
@@ -35,7 +35,7 @@ def product_of_sizes(step: Step) -> list[Value]:
     return [Value((ONE,) if step.attribute("keepdims", 1) else (), None, (total,))]
 
 
-def largest_at(step: Step) -> list[Value]:
+def largest_at(step: OperatorStep) -> list[Value]:
     """ArgMax and ArgMin."""
     value = step.value(0)
     no_counts([value])
@@ -45,7 +45,7 @@ def largest_at(step: Step) -> list[Value]:
     return [replace(found, below=value.known[axis])]
 
 
-def along_one(step: Step) -> list[Value]:
+def along_one(step: OperatorStep) -> list[Value]:
     """An operator that keeps all sizes and runs along one axis, such as CumSum."""
     value = step.value(0)
     no_counts([value])
@@ -57,7 +57,7 @@ def along_one(step: Step) -> list[Value]:
     return [made(value.known, rows_apart(value, [axis], "runs along"))]
 
 
-def softmax(step: Step) -> list[Value]:
+def softmax(step: OperatorStep) -> list[Value]:
     """Softmax and its kind: before version 13 over all axes from `axis` on."""
     value = step.value(0)
     no_counts([value])
@@ -66,7 +66,7 @@ def softmax(step: Step) -> list[Value]:
     return [made(value.known, rows_apart(value, list(axes), "normalises"))]
 
 
-def layer_norm(step: Step) -> list[Value]:
+def layer_norm(step: OperatorStep) -> list[Value]:
     """LayerNormalization and RMSNormalization: over all axes from `axis` on."""
     value = step.value(0)
     no_counts([value])
@@ -79,20 +79,20 @@ def layer_norm(step: Step) -> list[Value]:
     return [made(value.known, rows), *[made(less, rows)] * (len(step.node.output) - 1)]
 
 
-def skip_norm(step: Step) -> list[Value]:
+def skip_norm(step: OperatorStep) -> list[Value]:
     """A sum of two tensors, normalised along the last axis, as ONNX Runtime fuses them."""
     value, other = step.value(0), step.value(1)
     no_counts([value, other])
     rows = rows_apart(value, [value.rank - 1], "normalises")
     if other.known != value.known or other.rows != value.rows or len(step.node.output) > 1:
-        raise Doubt("its inputs have different shapes")
+        raise RowsMayMix("its inputs have different shapes")
     for index in range(2, len(step.inputs)):
         if step.has(index):
             step.fixed(index, "scale or bias")
     return [made(value.known, rows)]
 
 
-def whole_norm(step: Step) -> list[Value]:
+def whole_norm(step: OperatorStep) -> list[Value]:
     """MeanVarianceNormalization: over axes 0, 2 and 3 where nothing else is said."""
     value = step.value(0)
     no_counts([value])
@@ -100,7 +100,7 @@ def whole_norm(step: Step) -> list[Value]:
     return [made(value.known, rows_apart(value, axes, "normalises"))]
 
 
-def top(step: Step) -> list[Value]:
+def top(step: OperatorStep) -> list[Value]:
     """TopK: as many of an axis as a stored number says."""
     value = step.value(0)
     no_counts([value])
@@ -112,7 +112,7 @@ def top(step: Step) -> list[Value]:
     return [made(dims, rows)] * 2
 
 
-def pictures(step: Step) -> list[Value]:
+def pictures(step: OperatorStep) -> list[Value]:
     """Conv, pooling and their kind: axis 0 counts pictures, and each is worked on alone."""
     value = step.value(0)
     rows = _first(value)
@@ -122,7 +122,7 @@ def pictures(step: Step) -> list[Value]:
     if step.op == "BatchNormalization" and (
         step.attribute("training_mode", 0) or len([n for n in step.node.output if n]) > 1
     ):
-        raise Doubt("it normalises over the whole batch, as in training")
+        raise RowsMayMix("it normalises over the whole batch, as in training")
     found = _picture(step, value, rows)
     if len(step.node.output) == 1:
         return [found]
@@ -132,16 +132,16 @@ def pictures(step: Step) -> list[Value]:
     return [found, Value(None, mixed=f"{step.op} counts its indices through the whole batch")]
 
 
-def sampled(step: Step) -> list[Value]:
+def sampled(step: OperatorStep) -> list[Value]:
     """GridSample: a picture and a grid for each row."""
     value, grid = step.value(0), step.value(1)
     rows = _first(value)
     if _first(grid) != rows:
-        raise Doubt("its pictures and grids are not equally many")
+        raise RowsMayMix("its pictures and grids are not equally many")
     return [made([*value.known[:2], *grid.known[1:-1]], rows)]
 
 
-def resized(step: Step) -> list[Value]:
+def resized(step: OperatorStep) -> list[Value]:
     """Resize and Upsample: along the rows the scale is 1."""
     value = step.value(0)
     no_counts([value])
@@ -150,13 +150,13 @@ def resized(step: Step) -> list[Value]:
         b"tf_crop_and_resize",
         b"tf_half_pixel_for_nn",
     ):
-        raise Doubt("its coordinates are moved, perhaps across rows")
+        raise RowsMayMix("its coordinates are moved, perhaps across rows")
     axes = [counted(axis, value.rank) for axis in step.attribute("axes") or range(value.rank)]
     dims = [step.size(axis) if axis in axes else size for axis, size in enumerate(value.known)]
     at_scales = 2 if step.opset >= 11 and step.op == "Resize" else 1
     if step.has(3):
         if step.attribute("keep_aspect_ratio_policy", b"stretch") != b"stretch":
-            raise Doubt("its scale is found from all axes")
+            raise RowsMayMix("its scale is found from all axes")
         for axis, size in zip(axes, step.sizes(3, "sizes"), strict=True):
             dims[axis] = size
         kept = rows is None or rows.axis not in axes or dims[rows.axis] == rows.size
@@ -164,7 +164,7 @@ def resized(step: Step) -> list[Value]:
         found = step.attribute("scales")
         scales = step.floats(at_scales) if found is None else found
         if scales is None or len(scales) != len(axes):
-            raise Doubt("its scales are unknown")
+            raise RowsMayMix("its scales are unknown")
         by_axis = dict(zip(axes, (float(scale) for scale in scales), strict=True))
         kept = rows is None or by_axis.get(rows.axis, 1.0) == 1.0
         for axis, scale in by_axis.items():
@@ -174,18 +174,18 @@ def resized(step: Step) -> list[Value]:
             elif number is not None and scale.is_integer():
                 dims[axis] = Size.of(number * int(scale))
     if not kept:
-        raise Doubt("it scales the axis along which the rows of a batch lie")
+        raise RowsMayMix("it scales the axis along which the rows of a batch lie")
     return [made(dims, rows)]
 
 
-def sequences(step: Step) -> list[Value]:
+def sequences(step: OperatorStep) -> list[Value]:
     """RNN, GRU and LSTM: sequences along axis 1, their lengths and first states beside them."""
     if step.attribute("layout", 0):
-        raise Doubt("it has another layout")
+        raise RowsMayMix("it has another layout")
     value = step.value(0)
     rows = only_values(value)
     if rows is not None and rows.axis != 1:
-        raise Doubt("it goes through the rows of a batch as through time")
+        raise RowsMayMix("it goes through the rows of a batch as through time")
     states = {4: 0, 5: 1, 6: 1}  # the axis of the rows by input: lengths, first states
     for index in range(1, len(step.inputs)):
         if not step.has(index):
@@ -193,7 +193,7 @@ def sequences(step: Step) -> list[Value]:
         if index not in states or (rows is None and step.value(index).same):
             step.fixed(index, "weights or first states")
         elif rows is None or step.value(index).rows != rows.at(states[index]):
-            raise Doubt("its first states or lengths have no rows like its input")
+            raise RowsMayMix("its first states or lengths have no rows like its input")
     ways = Size.of(2 if step.attribute("direction", b"forward") == b"bidirectional" else 1)
     width = Size.of(int(step.attribute("hidden_size", 0)))
     time, batch, _ = value.known
@@ -202,7 +202,7 @@ def sequences(step: Step) -> list[Value]:
     return [all_steps, last, last]
 
 
-def table_rows(step: Step) -> list[Value]:
+def table_rows(step: OperatorStep) -> list[Value]:
     """Operators of ai.onnx.ml: each row of a table by itself."""
     value = step.value(0)
     rows = _first(value)
@@ -223,7 +223,7 @@ def _first(value: Value) -> Rows | None:
     no_counts([value])
     rows = only_values(value)
     if rows is not None and rows.axis != 0:
-        raise Doubt(f"it works along axis {rows.axis}, along which the rows of a batch lie")
+        raise RowsMayMix(f"it works along axis {rows.axis}, along which the rows of a batch lie")
     return rows
 
 
@@ -242,7 +242,7 @@ _KEEP_SIZES = frozenset(
 _POOL_ALL = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"})
 
 
-def _picture(step: Step, value: Value, rows: Rows | None) -> Value:
+def _picture(step: OperatorStep, value: Value, rows: Rows | None) -> Value:
     """The output of an operator on pictures, with formulas where they are easy to tell."""
     dims = list(value.known)
     if step.op in _KEEP_SIZES:
@@ -274,7 +274,7 @@ def _picture(step: Step, value: Value, rows: Rows | None) -> Value:
     return made([dims[0], channels, *spatial], rows)
 
 
-def _window(step: Step, axis: int, size: Size, kernel: int | None) -> Size | None:
+def _window(step: OperatorStep, axis: int, size: Size, kernel: int | None) -> Size | None:
     """The size that a window leaves of an axis; None where no formula is easy to tell."""
     if size.number is None or kernel is None or step.op == "ConvTranspose":
         return None

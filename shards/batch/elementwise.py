@@ -9,21 +9,21 @@ import numpy as np
 from onnx import TensorProto
 
 from shards.batch.sizes import ONE, Size, Symbol
-from shards.batch.step import Step, no_counts, only_values, spread
-from shards.batch.values import Doubt, Value, made, numbers
+from shards.batch.step import OperatorStep, no_counts, only_values, spread
+from shards.batch.values import RowsMayMix, Value, made, numbers
 
 # Types that hold each size and each index.
 _WIDE = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.UINT64, TensorProto.UINT32})
 
 
-def elementwise(step: Step) -> list[Value]:
+def elementwise(step: OperatorStep) -> list[Value]:
     """Each element by the elements of the inputs at its place."""
     values = step.given()
     found = _arithmetic(step, values) or _place_in_batch(step, values)
     return [found] if found is not None else [spread(step, values)] * len(step.node.output)
 
 
-def unchanged(step: Step) -> list[Value]:
+def unchanged(step: OperatorStep) -> list[Value]:
     """The first input again, as another type perhaps; the others are settings."""
     value = step.value(0)
     no_counts(step.given()[1:])
@@ -41,17 +41,17 @@ def unchanged(step: Step) -> list[Value]:
     return [made(value.known, only_values(value))]
 
 
-def dropout(step: Step) -> list[Value]:
+def dropout(step: OperatorStep) -> list[Value]:
     """Nothing, where it is not in training: its switch is then left out, or a stored False."""
     if step.opset >= 12 and step.has(2):
         flag = step.value(2)
         if flag.elements is None or flag.elements[0].number != 0:
-            raise Doubt("it draws random numbers")
+            raise RowsMayMix("it draws random numbers")
     value = step.value(0)
     return [value, made(value.known, value.rows)]
 
 
-def scaled(step: Step) -> list[Value]:
+def scaled(step: OperatorStep) -> list[Value]:
     """QuantizeLinear and DequantizeLinear: scales are one number, or one for each index of an axis
     along which no rows lie."""
     value = step.value(0)
@@ -62,25 +62,25 @@ def scaled(step: Step) -> list[Value]:
             continue
         scale = step.fixed(index, "scale")
         if scale.rank > 1:
-            raise Doubt("it has scales for blocks")
+            raise RowsMayMix("it has scales for blocks")
         if rows is not None and scale.rank == 1 and scale.known[0].number != 1:
             axis = step.axis(value.rank, 1)
             if axis == rows.axis:
-                raise Doubt("it has another scale for each row")
+                raise RowsMayMix("it has another scale for each row")
     return [made(value.known, rows)]
 
 
-def draws(step: Step) -> list[Value]:
+def draws(step: OperatorStep) -> list[Value]:
     """Random numbers: no run gives the answers of another one."""
-    raise Doubt("it draws random numbers")
+    raise RowsMayMix("it draws random numbers")
 
 
-def scales_whole(step: Step) -> list[Value]:
+def scales_whole(step: OperatorStep) -> list[Value]:
     """DynamicQuantizeLinear and its kind: one scale for all rows of a run."""
-    raise Doubt("its scale is that of the whole tensor, all rows of a batch together")
+    raise RowsMayMix("its scale is that of the whole tensor, all rows of a batch together")
 
 
-def _arithmetic(step: Step, values: Sequence[Value]) -> Value | None:
+def _arithmetic(step: OperatorStep, values: Sequence[Value]) -> Value | None:
     """The formulas of small integer tensors; None where only a run knows the result."""
     compute = _ARITHMETIC.get(step.op)
     grids = [value.grid for value in values]
@@ -99,7 +99,7 @@ def _arithmetic(step: Step, values: Sequence[Value]) -> Value | None:
     return numbers(made)
 
 
-def _place_in_batch(step: Step, values: Sequence[Value]) -> Value | None:
+def _place_in_batch(step: OperatorStep, values: Sequence[Value]) -> Value | None:
     """The indices row · stride + i into a batch whose rows lie one behind the other, or of both
     halves of that sum; None for anything else."""
     if step.op not in ("Add", "Mul") or len(values) != 2:

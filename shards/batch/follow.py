@@ -16,8 +16,8 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, numpy_helpe
 
 from shards.batch.rules import RULES
 from shards.batch.sizes import ROWS, Size, Symbol
-from shards.batch.step import Step
-from shards.batch.values import Dims, Doubt, Rows, Value
+from shards.batch.step import OperatorStep
+from shards.batch.values import Dims, Rows, RowsMayMix, Value
 from shards.graph.graph import Graph, is_random, names_read
 from shards.graph.tensor_types import TensorType
 
@@ -26,7 +26,7 @@ _FEW, _MOST = 64, 1 << 16
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowedTensors:
     """What is known about each tensor of a graph, by name.
 
     `why` says why the model may not be batched, "" where its structure shows that it may.
@@ -53,7 +53,7 @@ class Followed:
         return ""
 
 
-def follow(graph: Graph, types: Mapping[str, TensorType]) -> Followed:
+def follow(graph: Graph, types: Mapping[str, TensorType]) -> FollowedTensors:
     """Follow the rows of a batch through the graph."""
     values = {name: _stored(tensor) for name, tensor in graph.initializers.items()}
     values |= {
@@ -73,9 +73,9 @@ def follow(graph: Graph, types: Mapping[str, TensorType]) -> Followed:
     follower = _Follower(versions, types)
     follower.run(values, list({id(node): node for node in graph.constant_nodes.values()}.values()))
     follower.run(values, graph.nodes)
-    found = Followed(values, why)
+    found = FollowedTensors(values, why)
     reasons = (found.crosses(name) for name in graph.outputs)
-    return Followed(values, why or next((each for each in reasons if each), ""))
+    return FollowedTensors(values, why or next((each for each in reasons if each), ""))
 
 
 class _Follower:
@@ -101,14 +101,14 @@ class _Follower:
         step = self._step(node, values)
         try:
             made = self._by_rule(step, values)
-        except Doubt as doubt:
+        except RowsMayMix as doubt:
             if all(value.same for value in read) and not is_random(node):
                 return [Value(self._dims(name)) for name in node.output]
             return [Value(None, mixed=step.doubt(str(doubt)))] * count
         made += [Value(None, mixed=step.doubt("it has more outputs"))] * (count - len(made))
         return [self._checked(step, *each) for each in zip(node.output, made, strict=False)]
 
-    def _checked(self, step: Step, name: str, value: Value) -> Value:
+    def _checked(self, step: OperatorStep, name: str, value: Value) -> Value:
         """The value, unless ONNX Runtime infers another size of an axis."""
         kind = self._types.get(name)
         for mine, theirs in zip(value.dims or (), kind.shape if kind else (), strict=False):
@@ -117,13 +117,15 @@ class _Follower:
                 return Value(None, mixed=step.doubt(doubt))
         return value
 
-    def _step(self, node: NodeProto, values: Mapping[str, Value]) -> Step:
+    def _step(self, node: NodeProto, values: Mapping[str, Value]) -> OperatorStep:
         version = self._versions.get(node.domain)
         if version is None:
             version = self._versions.get("ai.onnx" if not node.domain else "", 1)
-        return Step(node, version, tuple(values[name] if name else None for name in node.input))
+        return OperatorStep(
+            node, version, tuple(values[name] if name else None for name in node.input)
+        )
 
-    def _by_rule(self, step: Step, values: Mapping[str, Value]) -> list[Value]:
+    def _by_rule(self, step: OperatorStep, values: Mapping[str, Value]) -> list[Value]:
         node = step.node
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain == "" and node.op_type == "If":
@@ -131,40 +133,40 @@ class _Follower:
         if domain == "" and node.op_type == "Constant":
             return [_constant(step)]
         if domain not in ("", "ai.onnx.ml", "com.microsoft"):
-            raise Doubt(f"nothing is known here about operators of {domain}")
+            raise RowsMayMix(f"nothing is known here about operators of {domain}")
         rule = RULES.get((domain, node.op_type))
         if rule is None:
-            raise Doubt("nothing is known here about this operator")
+            raise RowsMayMix("nothing is known here about this operator")
         try:
             return list(rule(step))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # A form of the operator that its rule does not expect shows nothing about its rows.
-            raise Doubt(f"it has a form that is not known here ({error!r:.80})") from error
+            raise RowsMayMix(f"it has a form that is not known here ({error!r:.80})") from error
 
-    def _branches(self, step: Step, values: Mapping[str, Value]) -> list[Value]:
+    def _branches(self, step: OperatorStep, values: Mapping[str, Value]) -> list[Value]:
         """The outputs of an If: those of the branch that is taken, or what both have in common."""
         condition = step.value(0)
         if condition.rows is not None:
-            raise Doubt("its condition depends on data")
+            raise RowsMayMix("its condition depends on data")
         branches = [step.attribute("then_branch"), step.attribute("else_branch")]
         number = condition.elements[0].number if condition.elements else None
         if number is not None:
             return self._subgraph(branches[0 if number else 1], values)
         if condition.counts_rows:
-            raise Doubt("its condition depends on the number of rows in the batch")
+            raise RowsMayMix("its condition depends on the number of rows in the batch")
         one, other = (self._subgraph(branch, values) for branch in branches)
         for mine, theirs in zip(one, other, strict=True):
             if mine.mixed or theirs.mixed:
                 continue
             if (mine.dims, mine.rows, mine.elements) != (theirs.dims, theirs.rows, theirs.elements):
-                raise Doubt("its branches have different shapes")
+                raise RowsMayMix("its branches have different shapes")
         return [theirs if theirs.mixed else mine for mine, theirs in zip(one, other, strict=True)]
 
     def _subgraph(self, body: GraphProto, values: Mapping[str, Value]) -> list[Value]:
         """The outputs of a branch, which sees the tensors around it."""
         inner = dict(values) | {tensor.name: _stored(tensor) for tensor in body.initializer}
         if body.sparse_initializer:
-            raise Doubt("one of its branches stores a sparse tensor")
+            raise RowsMayMix("one of its branches stores a sparse tensor")
         self.run(inner, body.node)
         return [inner[value.name] for value in body.output]
 
@@ -215,7 +217,7 @@ def _stored(tensor: TensorProto) -> Value:
     return Value(dims, None, elements, array, below=below)
 
 
-def _constant(step: Step) -> Value:
+def _constant(step: OperatorStep) -> Value:
     """A Constant, in one of the ways to write it."""
     for attribute in step.node.attribute:
         if attribute.type == AttributeProto.TENSOR:
@@ -224,4 +226,4 @@ def _constant(step: Step) -> Value:
             value = step.attribute(attribute.name)
             kind = np.int64 if "int" in attribute.name else np.float32
             return _stored(numpy_helper.from_array(np.asarray(value, kind)))
-    raise Doubt("it is a constant of another kind")
+    raise RowsMayMix("it is a constant of another kind")

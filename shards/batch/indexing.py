@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from shards.batch.sizes import ONE, Size
-from shards.batch.step import Step, counted, no_counts, only_values, rows_apart
-from shards.batch.values import Doubt, Number, Rows, Value, made, numbers, without_rows
+from shards.batch.step import OperatorStep, counted, no_counts, only_values, rows_apart
+from shards.batch.values import Number, Rows, RowsMayMix, Value, made, numbers, without_rows
 
 
-def gather(step: Step) -> list[Value]:
+def gather(step: OperatorStep) -> list[Value]:
     """Parts along one axis, by indices. The rows lie in the data or in the indices, not in both."""
     data, picks = step.value(0), step.value(1)
     axis = step.axis(data.rank, 0)
@@ -25,7 +25,7 @@ def gather(step: Step) -> list[Value]:
     rows = rows_apart(data, [axis], "picks from")
     chooses = only_values(picks)
     if rows is not None and chooses is not None:
-        raise Doubt("it picks from the rows of a batch by indices that have rows too")
+        raise RowsMayMix("it picks from the rows of a batch by indices that have rows too")
     if chooses is not None:
         return [made(dims, chooses.at(chooses.axis + axis))]
     if rows is not None and rows.axis > axis:
@@ -33,7 +33,7 @@ def gather(step: Step) -> list[Value]:
     return [made(dims, rows)]
 
 
-def gather_elements(step: Step) -> list[Value]:
+def gather_elements(step: OperatorStep) -> list[Value]:
     """One element for each index, along one axis; at the other axes data and indices agree."""
     data, picks = step.value(0), step.value(1)
     no_counts([data, picks])
@@ -41,39 +41,39 @@ def gather_elements(step: Step) -> list[Value]:
     rows, chooses = rows_apart(data, [axis], "picks from"), only_values(picks)
     shared = chooses is not None and rows is None and chooses.axis == axis
     if not shared and rows != chooses:
-        raise Doubt("its data and its indices have the rows of a batch along different axes")
+        raise RowsMayMix("its data and its indices have the rows of a batch along different axes")
     return [made(picks.known, chooses)]
 
 
-def gather_nd(step: Step) -> list[Value]:
+def gather_nd(step: OperatorStep) -> list[Value]:
     """Parts by vectors of indices, of which the first may be the number of the row."""
     data, picks = step.value(0), step.value(1)
     no_counts([data, picks])
     batch = int(step.attribute("batch_dims", 0))
     depth = picks.known[-1].number
     if depth is None:
-        raise Doubt("the length of its indices is unknown")
+        raise RowsMayMix("the length of its indices is unknown")
     dims = (*picks.known[:-1], *data.known[batch + depth :])
     rows, chooses = only_values(data), picks.rows
     if chooses is not None and chooses.axis == picks.rank - 1:
-        raise Doubt("its indices go across the rows of a batch")
+        raise RowsMayMix("its indices go across the rows of a batch")
     if chooses is None:
         if rows is not None and rows.axis < batch + depth:
-            raise Doubt(f"it picks from axis {rows.axis}, along which the rows of a batch lie")
+            raise RowsMayMix(f"it picks from axis {rows.axis}, along which the rows of a batch lie")
         return [made(dims, rows and rows.at(rows.axis - batch - depth + picks.rank - 1))]
     if rows is None:
         only_values(picks)
         if chooses.axis < batch:
-            raise Doubt("its indices have rows, and its data has none")
+            raise RowsMayMix("its indices have rows, and its data has none")
         return [made(dims, chooses)]
     if rows.axis < batch and rows == only_values(picks):
         return [made(dims, chooses)]
     if _own_row(rows, chooses) and batch == 0:
         return [made(dims, chooses.plain())]
-    raise Doubt("its data and its indices have the rows of a batch along different axes")
+    raise RowsMayMix("its data and its indices have the rows of a batch along different axes")
 
 
-def scatter_elements(step: Step) -> list[Value]:
+def scatter_elements(step: OperatorStep) -> list[Value]:
     """Elements put at indices, along one axis; all three inputs have the rows alike."""
     values = step.given()
     no_counts(values)
@@ -81,11 +81,11 @@ def scatter_elements(step: Step) -> list[Value]:
     axis = step.axis(data.rank, 0)
     rows = rows_apart(data, [axis], "puts along")
     if any(only_values(value) != rows for value in values[1:]):
-        raise Doubt("its inputs have the rows of a batch along different axes")
+        raise RowsMayMix("its inputs have the rows of a batch along different axes")
     return [made(data.known, rows)]
 
 
-def scatter_nd(step: Step) -> list[Value]:
+def scatter_nd(step: OperatorStep) -> list[Value]:
     """Parts put at vectors of indices, of which the first is the number of the row."""
     data, places, parts = step.value(0), step.value(1), step.value(2)
     no_counts([data, places, parts])
@@ -94,13 +94,13 @@ def scatter_nd(step: Step) -> list[Value]:
         where = places.rows
         own = where is not None and _own_row(rows, where) and only_values(parts) == where.plain()
         if not own or places.rank < 2:
-            raise Doubt("it puts parts into the rows of a batch, perhaps into another's")
+            raise RowsMayMix("it puts parts into the rows of a batch, perhaps into another's")
     elif not (places.same and parts.same):
-        raise Doubt("it puts the rows of a batch into one tensor")
+        raise RowsMayMix("it puts the rows of a batch into one tensor")
     return [made(data.known, rows)]
 
 
-def one_hot(step: Step) -> list[Value]:
+def one_hot(step: OperatorStep) -> list[Value]:
     """A one at each index, along a new axis."""
     picks = step.value(0)
     no_counts([picks])
@@ -115,7 +115,7 @@ def one_hot(step: Step) -> list[Value]:
     return [made(dims, rows)]
 
 
-def triangle(step: Step) -> list[Value]:
+def triangle(step: OperatorStep) -> list[Value]:
     """Trilu: of each matrix in the last two axes."""
     value = step.value(0)
     no_counts([value])
@@ -125,7 +125,7 @@ def triangle(step: Step) -> list[Value]:
     return [made(value.known, rows)]
 
 
-def compressed(step: Step) -> list[Value]:
+def compressed(step: OperatorStep) -> list[Value]:
     """Compress: the indices of one axis where a stored condition holds."""
     value = step.value(0)
     no_counts([value])
@@ -136,11 +136,11 @@ def compressed(step: Step) -> list[Value]:
     return [made(dims, rows)]
 
 
-def boxes(step: Step) -> list[Value]:
+def boxes(step: OperatorStep) -> list[Value]:
     """NonMaxSuppression and its kind: how much they find depends on the data of all rows."""
     if all(value.same for value in step.given()):
         return [without_rows(None)] * len(step.node.output)
-    raise Doubt("how much it finds depends on the data of the whole batch")
+    raise RowsMayMix("how much it finds depends on the data of the whole batch")
 
 
 def _taken(grid: np.ndarray, chosen: list[int | None], picks: Value, axis: int) -> np.ndarray:

@@ -10,12 +10,12 @@ import numpy as np
 from onnx import numpy_helper
 
 from shards.batch.sizes import ONE, ROWS, Size, Symbol, product
-from shards.batch.step import BY_NUMBER, Step, counted, no_counts, only_values, rows_apart
+from shards.batch.step import BY_NUMBER, OperatorStep, counted, no_counts, only_values, rows_apart
 from shards.batch.values import (
     Dims,
-    Doubt,
     Number,
     Rows,
+    RowsMayMix,
     Value,
     broadcast,
     made,
@@ -30,19 +30,19 @@ _FEW = 64  # formulas that are followed one by one
 _ZERO = Size.of(0)
 
 
-def shape(step: Step) -> list[Value]:
+def shape(step: OperatorStep) -> list[Value]:
     """The sizes of a tensor: they are known as formulas, whatever the tensor holds."""
     dims = step.value(0).known
     begin, end = step.attribute("start", 0), step.attribute("end", len(dims))
     return [_vector(dims[slice(*slice(begin, end).indices(len(dims)))])]
 
 
-def size(step: Step) -> list[Value]:
+def size(step: OperatorStep) -> list[Value]:
     """The number of elements."""
     return [Value((), None, (product(step.value(0).known),))]
 
 
-def reshape(step: Step) -> list[Value]:
+def reshape(step: OperatorStep) -> list[Value]:
     """Other sizes for as many elements: 0 keeps a size, one -1 is what the others leave."""
     value = step.value(0)
     stored = step.attribute("shape")
@@ -58,18 +58,18 @@ def reshape(step: Step) -> list[Value]:
         elif each.positive or each.number == 0:
             target.append(each)
         else:
-            raise Doubt(f"its shape has {each}, which may be 0 or -1")
+            raise RowsMayMix(f"its shape has {each}, which may be 0 or -1")
     if hole is not None:
         left = product(value.known).over(product(target))
         if left is None:
-            raise Doubt(
+            raise RowsMayMix(
                 f"it makes rows of {product(target)} elements out of {product(value.known)}"
             )
         target[hole] = left
     return [_kept(value, target) or reshaped(value, target)]
 
 
-def flatten(step: Step) -> list[Value]:
+def flatten(step: OperatorStep) -> list[Value]:
     """Two axes: those before `axis`, and the others."""
     dims = step.value(0).known
     axis = int(step.attribute("axis", 1))
@@ -77,22 +77,24 @@ def flatten(step: Step) -> list[Value]:
     return [reshaped(step.value(0), (product(dims[:axis]), product(dims[axis:])))]
 
 
-def squeeze(step: Step) -> list[Value]:
+def squeeze(step: OperatorStep) -> list[Value]:
     """Without axes of size 1."""
     value = step.value(0)
     axes = step.numbers(1, "axes", "axes")
     if axes is None:
         if any(each.number is None for each in value.known):
-            raise Doubt("it takes away each axis of size 1, and which these are only a run knows")
+            raise RowsMayMix(
+                "it takes away each axis of size 1, and which these are only a run knows"
+            )
         axes = tuple(axis for axis, each in enumerate(value.known) if each == ONE)
     gone = {counted(axis, value.rank) for axis in axes}
     if value.rows is not None and value.rows.axis in gone:
-        raise Doubt("it takes away the axis along which the rows of a batch lie")
+        raise RowsMayMix("it takes away the axis along which the rows of a batch lie")
     dims = [each for axis, each in enumerate(value.known) if axis not in gone]
     return [_kept(value, dims) or _moved(value, dims, lambda a: a - sum(g < a for g in gone))]
 
 
-def unsqueeze(step: Step) -> list[Value]:
+def unsqueeze(step: OperatorStep) -> list[Value]:
     """With more axes, of size 1."""
     value = step.value(0)
     axes = step.numbers(1, "axes", "axes") or ()
@@ -105,7 +107,7 @@ def unsqueeze(step: Step) -> list[Value]:
     return [_kept(value, dims) or _moved(value, dims, lambda a: old[a])]
 
 
-def transpose(step: Step) -> list[Value]:
+def transpose(step: OperatorStep) -> list[Value]:
     """The axes in another order."""
     value = step.value(0)
     order = step.attribute("perm") or list(range(value.rank))[::-1]
@@ -114,7 +116,7 @@ def transpose(step: Step) -> list[Value]:
     return [_moved(value, [value.known[axis] for axis in order], lambda a: list(order).index(a))]
 
 
-def concat(step: Step) -> list[Value]:
+def concat(step: OperatorStep) -> list[Value]:
     """Tensors one behind the other, along an axis that has no rows."""
     values = step.given()
     rank = values[0].rank
@@ -133,12 +135,12 @@ def concat(step: Step) -> list[Value]:
         first = values[0]
         leads = first.rows is not None and first.rows.number == Number()
         if not (leads and axis == rank - 1 and first.known[axis] == ONE):
-            raise Doubt(BY_NUMBER)
+            raise RowsMayMix(BY_NUMBER)
         rows = replace(rows, number=Number(first=True))
     return [made(dims, rows)]
 
 
-def split(step: Step) -> list[Value]:
+def split(step: OperatorStep) -> list[Value]:
     """Parts of a tensor, along an axis that has no rows."""
     value = step.value(0)
     axis = step.axis(value.rank, 0)
@@ -161,7 +163,7 @@ def split(step: Step) -> list[Value]:
     return [made(_with(value.known, axis, each), rows) for each in sizes]
 
 
-def slices(step: Step) -> list[Value]:
+def slices(step: OperatorStep) -> list[Value]:
     """A part of each of some axes. Along the rows only all of them, in order, are no mixture."""
     value = step.value(0)
     starts, ends = (_bounds(step, i, name) for i, name in ((1, "starts"), (2, "ends")))
@@ -173,9 +175,9 @@ def slices(step: Step) -> list[Value]:
         if stride == 1 and start == _ZERO and _is_end(end, dims[at]):
             continue
         if start.counts_rows or end.counts_rows:
-            raise Doubt("its bounds depend on the number of rows")
+            raise RowsMayMix("its bounds depend on the number of rows")
         if value.rows is not None and value.rows.axis == at:
-            raise Doubt(f"it takes a part of axis {at}, along which the rows of a batch lie")
+            raise RowsMayMix(f"it takes a part of axis {at}, along which the rows of a batch lie")
         whole = dims[at].number
         if whole is not None and start.number is not None and end.number is not None:
             taken = range(whole)[slice(start.number, end.number, stride)]
@@ -191,7 +193,7 @@ def slices(step: Step) -> list[Value]:
     return [made(dims, rows, value.below)]
 
 
-def expand(step: Step) -> list[Value]:
+def expand(step: OperatorStep) -> list[Value]:
     """A tensor repeated along axes of size 1. Repeated for each row, it has rows that are equal."""
     value, target = step.value(0), step.sizes(1, "shape")
     rank = max(value.rank, len(target))
@@ -206,11 +208,11 @@ def expand(step: Step) -> list[Value]:
     for axis, (mine, want) in enumerate(zip(dims, wanted, strict=True)):
         if rows is not None and rows.axis == axis:
             if want not in (ONE, mine):
-                raise Doubt(f"it repeats axis {axis}, along which the rows of a batch lie")
+                raise RowsMayMix(f"it repeats axis {axis}, along which the rows of a batch lie")
         elif want.counts_rows:
             inner = want.over(ROWS)
             if rows is not None or mine != ONE or inner is None:
-                raise Doubt(f"it makes an axis of {want} out of one of {mine}")
+                raise RowsMayMix(f"it makes an axis of {want} out of one of {mine}")
             rows, dims[axis] = Rows(axis, ONE, inner), want
         else:
             both = broadcast(mine, want)
@@ -218,7 +220,7 @@ def expand(step: Step) -> list[Value]:
     return [made(dims, rows, value.below)]
 
 
-def tile(step: Step) -> list[Value]:
+def tile(step: OperatorStep) -> list[Value]:
     """A tensor repeated along its axes, one whole tensor behind the other."""
     value = step.value(0)
     no_counts([value])
@@ -227,7 +229,7 @@ def tile(step: Step) -> list[Value]:
         if times.counts_rows:
             each = times.over(ROWS)
             if rows is not None or each != ONE:
-                raise Doubt(f"it repeats axis {axis} for {times}")
+                raise RowsMayMix(f"it repeats axis {axis} for {times}")
             rows = Rows(axis, ONE, dims[axis])
         elif rows is not None and rows.axis == axis:
             rows = replace(rows, outer=rows.outer * times)
@@ -235,7 +237,7 @@ def tile(step: Step) -> list[Value]:
     return [made(dims, rows)]
 
 
-def filled(step: Step) -> list[Value]:
+def filled(step: OperatorStep) -> list[Value]:
     """ConstantOfShape: one number everywhere."""
     dims = step.sizes(0, "shape")
     stored = step.attribute("value")
@@ -247,7 +249,7 @@ def filled(step: Step) -> list[Value]:
     return [made(dims, rows)]
 
 
-def counts_up(step: Step) -> list[Value]:
+def counts_up(step: OperatorStep) -> list[Value]:
     """Range: up to the number of rows, it holds the number of each row."""
     start, limit, stride = (step.sizes(i, "bounds")[0] for i in range(3))
     if limit == ROWS and start == _ZERO and stride == ONE:
@@ -259,7 +261,7 @@ def counts_up(step: Step) -> list[Value]:
     return [without_rows([count if stride == ONE and count.positive else step.size(0)])]
 
 
-def pad(step: Step) -> list[Value]:
+def pad(step: OperatorStep) -> list[Value]:
     """More indices at the ends of axes that have no rows."""
     value = step.value(0)
     no_counts([value])
@@ -272,12 +274,12 @@ def pad(step: Step) -> list[Value]:
     for at, axis in enumerate(axes):
         added = pads[at] + pads[at + len(axes)]
         if rows is not None and counted(axis, value.rank) == rows.axis and (added or pads[at]):
-            raise Doubt(f"it pads axis {rows.axis}, along which the rows of a batch lie")
+            raise RowsMayMix(f"it pads axis {rows.axis}, along which the rows of a batch lie")
         dims[axis] = dims[axis] + Size.of(added)
     return [made(dims, rows)]
 
 
-def _bounds(step: Step, index: int, name: str) -> tuple[Size, ...]:
+def _bounds(step: OperatorStep, index: int, name: str) -> tuple[Size, ...]:
     """The starts or ends of a Slice: an input, or an attribute of older versions."""
     stored = step.attribute(name)
     return tuple(Size.of(int(n)) for n in stored) if stored else step.sizes(index, name)
@@ -287,7 +289,7 @@ def _is_end(end: Size, size: Size) -> bool:
     return end == size or (end.number is not None and end.number >= _TO_THE_END)
 
 
-def _sliced(step: Step, axis: int, start: Size, end: Size, size: Size) -> Size:
+def _sliced(step: OperatorStep, axis: int, start: Size, end: Size, size: Size) -> Size:
     """The size of a part of an axis, in steps of 1, where a bound or the size is a formula."""
     if end.number is not None and end.number < 0:
         end = size + end
@@ -322,7 +324,7 @@ def _moved(value: Value, dims: Sequence[Size], where: Callable[[int], int]) -> V
         return without_rows(dims, value.below)
     first = value.rows.number is not None and value.rows.number.first
     if first and where(value.rank - 1) != len(dims) - 1:
-        raise Doubt(BY_NUMBER)
+        raise RowsMayMix(BY_NUMBER)
     return with_rows(dims, value.rows.at(where(value.rows.axis)), value.below)
 
 
@@ -333,9 +335,11 @@ def _rows_of_all(values: Sequence[Value], axis: int) -> Rows | None:
         return None
     first = with_them[0].plain()
     if first.axis == axis:
-        raise Doubt(f"it puts tensors together along axis {axis}, where the rows of a batch lie")
+        raise RowsMayMix(
+            f"it puts tensors together along axis {axis}, where the rows of a batch lie"
+        )
     if len(with_them) < len(values) or any(each.plain() != first for each in with_them):
-        raise Doubt("its inputs have the rows of a batch along different axes")
+        raise RowsMayMix("its inputs have the rows of a batch along different axes")
     return first
 
 
@@ -345,7 +349,7 @@ def _rows_within(dims: Dims) -> Rows | None:
         if each.counts_rows:
             inner = each.over(ROWS)
             if inner is None:
-                raise Doubt(f"it makes an axis of {each}")
+                raise RowsMayMix(f"it makes an axis of {each}")
             return Rows(axis, ONE, inner)
     return None
 

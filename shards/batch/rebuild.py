@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import NodeProto, helper, numpy_helper
 
-from shards.batch.follow import Followed
+from shards.batch.follow import FollowedTensors
 from shards.batch.sizes import Size, Symbol
 from shards.graph.graph import RANDOM, Graph, names_read
 from shards.graph.source import subgraphs
@@ -28,7 +28,7 @@ _MOST_NODES = 64  # that are computed again for one tensor
 _INTEGERS = ("INT64", "INT32", "BOOL")
 
 
-def rebuilding(graph: Graph, followed: Followed, types: Mapping[str, TensorType]) -> Graph:
+def rebuilding(graph: Graph, followed: FollowedTensors, types: Mapping[str, TensorType]) -> Graph:
     """The graph whose shards make shapes anew."""
     return replace(graph, rebuilds=_Shapes(graph, followed, types))
 
@@ -36,7 +36,9 @@ def rebuilding(graph: Graph, followed: Followed, types: Mapping[str, TensorType]
 class _Shapes:
     """`shards.graph.graph.Rebuilds`, by the formulas of sizes."""
 
-    def __init__(self, graph: Graph, followed: Followed, types: Mapping[str, TensorType]) -> None:
+    def __init__(
+        self, graph: Graph, followed: FollowedTensors, types: Mapping[str, TensorType]
+    ) -> None:
         self._graph = graph
         self._values = followed.values
         self._types = types

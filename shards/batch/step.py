@@ -10,16 +10,16 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from shards.batch.sizes import ONE, Size, Symbol
-from shards.batch.values import Doubt, Rows, Value, broadcast, made
+from shards.batch.values import Rows, RowsMayMix, Value, broadcast, made
 
 BY_NUMBER = "it computes with the number that a row has in its batch"
 
-Rule = Callable[["Step"], Sequence[Value]]
+Rule = Callable[["OperatorStep"], Sequence[Value]]
 """From an operator's inputs to its outputs. Raises Doubt where it may mix the rows of a batch."""
 
 
 @dataclass(frozen=True)
-class Step:
+class OperatorStep:
     """A node, the version of its operator set, and its inputs, None for one that is left out."""
 
     node: NodeProto
@@ -50,7 +50,7 @@ class Step:
         """An input. Raises Doubt where it is left out."""
         value = self.inputs[index] if index < len(self.inputs) else None
         if value is None:
-            raise Doubt(f"it has no input {index}")
+            raise RowsMayMix(f"it has no input {index}")
         return value
 
     def given(self) -> list[Value]:
@@ -65,7 +65,7 @@ class Step:
         """An input that is the same in every run. Raises Doubt."""
         value = self.value(index)
         if not value.same:
-            raise Doubt(f"its {what} depends on the batch")
+            raise RowsMayMix(f"its {what} depends on the batch")
         return value
 
     def sizes(self, index: int, what: str) -> tuple[Size, ...]:
@@ -75,9 +75,9 @@ class Step:
         if value.elements is not None:
             return value.elements
         if value.rows is not None:
-            raise Doubt(f"its {what} depends on data")
+            raise RowsMayMix(f"its {what} depends on data")
         if value.mixed or value.rank > 1 or (value.rank and value.known[0].number is None):
-            raise Doubt(f"its {what} is unknown")
+            raise RowsMayMix(f"its {what} is unknown")
         count = value.known[0].number if value.rank else 1
         name = self.node.input[index]
         return tuple(Size.of(Symbol(f"{name}[{i}]", positive=False)) for i in range(count or 0))
@@ -90,7 +90,7 @@ class Step:
             return None if stored is None else tuple(int(number) for number in stored)
         found = [size.number for size in self.sizes(index, what)]
         if any(number is None for number in found):
-            raise Doubt(f"its {what} is not stored in the model")
+            raise RowsMayMix(f"its {what} is not stored in the model")
         return tuple(number for number in found if number is not None)
 
     def floats(self, index: int) -> np.ndarray | None:
@@ -102,21 +102,21 @@ class Step:
         if value.dims == (Size.of(0),):
             return None
         if value.array is None:
-            raise Doubt("its scales are not stored in the model")
+            raise RowsMayMix("its scales are not stored in the model")
         return value.array
 
     def axis(self, rank: int, default: int | None = None, attribute: str = "axis") -> int:
         """The attribute that names an axis, counted from the start. Raises Doubt."""
         axis = self.attribute(attribute, default)
         if axis is None:
-            raise Doubt("it runs over all axes")
+            raise RowsMayMix("it runs over all axes")
         return counted(int(axis), rank)
 
 
 def counted(axis: int, rank: int) -> int:
     """An axis, counted from the start. Raises Doubt where there is no such axis."""
     if not -rank <= axis < rank:
-        raise Doubt(f"there is no axis {axis}")
+        raise RowsMayMix(f"there is no axis {axis}")
     return axis % rank
 
 
@@ -126,24 +126,24 @@ def rows_apart(value: Value, axes: Sequence[int], does: str) -> Rows | None:
     if value.rows is None:
         return None
     if value.rows.axis in axes:
-        raise Doubt(f"it {does} axis {value.rows.axis}, along which the rows of a batch lie")
+        raise RowsMayMix(f"it {does} axis {value.rows.axis}, along which the rows of a batch lie")
     return only_values(value)
 
 
 def only_values(value: Value) -> Rows | None:
     """The rows of a tensor. Raises Doubt where it holds the rows' own numbers."""
     if value.rows is not None and value.rows.number is not None:
-        raise Doubt(BY_NUMBER)
+        raise RowsMayMix(BY_NUMBER)
     return value.rows
 
 
 def no_counts(values: Sequence[Value]) -> None:
     """Raise Doubt where one of the tensors holds the number of rows."""
     if any(value.counts_rows for value in values):
-        raise Doubt("it computes with the number of rows in the batch")
+        raise RowsMayMix("it computes with the number of rows in the batch")
 
 
-def spread(step: Step, values: Sequence[Value], output: int = 0) -> Value:
+def spread(step: OperatorStep, values: Sequence[Value], output: int = 0) -> Value:
     """What broadcasting makes of tensors, element by element. Raises Doubt.
 
     Of numbers of rows it makes nothing that is known, but for its sizes.
@@ -157,14 +157,16 @@ def spread(step: Step, values: Sequence[Value], output: int = 0) -> Value:
             continue
         mine = value.rows.plain().at(value.rows.axis + rank - value.rank)
         if rows is not None and rows != mine:
-            raise Doubt("its inputs have the rows of a batch along different axes")
+            raise RowsMayMix("its inputs have the rows of a batch along different axes")
         rows = mine
     dims = []
     for axis in range(rank):
         at = [(v, v.known[axis - rank + v.rank]) for v in values if axis - rank + v.rank >= 0]
         if rows is not None and rows.axis == axis:
             if any(value.rows is None and size != ONE for value, size in at):
-                raise Doubt(f"it meets the rows of a batch, along axis {axis}, with something else")
+                raise RowsMayMix(
+                    f"it meets the rows of a batch, along axis {axis}, with something else"
+                )
             dims.append(rows.size)
             continue
         total: Size | None = ONE

@@ -12,7 +12,7 @@ from shards.batch.sizes import ONE, ROWS, Size, product
 Dims = tuple[Size, ...]
 
 
-class Doubt(Exception):
+class RowsMayMix(Exception):
     """An operator mixes the rows of a batch, or nothing shows that it keeps them apart."""
 
 
@@ -86,7 +86,7 @@ class Value:
     def known(self) -> Dims:
         """The sizes. Raises Doubt where the rank is unknown."""
         if self.dims is None:
-            raise Doubt("the rank of its input is unknown")
+            raise RowsMayMix("the rank of its input is unknown")
         return self.dims
 
     @property
@@ -112,10 +112,10 @@ class Value:
 def with_rows(dims: Sequence[Size], rows: Rows, below: Size | None = None) -> Value:
     """A tensor with rows. Raises Doubt unless the sizes are those of rows along one axis."""
     if rows.outer.counts_rows or rows.inner.counts_rows:
-        raise Doubt(f"axis {rows.axis} of its output has the size {rows.size}")
+        raise RowsMayMix(f"axis {rows.axis} of its output has the size {rows.size}")
     for axis, size in enumerate(dims):
         if size != rows.size if axis == rows.axis else size.counts_rows:
-            raise Doubt(f"axis {axis} of its output has the size {size}")
+            raise RowsMayMix(f"axis {axis} of its output has the size {size}")
     return Value(tuple(dims), rows, below=below)
 
 
@@ -123,7 +123,7 @@ def without_rows(dims: Sequence[Size] | None, below: Size | None = None) -> Valu
     """A tensor that depends on no data. Raises Doubt where its sizes depend on the rows' number."""
     for axis, size in enumerate(dims or ()):
         if size.counts_rows:
-            raise Doubt(f"axis {axis} of its output has the size {size}")
+            raise RowsMayMix(f"axis {axis} of its output has the size {size}")
     return Value(None if dims is None else tuple(dims), below=below)
 
 
@@ -161,13 +161,13 @@ def reshaped(value: Value, target: Sequence[Size]) -> Value:
     """
     dims, rows = value.known, value.rows
     if product(dims) != product(target):
-        raise Doubt(
+        raise RowsMayMix(
             f"it turns {_shape(dims)} into {_shape(target)}, which are not known to be as many"
         )
     if rows is None:
         return without_rows(target, value.below)
     if rows.number is not None and rows.number.first and target[-1:] != dims[-1:]:
-        raise Doubt("it moves the number that a row has in its batch")
+        raise RowsMayMix("it moves the number that a row has in its batch")
     before = product(dims[: rows.axis]) * rows.outer
     after = rows.inner * product(dims[rows.axis + 1 :])
     axis = next((axis for axis, size in enumerate(target) if size.counts_rows), None)
@@ -176,7 +176,7 @@ def reshaped(value: Value, target: Sequence[Size]) -> Value:
         inner = after.over(product(target[axis + 1 :]))
         if outer is not None and inner is not None:
             return with_rows(target, Rows(axis, outer, inner, rows.number), value.below)
-    raise Doubt(f"it turns {_shape(dims)} into {_shape(target)}, across rows")
+    raise RowsMayMix(f"it turns {_shape(dims)} into {_shape(target)}, across rows")
 
 
 def _shape(dims: Sequence[Size]) -> str:

@@ -2,12 +2,12 @@
 
 from shards.cameras.documents import document, lines
 from shards.cameras.picture import decode_picture, read_picture
-from shards.cameras.results import Classes, Depth, Detections, Embedding, Masks, Segments, Text
+from shards.cameras.results import Classes, DepthGrid, Detections, Embedding, Masks, Segments, Text
 from shards.cameras.task import Postprocess, Preprocess, Result, Task
 
 __all__ = [
     "Classes",
-    "Depth",
+    "DepthGrid",
     "Detections",
     "Embedding",
     "Masks",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shards.cameras.decode import DECODERS
-from shards.cameras.seen import Seen
+from shards.cameras.seen import SeenGraph
 from shards.errors import TaskError
 from shards.specs import TensorSpec
 
@@ -14,7 +14,7 @@ COCO = 80  # classes of the data set that most detectors are trained on
 
 
 @dataclass(frozen=True)
-class Head:
+class TaskHead:
     """decode, outputs: see `shards.cameras.task.Postprocess`. why: a sentence for people.
     names_background: whether the owner's first label is the background's. more, each: see
     `Postprocess`."""
@@ -35,7 +35,7 @@ class AskedTask:
     decode: str
     outputs: Sequence[TensorSpec]
     labels: int
-    seen: Seen
+    seen: SeenGraph
 
     @property
     def shown(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shards.cameras.asked import COCO, AskedTask, Head
+from shards.cameras.asked import COCO, AskedTask, TaskHead
 from shards.cameras.decode import DECODERS, STRIDES, form_of, is_chosen
 from shards.cameras.seen import are_shares, span
 from shards.errors import TaskError
@@ -43,7 +43,7 @@ def detector(
     outputs: Sequence[TensorSpec],
     labels: Sequence[str],
     in_order: bool,
-) -> Head:
+) -> TaskHead:
     """size: width and height of the model's picture. outputs: those to read, `in_order` where their
     owner names them. labels: of the owner, or of the file. Raises TaskError."""
     wanted = DECODERS["detect"].get(asked.decode)
@@ -75,7 +75,7 @@ def detector(
     return _ssd(asked, size, list(outputs), labels, in_order)
 
 
-def _map(asked: AskedTask, spec: TensorSpec) -> Head:
+def _map(asked: AskedTask, spec: TensorSpec) -> TaskHead:
     if spec.shape[1] != 1:
         raise asked.unsure("a head has the shape [1,n,m], a map of text [1,1,h,w]")
     values = asked.seen.of(spec.name)
@@ -85,7 +85,7 @@ def _map(asked: AskedTask, spec: TensorSpec) -> Head:
     if asked.decode != "db":
         raise asked.unsure("one share a place may be a map of text (db), or of other things")
     asked.check(1, spec, "db")
-    return Head("db", (spec.name,), f"{spec.name} {spec}: db, as --decode says")
+    return TaskHead("db", (spec.name,), f"{spec.name} {spec}: db, as --decode says")
 
 
 def _beside(asked: AskedTask, spec: TensorSpec, parts: Sequence[TensorSpec]) -> _Beside:
@@ -124,7 +124,7 @@ def _scales(asked: AskedTask) -> list[tuple[int, ...]]:
     return [strides for strides in STRIDES if last in (0, strides[-1])] or list(STRIDES)
 
 
-def _yolo(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside: _Beside) -> Head:
+def _yolo(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside: _Beside) -> TaskHead:
     _, rows, columns = spec.shape
     cells = {sum((size[0] // s) * (size[1] // s) for s in strides) for strides in _scales(asked)}
     by_three = sum((size[0] // s) * (size[1] // s) for s in STRIDES[0])
@@ -135,7 +135,9 @@ def _yolo(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside: _Be
     if form == "rt-detr-scores" or (not form and _are_detr_scores(asked, spec, cells)):
         asked.check(columns - 4, spec, "rt-detr-scores")
         why = "as --decode says" if form else "centres in shares, and a score for each class"
-        return Head("rt-detr-scores", (spec.name,), f"{spec.name} {spec}: rt-detr-scores, {why}")
+        return TaskHead(
+            "rt-detr-scores", (spec.name,), f"{spec.name} {spec}: rt-detr-scores, {why}"
+        )
     counts = {"yolo-v8": rows - 4 - more}
     if not beside.name:
         counts |= {"yolo-v5": columns - 5, "yolox": columns - 5}
@@ -165,7 +167,7 @@ def _yolo(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside: _Be
         _check_yolo(asked, size, spec, found, counts[found], beside)
     decode = beside.of(found)
     shown = f"{spec.name} {spec}: {decode}, {why}{_told(beside)}"
-    return Head(decode, (spec.name,), shown, more=more, each=beside.each)
+    return TaskHead(decode, (spec.name,), shown, more=more, each=beside.each)
 
 
 def _told(beside: _Beside) -> str:
@@ -213,7 +215,9 @@ def _has_rows(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside:
     return True
 
 
-def _end_to_end(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside: _Beside) -> Head:
+def _end_to_end(
+    asked: AskedTask, size: tuple[int, int], spec: TensorSpec, beside: _Beside
+) -> TaskHead:
     if spec.shape[2] != 6 + beside.values:
         raise asked.unsure(
             f"{asked.decode or beside.of('yolo-end2end')} reads [1,n,{6 + beside.values}]: a box, "
@@ -229,7 +233,7 @@ def _end_to_end(asked: AskedTask, size: tuple[int, int], spec: TensorSpec, besid
     if not found:
         found, why = _of_rows(asked, size, values, beside)
     shown = f"{spec.name} {spec}: {found}, {why}{_told(beside)}"
-    return Head(found, (spec.name,), shown, more=beside.values, each=beside.each)
+    return TaskHead(found, (spec.name,), shown, more=beside.values, each=beside.each)
 
 
 def _of_rows(
@@ -297,7 +301,7 @@ def _check_yolo(
 
 def _three(
     asked: AskedTask, size: tuple[int, int], outputs: list[TensorSpec], in_order: bool
-) -> Head | None:
+) -> TaskHead | None:
     """Boxes, scores and classes, one row an object each; None for other triples."""
     name = "boxes-scores-classes"
     if asked.decode not in ("", name):
@@ -325,7 +329,9 @@ def _three(
     if asked.labels and largest >= asked.labels:
         raise TaskError(f"{asked.named}, but {outputs[2].name} is {largest} on a synthetic picture")
     shown = ", ".join(f"{spec.name} {spec}" for spec in outputs)
-    return Head(name, tuple(spec.name for spec in outputs), f"{shown}: boxes, scores and classes")
+    return TaskHead(
+        name, tuple(spec.name for spec in outputs), f"{shown}: boxes, scores and classes"
+    )
 
 
 def _ssd(
@@ -334,7 +340,7 @@ def _ssd(
     outputs: list[TensorSpec],
     labels: Sequence[str],
     in_order: bool,
-) -> Head:
+) -> TaskHead:
     if not in_order:
         outputs = _ordered(asked, outputs)
     boxes, scores = outputs[:2]
@@ -348,7 +354,7 @@ def _ssd(
             why = "as --decode says"
         pair = (boxes.name, scores.name)
         shown = f"{boxes.name} {boxes}, {scores.name} {scores}"
-        return Head(form, pair, f"{shown}: {form}, {why}")
+        return TaskHead(form, pair, f"{shown}: {form}, {why}")
     if boxes.shape[-1] != 4 or scores.shape[:-1] != boxes.shape[:-1] or scores.shape[-1] < 2:
         raise asked.unsure("boxes [1,n,4] and scores [1,n,1+classes] are expected")
     classes = scores.shape[-1] - 1
@@ -377,7 +383,7 @@ def _ssd(
         )
     names = tuple(spec.name for spec in outputs)
     shown = ", ".join(f"{spec.name} {spec}" for spec in outputs)
-    return Head(found, names, f"{shown}: {found}, {why}", names_background)
+    return TaskHead(found, names, f"{shown}: {found}, {why}", names_background)
 
 
 def _detr_of(asked: AskedTask, boxes: TensorSpec, scores: TensorSpec) -> str:

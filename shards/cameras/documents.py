@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.cameras.results import Classes, Depth, Detections, Embedding, Segments, Text
+from shards.cameras.results import Classes, DepthGrid, Detections, Embedding, Segments, Text
 from shards.cameras.task import Result
 
 MOST_DEPTHS = 32  # places along a side, of a document: the whole map is in the outputs
@@ -55,7 +55,7 @@ def document(result: Result) -> dict[str, Any]:
             ],
             "shape": list(result.classes.shape),
         }
-    if isinstance(result, Depth):
+    if isinstance(result, DepthGrid):
         values = result.values
         height, width = (min(MOST_DEPTHS, side) for side in values.shape)
         down = np.linspace(0, values.shape[0], height, endpoint=False).astype(int)
@@ -107,7 +107,7 @@ def lines(result: Result, shape: tuple[int, ...] = ()) -> list[str]:
         return [f"{each['label']} {each['score']:.3f}" for each in doc["classes"]]
     if isinstance(result, Text):
         return [f"{result.text} ({result.score:.3f})" if result.text else "nothing read"]
-    if isinstance(result, Depth):
+    if isinstance(result, DepthGrid):
         told = doc["depth"]
         high, wide = told["shape"]
         return [f"{wide}x{high} places, from {told['least']:.3f} to {told['largest']:.3f}"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shards.cameras.asked import AskedTask, Head
+from shards.cameras.asked import AskedTask, TaskHead
 from shards.cameras.detectors import detector
-from shards.cameras.seen import Seen, sum_to_one
+from shards.cameras.seen import SeenGraph, sum_to_one
 from shards.errors import TaskError
 from shards.specs import TensorSpec
 
@@ -19,7 +19,7 @@ from shards.specs import TensorSpec
 KIND_OF = {"detect": "detect", "segment": "detect", "pose": "detect", "obb": "detect"} | {
     "classify": "classify", "semantic": "segment", "depth": "depth"
 }  # fmt: skip
-_NOTHING = Seen()
+_NOTHING = SeenGraph()
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def tell(
     labels: Sequence[str] = (),
     decode: str = "",
     chosen: Sequence[str] = (),
-    seen: Seen = _NOTHING,
-) -> Head:
+    seen: SeenGraph = _NOTHING,
+) -> TaskHead:
     """The head of a model. size: width and height of its picture. labels: of the owner, or of the
     file. decode, chosen: what the owner says; the rest is told from shapes and from `seen`. Raises
     TaskError with the choices, or with the name of a head that nothing here reads."""
@@ -99,11 +99,11 @@ def tell(
             + (rows if kind == "classify" and len(spec.shape) == 3 else "")
         )
     if kind == "embed":
-        return Head("embedding", (spec.name,), f"{spec.name} {spec} is a vector")
+        return TaskHead("embedding", (spec.name,), f"{spec.name} {spec} is a vector")
     return _classify(asked, spec, labels)
 
 
-def _classify(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head:
+def _classify(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> TaskHead:
     classes, seen = spec.shape[1], asked.seen
     name = (spec.name,)
     if not spec.datatype.endswith(("FP16", "FP32", "FP64", "BF16")):
@@ -111,10 +111,10 @@ def _classify(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head
     asked.check(classes, spec, "scores of classes")
     shown = f"{spec.name} {spec}"
     if asked.decode:
-        return Head(asked.decode, name, f"{shown}: {asked.decode}, as --decode says")
+        return TaskHead(asked.decode, name, f"{shown}: {asked.decode}, as --decode says")
     if spec.name in seen.softmax | seen.sigmoid:
         maker = "Softmax" if spec.name in seen.softmax else "Sigmoid"
-        return Head("probabilities", name, f"{shown}: probabilities, made by a {maker}")
+        return TaskHead("probabilities", name, f"{shown}: probabilities, made by a {maker}")
     if classes == 1:
         raise asked.unsure(
             "a softmax of one value is always 1, and no Sigmoid makes it a score: put one into the "
@@ -125,15 +125,15 @@ def _classify(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head
             "no Softmax was found, but the values of runs lie from 0 to 1 and sum to one, as "
             "probabilities do; a second softmax would make them wrong"
         )
-    return Head("logits", name, f"{shown}: logits, made by no Softmax")
+    return TaskHead("logits", name, f"{shown}: logits, made by no Softmax")
 
 
-def _segment(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head:
+def _segment(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> TaskHead:
     found, why = asked.decode, "as --decode says"
     if not found and len(spec.shape) == 3 and spec.datatype.strip("U").startswith("INT"):
         found, why = "classes", "whole numbers"
     if found == "classes":
-        return Head(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
+        return TaskHead(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
     if len(spec.shape) == 3 and not asked.decode:
         raise asked.unsure("one number a place and no classes: a depth map is for --task depth")
     if len(spec.shape) != 4:
@@ -155,10 +155,10 @@ def _segment(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head:
     if classes == 1:
         raise asked.unsure("one channel has no classes to choose from")
     asked.check(classes, spec, found)
-    return Head(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
+    return TaskHead(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
 
 
-def _depth(asked: AskedTask, spec: TensorSpec) -> Head:
+def _depth(asked: AskedTask, spec: TensorSpec) -> TaskHead:
     shape = [side for side in spec.shape[1:] if side != 1]
     if len(shape) != 2 or len(spec.shape) > 4:
         raise asked.unsure(f"{spec.name} {spec} is not [1,h,w] or [1,1,h,w]")
@@ -175,10 +175,10 @@ def _depth(asked: AskedTask, spec: TensorSpec) -> Head:
     if (spec.name in asked.seen.softmax or sums) and not asked.decode:
         raise asked.unsure("its values sum to one along an axis, as scores of classes do")
     why = "as --decode says" if asked.decode else "a number at each place"
-    return Head("depth", (spec.name,), f"{spec.name} {spec}: depth, {why}")
+    return TaskHead("depth", (spec.name,), f"{spec.name} {spec}: depth, {why}")
 
 
-def _letters(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head:
+def _letters(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> TaskHead:
     if len(spec.shape) != 3 or spec.shape[2] < 3:
         raise asked.unsure(f"{spec.name} {spec} is not [1,t,1+letters]")
     _, places, classes = spec.shape
@@ -207,4 +207,4 @@ def _letters(asked: AskedTask, spec: TensorSpec, labels: Sequence[str]) -> Head:
     elif not found:
         raise asked.unsure("its scores may be before or behind a softmax")
     why = f"{places} places along a line, {classes - 1} letters"
-    return Head(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")
+    return TaskHead(found, (spec.name,), f"{spec.name} {spec}: {found}, {why}")

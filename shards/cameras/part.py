@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shards.errors import ManifestError
-from shards.parts import Part
+from shards.parts import ManifestPart
 
 if TYPE_CHECKING:
     from shards.schema import Shard
 
 
-class TaskPart(Part):
+class TaskPart(ManifestPart):
     """See the module."""
 
     field = "task"

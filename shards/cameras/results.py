@@ -68,7 +68,7 @@ class Segments:
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
+class DepthGrid:
     """values: [height, width], float32, of a grid that covers the picture: metres, or what the
     network was trained on; a larger one may be nearer or farther."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shards.cameras.boxes import overlaps
-from shards.cameras.results import Classes, Depth, Detections, Embedding, Segments, Text
+from shards.cameras.results import Classes, DepthGrid, Detections, Embedding, Segments, Text
 from shards.cameras.task import Result
 
 OVERLAP = 0.5  # of two boxes that stand for one object
@@ -27,7 +27,7 @@ def decides_the_same(one: Result, other: Result) -> bool:
     if isinstance(one, Segments) and isinstance(other, Segments):
         is_alike = one.classes.shape == other.classes.shape
         return bool(is_alike and (one.classes == other.classes).mean() >= PLACES)
-    if isinstance(one, Depth) and isinstance(other, Depth):
+    if isinstance(one, DepthGrid) and isinstance(other, DepthGrid):
         if one.values.shape != other.values.shape:
             return False
         apart = np.abs(one.values - other.values) <= DEPTH * np.ptp(one.values)

@@ -32,7 +32,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenGraph:
     """constant: outputs that depend on no input. softmax, sigmoid: outputs made by such an
     operator, also where others that leave values as they are stand behind it. values: outputs of
     runs on synthetic pictures, [runs, …] by name; empty where nothing was run."""

@@ -32,12 +32,12 @@ from shards.cameras.decode import (
 from shards.cameras.decode import read_segments as read_raw_segments
 from shards.cameras.pixels import FITS, normalised, on_grid
 from shards.cameras.placement import PlacedPicture, place
-from shards.cameras.results import Classes, Depth, Detections, Embedding, Segments, Text
+from shards.cameras.results import Classes, DepthGrid, Detections, Embedding, Segments, Text
 from shards.cameras.text import lines_of, said_by
 from shards.errors import InputError, ManifestError
 from shards.specs import DTYPES
 
-Result = Detections | Classes | Segments | Depth | Text | Embedding
+Result = Detections | Classes | Segments | DepthGrid | Text | Embedding
 
 KINDS = tuple(DECODERS)
 COLOURS = ("rgb", "bgr", "gray")
@@ -192,7 +192,7 @@ class Task:
             grid = read_raw_segments(post.decode, tensors[0]) if first is None else first
             return Segments(placed.part(grid), self.labels)
         if self.kind == "depth":
-            return Depth(placed.part(read_depth(tensors[0])))
+            return DepthGrid(placed.part(read_depth(tensors[0])))
         if self.baked:
             return Embedding(_first(names[0], tensors[0]).astype(np.float32))
         return Embedding(read_embedding(tensors[0]))

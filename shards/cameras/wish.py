@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shards.cameras.asked import Head
+from shards.cameras.asked import TaskHead
 from shards.cameras.decode import DECODERS, is_chosen, suppresses
 from shards.cameras.heads import KIND_OF, PictureInput, picture_input, tell
 from shards.cameras.pixels import FITS
-from shards.cameras.seen import Said, Seen
+from shards.cameras.seen import Said, SeenGraph
 from shards.cameras.task import COLOURS, KINDS, Postprocess, Preprocess, Task
 from shards.errors import TaskError
-from shards.parts import Added
+from shards.parts import ModelWithAddition
 from shards.specs import TensorSpec
 
 # (pixel * scale - mean) / std; the last ones are torchvision's, for networks trained on ImageNet.
@@ -23,7 +23,7 @@ NORMALISE: Mapping[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
     "-1..1": (1 / 255, (0.5,), (0.5,)),
     "imagenet": (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
-_NOTHING = Seen()
+_NOTHING = SeenGraph()
 _GRAY = 128  # nought, of pixels from -1 to 1: what stands behind a line
 ULTRAFACE = (1.0, (127.0,), (128.0,))  # Linzaier/Ultra-Light-Fast-Generic-Face-Detector-1MB
 
@@ -61,7 +61,7 @@ class Wish:
         if self.colours:
             _one_of("--colours", self.colours, COLOURS)
 
-    def add(self, model: Any, lighter: bytes | None) -> Added:
+    def add(self, model: Any, lighter: bytes | None) -> ModelWithAddition:
         """As of `shards.parts.Addition`: a model gets this task. Raises TaskError, SplitError."""
         from shards.cameras.graph.give import add_task  # only who splits has onnx
 
@@ -72,7 +72,7 @@ def settle(
     wish: Wish,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
-    seen: Seen = _NOTHING,
+    seen: SeenGraph = _NOTHING,
 ) -> tuple[Task, tuple[str, ...]]:
     """The task of a model whose arithmetic lies outside of it, and notes on what was told from
     shapes and what was taken as usual.
@@ -135,7 +135,7 @@ def settle(
     return Task.of(task.to_doc()), tuple(notes)
 
 
-def _postprocess(wish: Wish, head: Head) -> Postprocess:
+def _postprocess(wish: Wish, head: TaskHead) -> Postprocess:
     usual = Postprocess(head.decode, head.outputs)
     if head.decode == "ultraface":
         usual = replace(usual, threshold=0.7, iou=0.3)
@@ -158,7 +158,7 @@ def _postprocess(wish: Wish, head: Head) -> Postprocess:
     )
 
 
-def _fit(wish: Wish, head: Head, said: Said) -> str:
+def _fit(wish: Wish, head: TaskHead, said: Said) -> str:
     """As the authors of a head do it."""
     if wish.kind == "read":
         return "line"
@@ -176,14 +176,14 @@ def _letters(wish: Wish, said: Said, outputs: Sequence[TensorSpec]) -> tuple[str
     return (*letters, " ") if len(letters) + 2 in classes else letters
 
 
-def _labels(labels: tuple[str, ...], head: Head) -> tuple[str, ...]:
+def _labels(labels: tuple[str, ...], head: TaskHead) -> tuple[str, ...]:
     if not labels and head.decode == "ultraface":
         return ("face",)
     return labels[1:] if head.names_background else labels
 
 
 def _normalise(
-    wish: Wish, head: Head, picture: PictureInput, known: str
+    wish: Wish, head: TaskHead, picture: PictureInput, known: str
 ) -> tuple[tuple[float, tuple[float, ...], tuple[float, ...]], str]:
     """Scale, mean and std, and the name of what is only usual, "" where it is known. known: what
     the file's exporter always does, "" where nothing says it."""

@@ -54,7 +54,7 @@ class LanguageHints:
 
     @property
     def misfit(self) -> str:
-        """As of `shards.parts.Hints`."""
+        """As of `shards.parts.ModelHints`."""
         if not self.files:
             return ""
         return (
@@ -81,7 +81,7 @@ class StageStates:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class DecoderProof:
     """What was found when the stages were held against the whole, run by run.
 
     `runs` were compared by their logits, and `differing` of them had other bits. `deviation` is the
@@ -128,7 +128,7 @@ class Decoder:
     end_tokens: tuple[int, ...]
     stages: tuple[StageStates, ...]
     files: tuple[PartFile, ...] = ()
-    proof: Proof | None = None
+    proof: DecoderProof | None = None
     quantized: Quantized | None = None
 
     @classmethod
@@ -229,12 +229,12 @@ def _stage(raw: object) -> StageStates:
     )
 
 
-def _proof(raw: object) -> Proof | None:
+def _proof(raw: object) -> DecoderProof | None:
     if raw is None:
         return None
     doc = _object(raw, "proof")
     counts = get(doc, "runs", int), get(doc, "differing", int)
-    return Proof(*counts, _figure(doc, "deviation"), _figure(doc, "apart"))
+    return DecoderProof(*counts, _figure(doc, "deviation"), _figure(doc, "apart"))
 
 
 def quantized_from_dict(raw: object) -> Quantized | None:

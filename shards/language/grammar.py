@@ -105,14 +105,14 @@ class Grammars:
             if len(self._compiled) > MOST_COMPILED:
                 self._compiled.popitem(last=False)
 
-    def of(self, schema: str) -> Grammar:
+    def of(self, schema: str) -> SchemaGrammar:
         """One answer's grammar, at its beginning. Raises ModelError."""
         self.prepare(schema)
         with self._lock:
-            return Grammar(self._compiled[schema].deep_copy(), self._vocabulary)
+            return SchemaGrammar(self._compiled[schema].deep_copy(), self._vocabulary)
 
 
-class Grammar:
+class SchemaGrammar:
     """Where an answer is in its schema: a function of its tokens. Raises ModelError where the
     schema asks for more work than it may, and for tokens that it does not allow."""
 

@@ -13,13 +13,13 @@ from shards.language.kv_growing import DeviceKv, GrowingKv
 from shards.language.kv_stage import KvStage, SharedKv, StageForm, check_kv_fits
 from shards.manifest import Manifest, verify, verify_file
 from shards.runtimes.chain import DeviceChange, Tell
-from shards.runtimes.device import AUTO, CPU, MEMORIES, PROVIDERS, TENSORRT, Placement
+from shards.runtimes.device import AUTO, CPU, MEMORIES, PROVIDERS, TENSORRT, DeviceChoice
 from shards.runtimes.load import Fetch, devices_of, tolerance_of
 from shards.runtimes.memory import check_fits, free_bytes, need_of
 from shards.runtimes.ort import trim_memory
 from shards.runtimes.synthetic import deviation
 
-ON_CPU = Placement()
+ON_CPU = DeviceChoice()
 _CHECKED = 8  # tokens of the chunk that a device is checked with
 
 
@@ -41,7 +41,7 @@ def load_decoder_stage(
     slots: int,
     context: int | None = None,
     threads: int = 1,
-    placement: Placement = ON_CPU,
+    placement: DeviceChoice = ON_CPU,
     tell: Tell | None = None,
 ) -> KvStage:
     """Fetch, verify and load one stage, with slots for so many sessions of `context` tokens.
@@ -103,7 +103,7 @@ def _on_device(
     model: bytes | Path,
     form: StageForm,
     device: str,
-    placement: Placement,
+    placement: DeviceChoice,
     settings: dict[str, Any],
     tolerance: float,
 ) -> KvStage:

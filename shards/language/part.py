@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shards.parts import Hints, Kind
+from shards.parts import ModelHints, ModelKind
 
 if TYPE_CHECKING:
     from shards.schema import Manifest, Shard
-    from shards.split.plan import SplitOptions
+    from shards.split.plan import CutOptions
 
 
-class LanguageModels(Kind):
+class LanguageModels(ModelKind):
     """See the module."""
 
     field = "decoder"
@@ -42,8 +42,8 @@ class LanguageModels(Kind):
         name: str,
         version: str,
         created: str,
-        options: SplitOptions,
-        hints: Hints | None,
+        options: CutOptions,
+        hints: ModelHints | None,
     ) -> tuple[Manifest, Mapping[str, bytes], tuple[str, ...]]:
         from shards.language.decoder import LanguageHints
         from shards.language.split.split import split_decoder

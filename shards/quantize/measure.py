@@ -20,7 +20,7 @@ _FEWEST_RUNS = 5
 
 
 @dataclass(frozen=True)
-class Judgement:
+class OutputComparison:
     """`distance`: root of the mean square of the difference, relative to the right answer's, of
     the output that is worst. `accuracy`: share of samples whose largest value of the first output
     stands at the label's place; None without labels. `drop`: what the accuracy lost; without
@@ -58,13 +58,13 @@ def answers(
         raise ModelError(f"outputs change their shape with the sample: {error}") from error
 
 
-def judge(right: Answers, got: Answers, labels: np.ndarray | None) -> Judgement:
+def judge(right: Answers, got: Answers, labels: np.ndarray | None) -> OutputComparison:
     """`got` beside the `right` answers of the model in floating point."""
     distance = max((_distance(right[name], got[name]) for name in right), default=0.0)
     if labels is None:
-        return Judgement(distance, None, distance)
+        return OutputComparison(distance, None, distance)
     accuracy = accuracy_of(got, labels)
-    return Judgement(distance, accuracy, accuracy_of(right, labels) - accuracy)
+    return OutputComparison(distance, accuracy, accuracy_of(right, labels) - accuracy)
 
 
 def accuracy_of(got: Answers, labels: np.ndarray) -> float:

@@ -18,7 +18,14 @@ from shards.graph.metadata import picture_size
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import infer_types
 from shards.quantize import tools
-from shards.quantize.measure import Answers, Judgement, accuracy_of, answers, judge, times_by_turns
+from shards.quantize.measure import (
+    Answers,
+    OutputComparison,
+    accuracy_of,
+    answers,
+    judge,
+    times_by_turns,
+)
 from shards.quantize.search import layers_to_keep
 from shards.samples import (
     Samples,
@@ -26,7 +33,7 @@ from shards.samples import (
     synthetic_samples,
 )
 from shards.specs import Example
-from shards.split.example import Wanted, find_example, hints_of
+from shards.split.example import WantedInputs, find_example, hints_of
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +55,7 @@ Tell = Callable[[str, int, int], None]
 class QuantizeOptions:
     """`ranges`: one of `tools.RANGES`, or "auto" for the one that costs least accuracy. `bits`: 4
     or 8, of the weights with "weights-only". `max_drop`: the loss that is allowed on the samples of
-    `keep_accuracy` (see `Judgement.drop`)."""
+    `keep_accuracy` (see `OutputComparison.drop`)."""
 
     mode: Mode = "int8"
     per_channel: bool = True
@@ -58,13 +65,13 @@ class QuantizeOptions:
 
 
 @dataclass(frozen=True)
-class Report:
+class QuantizeReport:
     """Bytes of the file, median milliseconds of a run with one thread, accuracy and `distance` of
-    the answers (see `Judgement`), each before and after. `layers` multiply by stored weights;
-    `float_layers` of them stay in floating point because of their loss. `tried`: the loss with each
-    way of finding ranges; `skipped`: the ways that failed, and why. `judged_on`: the samples were
-    those of "eval", of "calibration", or "synthetic". `gain`: whether the change pays; `verdict`
-    says why, or why not."""
+    the answers (see `OutputComparison`), each before and after. `layers` multiply by stored
+    weights; `float_layers` of them stay in floating point because of their loss. `tried`: the loss
+    with each way of finding ranges; `skipped`: the ways that failed, and why. `judged_on`: the
+    samples were those of "eval", of "calibration", or "synthetic". `gain`: whether the change pays;
+    `verdict` says why, or why not."""
 
     mode: str
     ranges: str
@@ -94,7 +101,7 @@ class QuantizeResult:
     """The quantized model, whether it pays or not, and the report."""
 
     model: bytes
-    report: Report
+    report: QuantizeReport
 
 
 def quantize(
@@ -126,7 +133,7 @@ def quantize(
     source, _ = read_model(model)
     if weight_bytes(source) >= PROTOBUF_LIMIT:
         raise ModelError("the model has 2 GiB of weights or more: ONNX Runtime's tools need less")
-    wanted = Wanted(example, shapes or {}, picture_size(source))
+    wanted = WantedInputs(example, shapes or {}, picture_size(source))
     work = _Work(source, chosen, tell, wanted)
     calibration = read_samples(calibrate, work.inputs) if calibrate is not None else None
     evaluation = read_samples(keep_accuracy, work.inputs) if keep_accuracy is not None else None
@@ -137,7 +144,7 @@ class _Work:
     """One model on its way; holds the prepared model and the right answers."""
 
     def __init__(
-        self, source: ModelProto, options: QuantizeOptions, tell: Tell, wanted: Wanted
+        self, source: ModelProto, options: QuantizeOptions, tell: Tell, wanted: WantedInputs
     ) -> None:
         self.options = options
         self.tell = tell
@@ -166,7 +173,7 @@ class _Work:
         if samples.labels is not None:
             accuracy_of(right, samples.labels)  # raises before the long work begins
         builds = self._builds(calibration)
-        tried: dict[str, tuple[bytes, Judgement]] = {}
+        tried: dict[str, tuple[bytes, OutputComparison]] = {}
         skipped: dict[str, str] = {}
         heard = self._counter("quantizing and judging", len(builds) * len(samples))
         for name, build in builds.items():
@@ -197,7 +204,7 @@ class _Work:
             kept=len(kept),
             lost=judgement.drop if evaluation is not None else None,
         )
-        report = Report(
+        report = QuantizeReport(
             mode=self.options.mode,
             ranges=best if self.options.mode == "int8" else "",
             bytes_before=len(plain),

@@ -38,7 +38,7 @@ Tell = Callable[[DeviceChange], None]
 
 
 @dataclass(frozen=True)
-class Way:
+class LoadingWay:
     """How a model is loaded on one device. make(stop) raises ModelError; a slow one ends soon, with
     ModelError, once `stop` is set."""
 
@@ -57,7 +57,7 @@ class DeviceChain:
 
     def __init__(
         self,
-        ways: Sequence[Way],
+        ways: Sequence[LoadingWay],
         tell: Tell,
         *,
         tolerance: float = TOLERANCE,
@@ -166,7 +166,7 @@ class DeviceChain:
                 )
         raise ModelError("no device to load the model on")
 
-    def _take_over_later(self, way: Way) -> None:
+    def _take_over_later(self, way: LoadingWay) -> None:
         """Load on a slow device, compare it with the one that serves, and put it in its place."""
         try:
             runtime = way.make(self._stop)

@@ -56,7 +56,7 @@ BY_ITSELF = (CUDA, CPU)
 
 
 @dataclass(frozen=True)
-class Placement:
+class DeviceChoice:
     """The device of a stage. device: `auto` or one of `DEVICES`. options: for the device's library,
     by the library's own names. Raises DeviceError."""
 
@@ -82,7 +82,7 @@ def parse_options(text: str) -> dict[str, str]:
     return options
 
 
-def order_of(placement: Placement, offered: Sequence[str]) -> tuple[str, ...]:
+def order_of(placement: DeviceChoice, offered: Sequence[str]) -> tuple[str, ...]:
     """The devices to try, best first; the last one is always the CPU.
 
     offered: the devices that the libraries of this machine have. Raises DeviceError where the

@@ -15,8 +15,8 @@ from typing import Any
 from shards.errors import ArtifactError, ModelError, ShardsError
 from shards.manifest import Manifest, verify, verify_file
 from shards.runtimes.by_tensorrt import load_tensorrt_runtime
-from shards.runtimes.chain import DeviceChain, DeviceChange, Tell, Way
-from shards.runtimes.device import AUTO, CPU, PROVIDERS, TENSORRT, Placement, order_of
+from shards.runtimes.chain import DeviceChain, DeviceChange, LoadingWay, Tell
+from shards.runtimes.device import AUTO, CPU, PROVIDERS, TENSORRT, DeviceChoice, order_of
 from shards.runtimes.memory import check_fits, free_bytes
 from shards.runtimes.offers import offered_devices
 from shards.runtimes.ort import Level, OrtRuntime, trim_memory
@@ -28,8 +28,8 @@ from shards.runtimes.vault import Vault, load_from_vault
 
 __all__ = [
     "DeviceChange",
+    "DeviceChoice",
     "Fetch",
-    "Placement",
     "StageRuntime",
     "load_lighter",
     "load_stage",
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], bytes | Path]
 
-_ON_CPU = Placement()
+_ON_CPU = DeviceChoice()
 # A manifest may allow more deviation than usual, but cannot switch the self-test off.
 _LARGEST_TOLERANCE = 0.1
 
@@ -55,7 +55,7 @@ def load_stage(
     self_test: bool = True,
     folders: Folders | None = None,
     vault: Vault | None = None,
-    placement: Placement = _ON_CPU,
+    placement: DeviceChoice = _ON_CPU,
     tell: Tell | None = None,
 ) -> StageRuntime:
     """Fetch, verify, load, self-test and warm one stage. Blocking: call it in a thread.
@@ -109,7 +109,7 @@ def load_stage(
     return StageRuntime(shard, runtime, batchable=manifest.batchable, compute_ms=compute_ms)
 
 
-def devices_of(placement: Placement) -> tuple[str, ...]:
+def devices_of(placement: DeviceChoice) -> tuple[str, ...]:
     """The devices to try. Raises DeviceError."""
     if placement.device == CPU:
         return (CPU,)
@@ -121,7 +121,7 @@ def _on_device(
     settings: Settings,
     folders: Folders | None,
     devices: tuple[str, ...],
-    placement: Placement,
+    placement: DeviceChoice,
     tell: Tell,
 ) -> DeviceChain:
     """The model on the first of the devices, with the others behind it. Raises ModelError."""
@@ -140,7 +140,7 @@ def _on_device(
 
     by_onnxruntime = next(device for device in devices if device != TENSORRT)
     return DeviceChain(
-        [Way(device, partial(on, device), device == TENSORRT) for device in devices],
+        [LoadingWay(device, partial(on, device), device == TENSORRT) for device in devices],
         tell,
         tolerance=settings.tolerance,
         maker=lambda: make(by_onnxruntime, {}),

@@ -23,7 +23,7 @@ from shards.runtimes.run_limit import limited
 from shards.runtimes.runtime import CancelToken
 from shards.runtimes.synthetic import (
     TOLERANCE,
-    Answer,
+    SyntheticAnswer,
     nudged,
     own_scales,
     random_feeds,
@@ -206,7 +206,7 @@ def plain_answer(
     threads: int = 1,
     weights: Mapping[str, np.ndarray] | None = None,
     held: Mapping[str, np.ndarray] | None = None,
-) -> Answer | None:
+) -> SyntheticAnswer | None:
     """The `outputs` of a model that is not optimised, for a self-test that allows `tolerance`.
 
     `held` are weights among the inputs. None, and a warning why, where the model does not run on
@@ -231,7 +231,7 @@ def plain_answer(
     if scales and all(math.isinf(scale) for scale in scales.values()):
         log.warning("no self-test: the last bits of synthetic input decide what the model answers")
         return None
-    return Answer(expected, scales)
+    return SyntheticAnswer(expected, scales)
 
 
 def trim_memory() -> None:
@@ -362,13 +362,13 @@ class OrtRuntime:
         self._model = None
         return apart
 
-    def deviation_from(self, expected: Answer) -> float:
+    def deviation_from(self, expected: SyntheticAnswer) -> float:
         """How far the answer to synthetic input is apart from `expected`; infinite when the run
         fails."""
         return self._apart(expected, self.synthetic())
 
     def _settle_level(
-        self, expected: Answer, feeds: Mapping[str, np.ndarray], tolerance: float
+        self, expected: SyntheticAnswer, feeds: Mapping[str, np.ndarray], tolerance: float
     ) -> float:
         """Keep the optimisation level if it computes `expected`, else go down to BASIC.
 
@@ -392,7 +392,7 @@ class OrtRuntime:
             )
         return apart
 
-    def _apart(self, expected: Answer, feeds: Mapping[str, np.ndarray]) -> float:
+    def _apart(self, expected: SyntheticAnswer, feeds: Mapping[str, np.ndarray]) -> float:
         """The deviation of a run from `expected`; infinite when the run fails."""
         try:
             return expected.apart(self.run(feeds))

@@ -26,7 +26,7 @@ import numpy as np
 
 from shards.errors import ModelError
 from shards.runtimes.ort import LOWER, Level, Model, OrtRuntime, make_session, plain_answer
-from shards.runtimes.synthetic import Answer
+from shards.runtimes.synthetic import SyntheticAnswer
 from shards.specs import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def load_prepared(
 
 def compared(
     runtime: OrtRuntime,
-    expected: Answer | None,
+    expected: SyntheticAnswer | None,
     settings: Settings,
     title: str,
 ) -> OrtRuntime:
@@ -160,14 +160,14 @@ def prepare(
     save_to: tuple[Path, str],
     saved: Callable[[], Model],
     clear: Callable[[], None],
-) -> tuple[Level, Answer | None]:
+) -> tuple[Level, SyntheticAnswer | None]:
     """Save a model optimised, at the level asked for or, where that fails or deviates, at BASIC.
 
     Returns that level, and the plain model's answer to synthetic input, None where it cannot be
     asked. save_to: see `make_session`; saved(): what it holds now; clear(): lets it hold nothing.
     Raises ModelError.
     """
-    expected: Answer | None = None
+    expected: SyntheticAnswer | None = None
     for level in (settings.level, *LOWER[settings.level]):
         try:
             make_session(model, level=level, threads=settings.threads, save_to=save_to)
@@ -193,6 +193,6 @@ def prepare(
     raise AssertionError("the lowest level returns or raises")
 
 
-def _read(file: Path, scales: Mapping[str, float]) -> Answer:
+def _read(file: Path, scales: Mapping[str, float]) -> SyntheticAnswer:
     with np.load(file, allow_pickle=False) as arrays:
-        return Answer(dict(arrays), scales)
+        return SyntheticAnswer(dict(arrays), scales)

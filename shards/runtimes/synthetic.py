@@ -122,7 +122,7 @@ _MOST_NUDGES = 10.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class SyntheticAnswer:
     """What a plain model gives for synthetic input, for an optimised one to be compared with.
 
     `scales` are the sizes of tensors by name, where their largest value is not the measure of a

@@ -24,7 +24,7 @@ import numpy as np
 from shards.errors import ModelError, NotOnDevice, RunError, RunTerminated
 from shards.runtimes.engine import Gpu
 from shards.runtimes.runtime import CancelToken
-from shards.runtimes.synthetic import Answer, random_feeds
+from shards.runtimes.synthetic import SyntheticAnswer, random_feeds
 from shards.specs import DTYPES, TensorSpec
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class TensorRtRuntime:
         outputs: Sequence[TensorSpec],
         trt: Any,
         cuda: Any,
-        answer: Answer | None = None,
+        answer: SyntheticAnswer | None = None,
         examples: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)

@@ -24,7 +24,7 @@ import numpy as np
 from shards.errors import ModelError
 from shards.runtimes.ort import InMemory, OrtRuntime
 from shards.runtimes.prepared import Settings, compared, key_of, prepare, runtime_of
-from shards.runtimes.synthetic import Answer
+from shards.runtimes.synthetic import SyntheticAnswer
 
 _LENGTH = struct.Struct("<I")
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -60,7 +60,7 @@ def load_from_vault(
         expected = None
         if about["tested"]:
             with np.load(io.BytesIO(answer), allow_pickle=False) as arrays:
-                expected = Answer(dict(arrays), about["scales"])
+                expected = SyntheticAnswer(dict(arrays), about["scales"])
     except (ValueError, KeyError, struct.error, BadZipFile) as error:
         raise ModelError(f"a prepared model cannot be read: {error}") from error
     return compared(runtime, expected, settings, "a prepared model")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from shards.batch.follow import Followed
+from shards.batch.follow import FollowedTensors
 from shards.errors import ModelError
 from shards.graph.layer_range import LayerRange
 from shards.graph.tensor_types import TensorType
@@ -41,7 +41,7 @@ def check_mode(asked: str) -> None:
 
 def judge(
     asked: str,
-    followed: Followed | None,
+    followed: FollowedTensors | None,
     parts: Parts,
     types: Mapping[str, TensorType],
     feeds: Tensors | None,
@@ -62,7 +62,7 @@ def judge(
     return Batching(asked, "" if why else "owner" if asked == "on" else "structure", why)
 
 
-def structure(followed: Followed | None, parts: Parts) -> str:
+def structure(followed: FollowedTensors | None, parts: Parts) -> str:
     """Why the structure does not show that rows stay apart, "" where it does."""
     if followed is None:
         return "its structure was not followed"

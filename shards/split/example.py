@@ -44,7 +44,7 @@ _LENGTH_WORDS = ("len", "lens", "length", "lengths", "size", "sizes")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedInputs:
     """What the owner says: whole arrays by name, or shapes of some inputs. `picture`: width and
     height that the file's metadata names, None where it names none."""
 
@@ -54,7 +54,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Found:
+class ExampleInputs:
     """Inputs that the model runs on; None and a reason where there are none. `said`: which sizes
     were chosen and by whom, "" where the model leaves none open."""
 
@@ -64,7 +64,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Hints:
+class InputHints:
     """What a graph tells about its inputs. `side` is that of a picture; `channels` those that its
     first convolution takes, 0 where there is none; `is_sound`: that one takes samples."""
 
@@ -73,7 +73,7 @@ class Hints:
     is_sound: bool
 
 
-def hints_of(graph: Graph, types: Mapping[str, TensorType], wanted: Wanted) -> Hints:
+def hints_of(graph: Graph, types: Mapping[str, TensorType], wanted: WantedInputs) -> InputHints:
     """A picture has the size of the metadata, else 224 for what classifies or embeds, 640 for what
     answers about places on several scales, and 320 for other networks."""
     dims: tuple[int, ...] = ()
@@ -90,7 +90,7 @@ def hints_of(graph: Graph, types: Mapping[str, TensorType], wanted: Wanted) -> H
         width = height = 224
     else:
         width = height = 640 if _stride(graph) >= 16 else 320
-    return Hints((height, width), dims[1] if len(dims) == 4 else 0, sound or "STFT" in names)
+    return InputHints((height, width), dims[1] if len(dims) == 4 else 0, sound or "STFT" in names)
 
 
 def _nodes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
@@ -126,16 +126,17 @@ def _stride(graph: Graph) -> int:
 def find_example(
     model: Model | None,
     inputs: Sequence[TensorType],
-    hints: Hints,
-    wanted: Wanted | None = None,
-) -> Found:
-    """Inputs of batch 1 that the model runs on; see `Wanted`. Without arrays values are seeded.
+    hints: InputHints,
+    wanted: WantedInputs | None = None,
+) -> ExampleInputs:
+    """Inputs of batch 1 that the model runs on; see `WantedInputs`. Without arrays values are
+    seeded.
 
     Those are preferred that give no NaN. Without a model the first choice is taken untried. Raises
     ModelError where the owner's example or shapes do not fit, or the model does not run on the
     example.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or WantedInputs()
     session = None if model is None else make_session(model, level="basic")
     specs = [kind.spec() for kind in inputs]
     if wanted.arrays:
@@ -143,7 +144,7 @@ def find_example(
         reason, _ = _try(session, feeds)
         if reason:
             raise ModelError(f"the model does not run on the example: {reason}")
-        return Found(feeds, said=_said(specs, feeds, "as the example"))
+        return ExampleInputs(feeds, said=_said(specs, feeds, "as the example"))
     _check_shapes(specs, wanted.shapes)
     until = time.monotonic() + _MOST_SECONDS
     reason = ""
@@ -155,7 +156,7 @@ def find_example(
             reason = reason or problem
             last = last or feeds
         elif is_number:
-            return Found(feeds, said=_said(specs, feeds, _by(wanted)))
+            return ExampleInputs(feeds, said=_said(specs, feeds, _by(wanted)))
         else:
             first = first or feeds
             break
@@ -165,12 +166,12 @@ def find_example(
     for feeds in _scales(first or last):
         problem, is_number = _try(session, feeds)
         if not problem and (is_number or first is None):
-            return Found(feeds, said=_said(specs, feeds, _by(wanted)))
+            return ExampleInputs(feeds, said=_said(specs, feeds, _by(wanted)))
         if time.monotonic() > until:
             break
     if first is not None:
-        return Found(dict(first), said=_said(specs, first, _by(wanted)))
-    return Found(None, reason)
+        return ExampleInputs(dict(first), said=_said(specs, first, _by(wanted)))
+    return ExampleInputs(None, reason)
 
 
 def _try(session: object, feeds: Tensors) -> tuple[str, bool]:
@@ -218,7 +219,7 @@ def _check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int
             raise ModelError(f"--shape {name}={'x'.join(map(str, shape))}: the input is {spec}")
 
 
-def _by(wanted: Wanted) -> str:
+def _by(wanted: WantedInputs) -> str:
     if wanted.shapes:
         return "as --shape says"
     chosen = "as the file's metadata says" if wanted.picture else "chosen"
@@ -234,7 +235,7 @@ def _said(specs: Sequence[TensorSpec], feeds: Tensors, by: str) -> str:
 
 
 def _tried(
-    inputs: Sequence[TensorType], hints: Hints, shapes: Mapping[str, Sequence[int]]
+    inputs: Sequence[TensorType], hints: InputHints, shapes: Mapping[str, Sequence[int]]
 ) -> Iterator[dict[str, np.ndarray]]:
     """Seeded inputs: for each choice of sizes those of several kinds of values."""
     specs = [kind.spec() for kind in inputs]
@@ -259,7 +260,7 @@ def _known(shape: Sequence[int | str | None]) -> list[int | None]:
 
 def _sizes(
     inputs: Sequence[TensorType],
-    hints: Hints,
+    hints: InputHints,
     shapes: Mapping[str, Sequence[int]],
     choice: tuple[tuple[int, int], int, int, tuple[int, ...]],
 ) -> dict[str, tuple[int, ...]]:
@@ -290,7 +291,7 @@ def _sizes(
 
 
 def _own_sizes(
-    kind: TensorType, hints: Hints, sides: tuple[int, int], sound: int, tokens: int
+    kind: TensorType, hints: InputHints, sides: tuple[int, int], sound: int, tokens: int
 ) -> tuple[int, ...]:
     """What each axis of an input has where it is open."""
     shape, rank = kind.shape, len(kind.shape)

@@ -32,7 +32,7 @@ _TENSOR_RAW, _TENSOR_LOCATION = 9, 14
 
 
 @dataclass(frozen=True)
-class Opened:
+class ModelOnDisk:
     """A model in normal form whose large weights lie in files of `folder`, and the SHA-256 of all
     its bytes."""
 
@@ -41,7 +41,7 @@ class Opened:
     folder: Path
 
 
-def open_large(path: Path) -> Opened | None:
+def open_large(path: Path) -> ModelOnDisk | None:
     """A model whose weights stay on the disk; None where the file is small, or is to be read.
 
     Raises ModelError for what is no ONNX model, and for external data that is not there.
@@ -83,7 +83,7 @@ def open_large(path: Path) -> Opened | None:
             with (folder / name).open("rb") as handle:
                 while chunk := handle.read(_CHUNK):
                     digest.update(chunk)
-    return Opened(normalize(model), digest.hexdigest(), folder)
+    return ModelOnDisk(normalize(model), digest.hexdigest(), folder)
 
 
 def _mapped(descriptor: int) -> mmap.mmap:

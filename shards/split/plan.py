@@ -40,7 +40,7 @@ MOST_WEIGHTS_AT_ONCE = 1 << 30
 
 
 @dataclass(frozen=True)
-class SplitOptions:
+class CutOptions:
     """The caller's options; the function `split` documents them. ends: where the stages of a known
     version end, which are taken where the graph can be cut there."""
 
@@ -54,7 +54,7 @@ class SplitOptions:
 
 
 @dataclass
-class Plan:
+class SplitPlan:
     """The chosen positions, ascending: the end of the edge's layers (or None), then the cuts.
 
     `notes` tell the caller about the choice.
@@ -68,12 +68,12 @@ class Plan:
 def plan_cuts(
     graph: Graph,
     types: Mapping[str, TensorType],
-    options: SplitOptions,
+    options: CutOptions,
     *,
     sizes: Mapping[str, TensorType] | None = None,
     feeds: Mapping[str, np.ndarray] | None = None,
     whole_rows: Callable[[str], bool] | None = None,
-) -> Plan:
+) -> SplitPlan:
     """Choose the positions.
 
     `whole_rows` says of a tensor that its rows are those of requests: cuts where all tensors are so
@@ -98,10 +98,10 @@ def plan_cuts(
             possible=len(after) + 1,
         )
     if stages == 1:
-        return Plan(edge, [], notes)
+        return SplitPlan(edge, [], notes)
     cuts = _known_cuts(options.ends, edge, after, len(graph), stages)
     if cuts:
-        return Plan(edge, cuts, notes)
+        return SplitPlan(edge, cuts, notes)
     bytes_at = {position: cut_bytes(graph, sizes, position) for position in after}
     costs = node_costs(graph, sizes)
     chosen = thin_out(after, bytes_at, costs, max(MOST_CANDIDATES, 3 * stages))
@@ -114,7 +114,7 @@ def plan_cuts(
     else:
         # A slow core does 1e6 multiply-adds a millisecond. Only the proportion to `sends` matters.
         picked = balance([sum(costs[a:b]) / 1e6 for a, b in pairwise(bounds)], sends, stages)
-    return Plan(edge, [chosen[index] for index in picked], notes)
+    return SplitPlan(edge, [chosen[index] for index in picked], notes)
 
 
 def _known_cuts(
@@ -139,7 +139,7 @@ def _preferred(
     graph: Graph,
     candidates: list[int],
     stages: int,
-    options: SplitOptions,
+    options: CutOptions,
     whole_rows: Callable[[str], bool] | None,
 ) -> list[int]:
     """The candidates where all tensors have the rows of requests, where they are enough."""
@@ -149,7 +149,7 @@ def _preferred(
     return good if len(good) >= stages - 1 + bool(options.edge_layers) else candidates
 
 
-def _check(options: SplitOptions) -> None:
+def _check(options: CutOptions) -> None:
     """Raise SplitError for options that contradict each other."""
     if options.stages is not None and options.stages < 1:
         raise SplitError(f"at least one stage is needed, not {options.stages}")
@@ -167,7 +167,7 @@ def _check(options: SplitOptions) -> None:
 def _edge_end(
     graph: Graph,
     types: Mapping[str, TensorType],
-    options: SplitOptions,
+    options: CutOptions,
     candidates: Sequence[int],
     stages: int,
     notes: list[str],
@@ -195,8 +195,8 @@ def _edge_end(
 
 
 def _plan_of_named_cuts(
-    graph: Graph, types: Mapping[str, TensorType], options: SplitOptions
-) -> Plan:
+    graph: Graph, types: Mapping[str, TensorType], options: CutOptions
+) -> SplitPlan:
     """The plan for cuts that the caller named by tensors. Raises SplitError."""
     notes: list[str] = []
     cuts = sorted(_position_after(graph, types, cut) for cut in options.cuts or ())
@@ -216,7 +216,7 @@ def _plan_of_named_cuts(
             _note(
                 notes, f"the cut at layer {position} tears operators apart that run faster as one"
             )
-    return Plan(edge, cuts, notes)
+    return SplitPlan(edge, cuts, notes)
 
 
 def _position_after(graph: Graph, types: Mapping[str, TensorType], cut: Sequence[str] | str) -> int:

@@ -24,7 +24,7 @@ from shards.graph.metadata import picture_size
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import TensorType, infer_sizes, infer_types
 from shards.manifest import LighterModel, Manifest, Shard, check_token, sha256
-from shards.parts import Added, Addition, Hints, Kind, kinds
+from shards.parts import Addition, ModelHints, ModelKind, ModelWithAddition, kinds
 from shards.runtimes.ort import Beside, make_session
 from shards.runtimes.synthetic import TOLERANCE, TOLERANCE_HALF, TOLERANCE_QUANTIZED
 from shards.specs import Example, TensorSpec
@@ -32,10 +32,10 @@ from shards.split.balance import LINK_BYTES_PER_MS
 from shards.split.batching import TOLERANCE as BATCH_TOLERANCE
 from shards.split.batching import check_mode, judge
 from shards.split.check import CheckReport, check_split
-from shards.split.example import Wanted, find_example, hints_of
+from shards.split.example import WantedInputs, find_example, hints_of
 from shards.split.known import known_ends
 from shards.split.on_disk import Files, open_large
-from shards.split.plan import Plan, SplitOptions, plan_cuts
+from shards.split.plan import CutOptions, SplitPlan, plan_cuts
 from shards.split.profile import run_chain
 
 
@@ -66,7 +66,7 @@ def split(
     outputs: Sequence[str] = (),
     bandwidth: float = LINK_BYTES_PER_MS,
     created: str | None = None,
-    hints: Hints | None = None,
+    hints: ModelHints | None = None,
     addition: Addition | None = None,
     time_whole: bool = False,
     batch: str = "auto",
@@ -91,8 +91,8 @@ def split(
     were split before: where one is of the same file, and has as many stages, its cuts are taken, so
     that the same options give the same version whatever is measured.
 
-    A model of a kind of its own (`shards.parts.Kind`) is split as that kind does it; `hints` tell
-    about it what its graph does not. `lighter` and `example` do not go with it.
+    A model of a kind of its own (`shards.parts.ModelKind`) is split as that kind does it; `hints`
+    tell about it what its graph does not. `lighter` and `example` do not go with it.
 
     Before this returns, the shards are compared with the whole model at the same optimisation
     level. Any deviation is told in a note. Raises ModelError (invalid or unsupported model, or a
@@ -105,7 +105,7 @@ def split(
     source, digest, folder = _read(model, wants_all=addition is not None)
     disk = None if folder is None else Files()
     ends = known_ends(known, digest, stages)
-    options = SplitOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth, ends)
+    options = CutOptions(stages, cuts, edge_layers, edge_cut, profile, bandwidth, ends)
     created = created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     if (kind := _kind_of(source)) is not None:
         if lighter is not None or example or shapes or outputs or addition is not None:
@@ -129,10 +129,14 @@ def split(
         raise ModelError(hints.misfit)
     if outputs:
         keep_outputs(source, outputs)
-    added = Added(source, lighter, {}) if addition is None else addition.add(source, lighter)
+    added = (
+        ModelWithAddition(source, lighter, {})
+        if addition is None
+        else addition.add(source, lighter)
+    )
     source, lighter, added_parts, added_notes = added.model, added.lighter, added.parts, added.notes
     del added
-    wanted = Wanted(example, shapes or {}, picture_size(source))
+    wanted = WantedInputs(example, shapes or {}, picture_size(source))
     graph = _fused(source, folder, disk)
     del source
     types = infer_types(graph)
@@ -230,7 +234,7 @@ def _read(
     return opened.model, opened.digest, opened.folder
 
 
-def _kind_of(model: ModelProto) -> Kind | None:
+def _kind_of(model: ModelProto) -> ModelKind | None:
     """None for a model of tensors alone."""
     return next((kind for kind in kinds() if kind.has(model)), None)
 
@@ -255,7 +259,7 @@ def _stored(
     return sha256(data), len(data)
 
 
-def _layer_ranges(graph: Graph, plan: Plan) -> list[LayerRange]:
+def _layer_ranges(graph: Graph, plan: SplitPlan) -> list[LayerRange]:
     """The layers of each stage, the edge's first."""
     bounds = [0, *([] if plan.edge is None else [plan.edge]), *plan.cuts, len(graph)]
     last = len(bounds) - 2

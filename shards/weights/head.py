@@ -21,7 +21,7 @@ _BEHIND_A_HEAD = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ModelHead:
     """Where a model's head is.
 
     `weight` and `bias` name the stored tensors; `bias` is "" for a head without one. `features`
@@ -65,12 +65,12 @@ class Head:
         return made
 
 
-def find_head(model: bytes | memoryview) -> Head:
+def find_head(model: bytes | memoryview) -> ModelHead:
     """The head of a model. Raises ModelError with the reason where it has none to train."""
     return _find(OnnxFile(model))
 
 
-def split_off_head(model: bytes | memoryview) -> tuple[bytes, Head, np.ndarray, np.ndarray]:
+def split_off_head(model: bytes | memoryview) -> tuple[bytes, ModelHead, np.ndarray, np.ndarray]:
     """The frozen part of a model, its head, and the head's present weights.
 
     The frozen part is a serialized model from the same inputs to the features, FP32 or FP16
@@ -92,7 +92,7 @@ def split_off_head(model: bytes | memoryview) -> tuple[bytes, Head, np.ndarray, 
     return frozen, head, weight, bias
 
 
-def _find(file: OnnxFile) -> Head:
+def _find(file: OnnxFile) -> ModelHead:
     index, layer = next(
         (
             (index, layer)
@@ -118,7 +118,7 @@ def _find(file: OnnxFile) -> Head:
     return head
 
 
-def _of_gemm(file: OnnxFile, layer: Layer, place: str) -> Head:
+def _of_gemm(file: OnnxFile, layer: Layer, place: str) -> ModelHead:
     numbers = layer.numbers
     if numbers.get("transA", 0) or numbers.get("alpha", 1.0) != 1.0:
         raise ModelError(f"{place} transposes or scales its features")
@@ -133,7 +133,7 @@ def _of_gemm(file: OnnxFile, layer: Layer, place: str) -> Head:
         shape = _bias_shape(file, bias, spec, classes)
         if not shape:
             raise ModelError(f"{place} has a bias {bias!r} that is no stored row of {classes}")
-    return Head(
+    return ModelHead(
         layer.inputs[1],
         bias,
         layer.inputs[0],
@@ -146,16 +146,16 @@ def _of_gemm(file: OnnxFile, layer: Layer, place: str) -> Head:
     )
 
 
-def _of_matmul(file: OnnxFile, layer: Layer, place: str) -> Head:
+def _of_matmul(file: OnnxFile, layer: Layer, place: str) -> ModelHead:
     spec = _weight_spec(file, layer, place)
     width, classes = spec.shape
     names = layer.inputs[1], "", layer.inputs[0], layer.outputs[0]
-    return Head(*names, width, classes, False, spec.datatype, ())
+    return ModelHead(*names, width, classes, False, spec.datatype, ())
 
 
 def _with_added_bias(
-    file: OnnxFile, head: Head, behind: tuple[Layer, ...]
-) -> tuple[Head, tuple[Layer, ...]]:
+    file: OnnxFile, head: ModelHead, behind: tuple[Layer, ...]
+) -> tuple[ModelHead, tuple[Layer, ...]]:
     """The head with the bias that an Add behind its MatMul adds, and the layers behind that."""
     for layer in behind:
         if layer.operator == "Add" and head.logits in layer.inputs:
@@ -164,7 +164,7 @@ def _with_added_bias(
             shape = _bias_shape(file, bias, weight, head.classes)
             if shape:
                 places = head.features, layer.outputs[0], head.width, head.classes
-                found = Head(head.weight, bias, *places, False, head.datatype, shape)
+                found = ModelHead(head.weight, bias, *places, False, head.datatype, shape)
                 return found, tuple(other for other in behind if other is not layer)
     return head, behind
 
@@ -188,7 +188,7 @@ def _bias_shape(file: OnnxFile, name: str, weight: TensorSpec, classes: int) -> 
     return spec.shape if spec.shape in ((classes,), (1, classes)) else ()
 
 
-def _check_behind(head: Head, behind: tuple[Layer, ...], place: str) -> None:
+def _check_behind(head: ModelHead, behind: tuple[Layer, ...], place: str) -> None:
     """Raise ModelError when layers behind the head do more than to reshape or squash logits."""
     made = {head.logits}
     for layer in behind:

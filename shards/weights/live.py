@@ -36,7 +36,7 @@ Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class WeightsTrial:
     """All that a stage receives, and what it sends then."""
 
     inputs: dict[str, np.ndarray]
@@ -82,7 +82,7 @@ class LiveWeights:
         # The last version that got a session: its runtime, and the digest of the weights inside.
         self._runtime: OrtRuntime | None = None
         self._inside = ""
-        self.trial: Trial | None = None
+        self.trial: WeightsTrial | None = None
 
     def needs_artifact(self, tensors: Tensors) -> bool:
         """Whether `with_weights` of these tensors has to read the artifact."""
@@ -164,7 +164,7 @@ class LiveWeights:
 
     def _tried(
         self, stage: StageRuntime, runtime: OrtRuntime, present: StageRuntime
-    ) -> Trial | None:
+    ) -> WeightsTrial | None:
         """A run on synthetic input. Raises DeltaError where its results are not finite, ModelError
         where it fails."""
         inputs = {**random_feeds(self._shard.receives), **runtime.synthetic()}
@@ -181,7 +181,7 @@ class LiveWeights:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 fault = f"weight version {n} makes {name!r} infinite, or no number"
                 raise DeltaError(DeltaFault.RESULT, fault)
-        return Trial(inputs, outputs)
+        return WeightsTrial(inputs, outputs)
 
     def _stage(self, n: int, runtime: Runtime) -> StageRuntime:
         return StageRuntime(

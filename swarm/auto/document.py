@@ -34,7 +34,7 @@ MOST_OUTLINE = 400  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class PlanSlot:
     """Stages `first` to `last`, both included.
 
     node: for which the plan was computed; any other one that fits may fill it, "" for no choice.
@@ -77,7 +77,7 @@ class PlanInForce:
     model: str
     version: str
     number: int
-    slots: tuple[Slot, ...]
+    slots: tuple[PlanSlot, ...]
     proposer: str = ""
     reason: str = ""
     at: str = ""
@@ -171,10 +171,10 @@ def parse_plan(document: Any) -> PlanInForce:
     )
 
 
-def _slots(value: Any) -> tuple[Slot, ...]:
+def _slots(value: Any) -> tuple[PlanSlot, ...]:
     if not isinstance(value, list | tuple) or len(value) > MOST_SLOTS:
         raise BadPlan(f"slots: a list of at most {MOST_SLOTS}")
-    slots: list[Slot] = []
+    slots: list[PlanSlot] = []
     for index, entry in enumerate(value):
         path = f"slots[{index}]"
         if not isinstance(entry, Mapping):
@@ -185,7 +185,7 @@ def _slots(value: Any) -> tuple[Slot, ...]:
         least = slots[-1].last + 1 if slots else 1
         first = _whole(entry, "first", least, MOST_STAGE, path=path)
         slots.append(
-            Slot(
+            PlanSlot(
                 first,
                 _whole(entry, "last", first, MOST_STAGE, path=path),
                 node,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 
 from swarm.auto.document import PlanInForce
-from swarm.auto.drafts import Draft, StageFacts, predicted, to_load
+from swarm.auto.drafts import Draft, StageEstimate, predicted, to_load
 from swarm.auto.slots import AutoNode
 
 SHARE = 0.05  # of a core, at most, for drafts
@@ -32,7 +32,7 @@ class Drafting:
         self,
         nodes: Sequence[AutoNode],
         named: Collection[int],
-        stages: Sequence[StageFacts],
+        stages: Sequence[StageEstimate],
         thorough: bool,
         now: float,
     ) -> bool:
@@ -59,7 +59,7 @@ class Drafting:
         self._after = now + (now - self._began) / SHARE
 
     def best(
-        self, nodes: Sequence[AutoNode], named: Collection[int], stages: Sequence[StageFacts]
+        self, nodes: Sequence[AutoNode], named: Collection[int], stages: Sequence[StageEstimate]
     ) -> Draft | None:
         """The last draft, as the present picture has it; None where it does not hold any more."""
         draft = self._draft

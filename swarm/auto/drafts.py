@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from swarm.auto.document import MOST_NUMBER, PlanInForce, Slot
+from swarm.auto.document import MOST_NUMBER, PlanInForce, PlanSlot
 from swarm.auto.links import NEAR, time_on_link
 from swarm.auto.slots import AutoNode
 from swarm.routing.rendezvous import rendezvous
@@ -28,7 +28,7 @@ MOST_NODES = 32  # that one draft looks at: those that hold most, then the faste
 
 
 @dataclass(frozen=True, slots=True)
-class StageFacts:
+class StageEstimate:
     """What is known of a stage beforehand. usual_us: measured where the model was split. need:
     bytes of memory that it takes. file: bytes that a node fetches. receives, sends: bytes of a
     request's tensors, and the codings in which they may travel."""
@@ -48,7 +48,7 @@ class Draft:
     busiest slot or link. to_load: bytes that nodes have to load for it, on the node that loads
     most."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[PlanSlot, ...]
     period: float
     to_load: int = 0
 
@@ -59,7 +59,7 @@ class Planner(Protocol):
     def draft(
         self,
         key: str,
-        stages: Sequence[StageFacts],
+        stages: Sequence[StageEstimate],
         nodes: Sequence[AutoNode],
         named: Collection[int],
         thorough: bool = True,
@@ -72,7 +72,7 @@ class Planner(Protocol):
         ...
 
 
-def paces(nodes: Sequence[AutoNode], stages: Sequence[StageFacts]) -> dict[str, list[float]]:
+def paces(nodes: Sequence[AutoNode], stages: Sequence[StageEstimate]) -> dict[str, list[float]]:
     """Microseconds of each stage on each node: measured, or else what the splitter measured,
     corrected by how the nodes that have measured compare with it."""
     usual = [float(max(1, stage.usual_us)) for stage in stages]
@@ -91,7 +91,7 @@ def paces(nodes: Sequence[AutoNode], stages: Sequence[StageFacts]) -> dict[str, 
 class Crossings:
     """Microseconds of messages on nodes' links. any: whether a node is behind a slow one."""
 
-    def __init__(self, stages: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> None:
+    def __init__(self, stages: Sequence[StageEstimate], nodes: Sequence[AutoNode]) -> None:
         self._stages = stages
         self._slow = {node.node: node.link for node in nodes if node.link != NEAR}
         self._hosts = {node.node: node.host for node in nodes}
@@ -121,7 +121,7 @@ class Crossings:
             return 0.0
         return max(self.up(before, last), self.down(node, first))
 
-    def longest(self, slots: Sequence[Slot]) -> float:
+    def longest(self, slots: Sequence[PlanSlot]) -> float:
         """The longest of all messages of a request, through these slots."""
         previous: tuple[str, int] | None = None
         found = 0.0
@@ -148,7 +148,7 @@ def predicted(
     plan: PlanInForce,
     filled: Mapping[str, int],
     nodes: Sequence[AutoNode],
-    stages: Sequence[StageFacts],
+    stages: Sequence[StageEstimate],
 ) -> float:
     """The period of a plan in force with the nodes that fill it. Slots that nobody fills are not
     counted: where a plan runs so, nodes named by hand serve them."""
@@ -176,7 +176,7 @@ def predicted(
 
 
 def has_dear_slot(
-    slots: Sequence[Slot], nodes: Sequence[AutoNode], stages: Sequence[StageFacts]
+    slots: Sequence[PlanSlot], nodes: Sequence[AutoNode], stages: Sequence[StageEstimate]
 ) -> bool:
     """Whether a slot is longer on the link of the node that it is for than it computes there."""
     links, previous = Crossings(stages, nodes), None
@@ -187,7 +187,7 @@ def has_dear_slot(
     return False
 
 
-def to_load(node: AutoNode, slot: Slot, stages: Sequence[StageFacts]) -> int:
+def to_load(node: AutoNode, slot: PlanSlot, stages: Sequence[StageEstimate]) -> int:
     """Bytes that the node lacks of a slot's stages."""
     return sum(stages[stage - 1].file for stage in slot.stages if stage not in node.serves)
 
@@ -198,7 +198,7 @@ class Partition:
     def draft(
         self,
         key: str,
-        stages: Sequence[StageFacts],
+        stages: Sequence[StageEstimate],
         nodes: Sequence[AutoNode],
         named: Collection[int],
         thorough: bool = True,
@@ -220,7 +220,7 @@ class Partition:
         by_id = {node.node: node for node in nodes}
         links = Crossings(stages, looked_at)
 
-        def best_of(ways: Sequence[tuple[Slot, ...]]) -> Draft | None:
+        def best_of(ways: Sequence[tuple[PlanSlot, ...]]) -> Draft | None:
             best: Draft | None = None
             for slots in ways:
                 period = max(HOP_US + slot.compute_us for slot in slots)
@@ -256,12 +256,12 @@ def steps_of(stages: int, nodes: Sequence[AutoNode]) -> int:
 
 def _all_ways(
     wanted: Sequence[int],
-    stages: Sequence[StageFacts],
+    stages: Sequence[StageEstimate],
     nodes: Sequence[AutoNode],
     pace: Mapping[str, Sequence[float]],
     links: Crossings,
     dear: bool,
-) -> list[tuple[Slot, ...]]:
+) -> list[tuple[PlanSlot, ...]]:
     """As `_ways`, over all orders of the nodes."""
     count = len(wanted)
     # at[i][mask, last]: the first i stages on the nodes of the mask, the busiest slot as short as
@@ -305,7 +305,7 @@ def _all_ways(
             best[size] = key
     found = []
     for _, state in sorted(best.items()):
-        slots: list[Slot] = []
+        slots: list[PlanSlot] = []
         end = count
         while end:
             _, begin, (mask, last) = at[end][state]
@@ -319,12 +319,12 @@ def _all_ways(
 
 def _ways(
     wanted: Sequence[int],
-    stages: Sequence[StageFacts],
+    stages: Sequence[StageEstimate],
     nodes: Sequence[AutoNode],
     pace: Mapping[str, Sequence[float]],
     links: Crossings,
     dear: bool,
-) -> list[tuple[Slot, ...]]:
+) -> list[tuple[PlanSlot, ...]]:
     """The wanted stages over some of these nodes, in order: for each number of slots, as far as
     there is room, the way whose busiest slot is the shortest. dear: whether slots may be longer on
     their node's link than they compute."""
@@ -332,8 +332,8 @@ def _ways(
     most = min(len(nodes), count)
     # reached[k][i]: the best way to have the first i stages on k slots with the nodes seen so far:
     # its busiest slot, and the slots.
-    start: tuple[float, tuple[Slot, ...]] = (0.0, ())
-    reached: list[dict[int, tuple[float, tuple[Slot, ...]]]] = [{0: start}]
+    start: tuple[float, tuple[PlanSlot, ...]] = (0.0, ())
+    reached: list[dict[int, tuple[float, tuple[PlanSlot, ...]]]] = [{0: start}]
     reached += [{} for _ in range(most)]
     for node in nodes:
         times = pace[node.node]
@@ -366,9 +366,11 @@ def _ways(
     return [row[count][1] for row in reached[1:] if count in row]
 
 
-def slot_of(stages: Sequence[StageFacts], first: int, last: int, node: str, spent: float) -> Slot:
+def slot_of(
+    stages: Sequence[StageEstimate], first: int, last: int, node: str, spent: float
+) -> PlanSlot:
     """These stages for a node that computes them for `spent` microseconds."""
-    return Slot(
+    return PlanSlot(
         first,
         last,
         node,

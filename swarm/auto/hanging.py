@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from swarm.auto.document import PlanInForce, Slot
-from swarm.auto.slots import AutoNode, Claim
+from swarm.auto.document import PlanInForce, PlanSlot
+from swarm.auto.slots import AutoNode, SlotClaim
 
 PATIENCE = 30.0  # seconds without a stage more, whatever its size
 LOADED_A_SECOND = 3e6  # bytes of a slot's need, on the slowest device that counts as well
@@ -27,7 +27,7 @@ LEFT_OUT_FOR = 300.0  # seconds
 class _Loading:
     """What a node has of its slot, and since when it is so much."""
 
-    claim: Claim
+    claim: SlotClaim
     held: int
     since: float
 
@@ -66,12 +66,12 @@ class Hanging:
         return frozenset(left_out)
 
 
-def patience(slot: Slot, node: AutoNode) -> float:
+def patience(slot: PlanSlot, node: AutoNode) -> float:
     """Seconds in which a node that loads this slot has a stage more."""
     return PATIENCE + slot.need / min(LOADED_A_SECOND, node.link.down or inf)
 
 
-def _claimed(plan: PlanInForce | None, node: AutoNode) -> Slot | None:
+def _claimed(plan: PlanInForce | None, node: AutoNode) -> PlanSlot | None:
     claim = node.claim
     if plan is None or claim is None or claim.number != plan.number:
         return None

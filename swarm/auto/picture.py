@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from swarm.auto.advertised import fills_of, pace_of
 from swarm.auto.links import link_of
-from swarm.auto.slots import AutoNode, Claim
+from swarm.auto.slots import AutoNode, SlotClaim
 from swarm.fleet.advertised import serving, stages_of
 from swarm.fleet.priorities import PRIMARY
 from swarm.fleet.warm_pool import ROLE as WARM
@@ -28,7 +28,7 @@ def auto_nodes(peers: Iterable[PeerView], model: str, version: str) -> list[Auto
                 peer.node,
                 room if isinstance(room, int) else 0,
                 pace_of(values, model, version),
-                None if claim is None else Claim(*claim),
+                None if claim is None else SlotClaim(*claim),
                 frozenset(stages_of(values, model, version)),
                 str(values.get("host", "")),
                 link_of(values),

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from swarm.auto.document import PlanInForce, Slot
+from swarm.auto.document import PlanInForce, PlanSlot
 from swarm.auto.drafts import Draft
 from swarm.flow.lasting import holds_since
 from swarm.routing.rendezvous import hash64, score
@@ -104,7 +104,7 @@ def _is_better(seen: Situation) -> bool:
 def _is_same(draft: Draft, plan: PlanInForce) -> bool:
     """Whether the nodes would hold the same stages."""
 
-    def held(slots: Iterable[Slot]) -> list[tuple[int, int, str]]:
+    def held(slots: Iterable[PlanSlot]) -> list[tuple[int, int, str]]:
         return [(slot.first, slot.last, slot.node) for slot in slots]
 
     return held(draft.slots) == held(plan.slots)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from heapq import nsmallest
 from math import inf
 
-from swarm.auto.document import PlanInForce, Slot
+from swarm.auto.document import PlanInForce, PlanSlot
 from swarm.auto.links import NEAR, NodeLink, time_on_link
 from swarm.routing.rendezvous import hash64, mix
 
@@ -26,7 +26,7 @@ FAST_ENOUGH = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SlotClaim:
     """What a node gossips: it fills this slot of the plan with this number."""
 
     number: int
@@ -45,18 +45,18 @@ class AutoNode:
     node: str
     room: int = 0
     pace_us: tuple[int, ...] = ()
-    claim: Claim | None = None
+    claim: SlotClaim | None = None
     serves: frozenset[int] = frozenset()
     host: str = ""
     link: NodeLink = NEAR
 
-    def time_of(self, slot: Slot) -> float:
+    def time_of(self, slot: PlanSlot) -> float:
         """Microseconds of a request at this slot on this node; inf where nobody knows."""
         if len(self.pace_us) < slot.last:
             return inf
         return float(sum(self.pace_us[slot.first - 1 : slot.last]))
 
-    def may_take(self, slot: Slot) -> bool:
+    def may_take(self, slot: PlanSlot) -> bool:
         """Whether it has room, and a link that takes less time for the slot than computing does."""
         if self.link == NEAR:
             return self.room >= slot.need
@@ -108,7 +108,7 @@ def fill(
             give(number, able[number][-1:], 1)
     free = {node.node: node for node in last}
     for number in empty(plan, filled):
-        claim = Claim(plan.number, number)
+        claim = SlotClaim(plan.number, number)
         give(number, [node for node in free.values() if node.claim == claim], 1)
     return filled
 
@@ -159,11 +159,11 @@ def to_hold(
     return own | kept
 
 
-def _fits(node: AutoNode, slot: Slot) -> bool:
+def _fits(node: AutoNode, slot: PlanSlot) -> bool:
     return node.room >= slot.need
 
 
-def _keeps(node: AutoNode, slot: Slot) -> bool:
+def _keeps(node: AutoNode, slot: PlanSlot) -> bool:
     """What is free varies: who holds the stages already has room for them."""
     return _fits(node, slot) or node.serves.issuperset(slot.stages)
 

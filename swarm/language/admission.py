@@ -31,7 +31,7 @@ USUAL_SHARES = Shares()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WaitingRequest:
     """A request, as its client wrote it. until: when it has waited long enough."""
 
     request: GenerateRequest
@@ -39,7 +39,7 @@ class Asked:
     until: float = 0.0
 
 
-class Admission:
+class SlotAdmission:
     """Of one node of stage 1. A slot is held from `take` on, until `free`."""
 
     def __init__(self, slots: int, shares: Shares) -> None:
@@ -49,7 +49,7 @@ class Admission:
         self._places = max(1, shares.waiting * slots)
         self._most_waiting = max(1, int(shares.share * self._places))
         self._held: dict[str, str] = {}  # agents by session
-        self._waiting: dict[str, Asked] = {}  # by session, in the order in which they came
+        self._waiting: dict[str, WaitingRequest] = {}  # by session, in the order in which they came
         self._holds: Counter[str] = Counter()  # slots by agent
         self._waits: Counter[str] = Counter()  # places by agent
 
@@ -99,16 +99,16 @@ class Admission:
         `ResourceExhausted` where there is no place."""
         agent, before = request.agent, self._waiting.get(request.session)
         if before is not None:
-            self._waiting[request.session] = Asked(request, reply, before.until)
+            self._waiting[request.session] = WaitingRequest(request, reply, before.until)
             return
         if self._waits[agent] >= self._most_waiting or len(self._waiting) >= self._places:
             raise self.refusal(agent)
         self._waits[agent] += 1
-        self._waiting[request.session] = Asked(
+        self._waiting[request.session] = WaitingRequest(
             request, reply, now if elsewhere else now + self._shares.wait
         )
 
-    def next(self, free: int) -> Iterator[Asked]:
+    def next(self, free: int) -> Iterator[WaitingRequest]:
         """Requests that get a slot now, of `free` ones: each is held once it is drawn."""
         while free > 0 and self._waiting:
             fit = [each for each in self._waiting.values() if self.may_hold(each.request.agent)]
@@ -120,11 +120,11 @@ class Admission:
             free -= 1
             yield found
 
-    def late(self, now: float) -> list[Asked]:
+    def late(self, now: float) -> list[WaitingRequest]:
         """Requests that have waited long enough. They wait no more."""
         return self._leave([each for each in self._waiting.values() if each.until <= now])
 
-    def leave(self) -> list[Asked]:
+    def leave(self) -> list[WaitingRequest]:
         """All that wait. They wait no more."""
         return self._leave(list(self._waiting.values()))
 
@@ -141,12 +141,12 @@ class Admission:
             text = f"agent {agent!r} has {self._most} of {self._slots} slots, its share"
         return ResourceExhausted(f"{text}: ask again when an answer has ended", AGAIN_AFTER)
 
-    def _leave(self, leaving: list[Asked]) -> list[Asked]:
+    def _leave(self, leaving: list[WaitingRequest]) -> list[WaitingRequest]:
         for each in leaving:
             self._gone(each)
         return leaving
 
-    def _gone(self, asked: Asked) -> None:
+    def _gone(self, asked: WaitingRequest) -> None:
         del self._waiting[asked.request.session]
         _less(self._waits, asked.request.agent)
 

@@ -14,7 +14,7 @@ LEAN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SlotCandidate:
     """A living node of a stage. priority: 0 for a primary; the lowest go first. sessions, slots: as
     it told lately; no slots where it did not. follows: it follows sessions of others. marks: what
     it holds, see `swarm.language.marks`."""
@@ -29,7 +29,7 @@ class Candidate:
 
 
 def choose(
-    session: str, candidates: Iterable[Candidate], avoid: Collection[str], hint: str = ""
+    session: str, candidates: Iterable[SlotCandidate], avoid: Collection[str], hint: str = ""
 ) -> str:
     """A node, the same for a session as long as the nodes are the same; "" for none. hint: a node
     that holds the session already, taken if it may be."""
@@ -42,7 +42,7 @@ def choose(
     return rendezvous(session, [each.node for each in fit if each.priority == best])[0]
 
 
-def with_room(candidates: Iterable[Candidate], avoid: Collection[str]) -> list[Candidate]:
+def with_room(candidates: Iterable[SlotCandidate], avoid: Collection[str]) -> list[SlotCandidate]:
     """Those of the best priority that a beginning may draw sessions to, the least busy first."""
     fit = [each for each in candidates if not each.draining and each.node not in avoid]
     best = min((each.priority for each in fit), default=0)
@@ -55,7 +55,7 @@ def with_room(candidates: Iterable[Candidate], avoid: Collection[str]) -> list[C
     ]
 
 
-def holder(wanted: Sequence[bytes], able: Iterable[Candidate]) -> tuple[str, int]:
+def holder(wanted: Sequence[bytes], able: Iterable[SlotCandidate]) -> tuple[str, int]:
     """The node that holds most of a beginning, and how many of its chunks; "" for none. able: as
     `with_room` gives them."""
     best, most = "", 0

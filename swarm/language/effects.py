@@ -7,7 +7,7 @@ from typing import Any
 
 from swarm.errors import Status, SwarmError
 from swarm.language.request import GenerateRequest, Sampling
-from swarm.language.steps import Forward, Step, Word
+from swarm.language.steps import Forward, TokenStep, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,13 @@ class Outbox:
     ended: list[Ended] = field(default_factory=list)
     guesses: list[Guessing] = field(default_factory=list)
 
-    def step(self, node: str, step: Step, probe: bool = False) -> None:
+    def step(self, node: str, step: TokenStep, probe: bool = False) -> None:
         """Send a step."""
         message = self.forward.setdefault(node, Forward(""))
         message.steps.append(step)
         message.probe = message.probe or probe
 
-    def follow(self, node: str, step: Step) -> None:
+    def follow(self, node: str, step: TokenStep) -> None:
         """Send a step to a follower."""
         self.behind.setdefault(node, Forward("", follow=True)).steps.append(step)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from swarm.language.choice import Candidate, choose
+from swarm.language.choice import SlotCandidate, choose
 from swarm.language.session import Chunk, Session, Stream
 
 MOST_AHEAD = 2 << 20  # bytes on their way to one follower
@@ -21,7 +21,7 @@ REST = 3.0  # seconds until a session that lost its follower looks for one
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class FollowerChunk:
     """A chunk for a follower."""
 
     node: str
@@ -30,8 +30,8 @@ class Parcel:
 
 
 def due(
-    sessions: Iterable[Session], nodes: Iterable[Candidate], avoid: Collection[str], now: float
-) -> Iterator[Parcel]:
+    sessions: Iterable[Session], nodes: Iterable[SlotCandidate], avoid: Collection[str], now: float
+) -> Iterator[FollowerChunk]:
     """What is to be sent to followers now. nodes: of the next stage."""
     able = [e for e in nodes if e.follows and not e.draining and e.node not in avoid]
     names, ahead = {each.node for each in able}, Counter[str]()
@@ -56,7 +56,9 @@ def due(
             yield from _due(session, session.stream, ahead, now)
 
 
-def _due(session: Session, stream: Stream, ahead: Counter[str], now: float) -> Iterator[Parcel]:
+def _due(
+    session: Session, stream: Stream, ahead: Counter[str], now: float
+) -> Iterator[FollowerChunk]:
     if session.kept.start > stream.sent:  # it is too slow: what it lacks is not kept any more
         rest(session, now)
         return
@@ -70,7 +72,7 @@ def _due(session: Session, stream: Stream, ahead: Counter[str], now: float) -> I
         stream.at = stream.at if waits else now
         stream.sent, stream.row = chunk.end, size // len(chunk.rows)
         ahead[stream.node] += size
-        yield Parcel(stream.node, session, chunk)
+        yield FollowerChunk(stream.node, session, chunk)
 
 
 def said(session: Session, node: str, held: int, now: float) -> None:

@@ -23,29 +23,29 @@ from swarm.errors import (
 )
 from swarm.flow.bucket import Spending
 from swarm.flow.latency import LatencyWindow, Usual
-from swarm.language.admission import AGAIN_AFTER, Admission, Asked
-from swarm.language.choice import Candidate, choose, holder, with_room
+from swarm.language.admission import AGAIN_AFTER, SlotAdmission, WaitingRequest
+from swarm.language.choice import SlotCandidate, choose, holder, with_room
 from swarm.language.effects import Ended, Guessing, Pass, Prepare, Tell
 from swarm.language.grammar import Grammars
 from swarm.language.keys import id_of
-from swarm.language.limits import USUAL, Limits, Shape
+from swarm.language.limits import USUAL, LanguageLimits, Shape
 from swarm.language.request import GenerateRequest, Opening
 from swarm.language.session import Session
-from swarm.language.speculation import Benefit, Drafter, Guess, Lookup, Speculation, waits
+from swarm.language.speculation import Benefit, Drafter, DraftQuestion, Lookup, Speculation, waits
 from swarm.language.stage import StageCore
 from swarm.language.steps import (
     MOST_DRAFTS,
     Alive,
     Failed,
     Gone,
-    Step,
     Token,
+    TokenStep,
     Word,
     chunk_end,
     chunk_start,
 )
 from swarm.language.text import Decode
-from swarm.language.turns import Run
+from swarm.language.turns import StageRun
 from swarm.language.vocabulary import check_ids
 
 # A token is late after so many times its usual time, and after these seconds at least and at most.
@@ -70,7 +70,7 @@ class Led:
     last_token: float | None = None
     status: Status = Status.OK
     round: tuple[float, int, Benefit | None] | None = None
-    guess: Guess | None = None
+    guess: DraftQuestion | None = None
 
 
 class HeadCore(StageCore):
@@ -83,11 +83,11 @@ class HeadCore(StageCore):
         last: int,
         node: str,
         shape: Shape,
-        peers: Callable[[int], Sequence[Candidate]],
+        peers: Callable[[int], Sequence[SlotCandidate]],
         words_to: str,
         version: str = "",
         tokenizer: str = "",
-        limits: Limits = USUAL,
+        limits: LanguageLimits = USUAL,
         decode: Decode | None = None,
         grammars: Grammars | None = None,
         drafter: Callable[[], Drafter] = Lookup,
@@ -95,7 +95,7 @@ class HeadCore(StageCore):
     ) -> None:
         super().__init__(1, last, node, shape, peers, limits, decode, grammars)
         self.led: dict[str, Led] = {}
-        self.admission = Admission(shape.slots, limits.shares)
+        self.admission = SlotAdmission(shape.slots, limits.shares)
         self._prepares: list[Prepare] = []
         self._spending = Spending()
         self.speculation, self.drafter = Speculation(has_draft_model), drafter
@@ -139,7 +139,7 @@ class HeadCore(StageCore):
                 text = f"agent {request.agent!r} may use {self._limits.quota:g} tokens a second"
                 raise ResourceExhausted(text, wait)
             if self.draining:
-                self._late(Asked(request, reply))
+                self._late(WaitingRequest(request, reply))
                 return
             if self._may_hold(request):
                 admission.hold(request.session, request.agent)
@@ -181,7 +181,7 @@ class HeadCore(StageCore):
         others = [each for each in self._peers(1) if each.node != self.node]
         return choose(request.session, others, set(self._shunned))
 
-    def _late(self, asked: Asked) -> None:
+    def _late(self, asked: WaitingRequest) -> None:
         """A request has waited long enough: it goes elsewhere, or is refused."""
         request, reply = asked.request, asked.reply
         if node := self._elsewhere(request):
@@ -353,7 +353,7 @@ class HeadCore(StageCore):
     def _start(self, session: Session, position: int) -> int:
         return chunk_start(position, session.opening.prompt, self.shape.width)
 
-    def _ready(self, now: float) -> list[tuple[Session, Step]]:
+    def _ready(self, now: float) -> list[tuple[Session, TokenStep]]:
         ready = []
         for session in sorted(self.sessions.values(), key=lambda each: each.ran):
             led = self.led[session.key]
@@ -361,7 +361,7 @@ class HeadCore(StageCore):
                 continue
             end = chunk_end(led.fed, session.opening.prompt, self.shape.width)
             ids = tuple(session.ids[led.fed : end])
-            step = Step(session.key, session.epoch, led.fed, len(session.ids), ids)
+            step = TokenStep(session.key, session.epoch, led.fed, len(session.ids), ids)
             if step.asks and len(ids) == 1 and not led.probes and self._may_guess:
                 guess = led.guess
                 if guess is None or guess.known != step.known:
@@ -373,7 +373,7 @@ class HeadCore(StageCore):
             ready.append((session, step))
         return ready
 
-    def _begun(self, session: Session, step: Step) -> None:
+    def _begun(self, session: Session, step: TokenStep) -> None:
         led = self.led[session.key]
         led.fed = step.end
         if not step.asks:
@@ -417,7 +417,7 @@ class HeadCore(StageCore):
         if session.running or not is_next or not most or self._looked_up(session, led):
             return
         within = waits(self._round.ewma, most)
-        led.guess = Guess(len(session.ids), now, now + within)
+        led.guess = DraftQuestion(len(session.ids), now, now + within)
         self._guess(session, most, within)
 
     def _guess(self, session: Session, most: int, within: float) -> None:
@@ -442,7 +442,7 @@ class HeadCore(StageCore):
 
     # --- tokens -----------------------------------------------------------------------
 
-    def _ask_tail(self, session: Session, step: Step, logits: np.ndarray, now: float) -> None:
+    def _ask_tail(self, session: Session, step: TokenStep, logits: np.ndarray, now: float) -> None:
         super()._ask_tail(session, step, logits, now)
         if not session.closed:
             self._token_came(session, now)
@@ -585,12 +585,12 @@ class HeadCore(StageCore):
         self.admission.forget(key)
         self._admit()
 
-    def computed(self, run: Run, rows: np.ndarray, now: float) -> None:
+    def computed(self, run: StageRun, rows: np.ndarray, now: float) -> None:
         """See `StageCore`."""
         super().computed(run, rows, now)
         self._admit()
 
-    def failed(self, run: Run, error: Exception) -> None:
+    def failed(self, run: StageRun, error: Exception) -> None:
         """See `StageCore`."""
         super().failed(run, error)
         self._admit()

@@ -20,7 +20,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LanguageLimits:
     """Bounds of a stage."""
 
     kept_bytes: int = 256 << 20
@@ -46,4 +46,4 @@ class Limits:
     """Tokens a second of prompts and answers of one agent, at stage 1; 0.0 for any number."""
 
 
-USUAL = Limits()
+USUAL = LanguageLimits()

@@ -16,7 +16,7 @@ from swarm.language.steps import chunk_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PrefixSource:
     """Token ids whose KV are in a slot. to: the next stage's node that had them too."""
 
     slot: int
@@ -25,7 +25,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class PrefixCopy:
     """The KV of the first tokens of a slot, for another one: before all runs that follow."""
 
     source: int
@@ -38,7 +38,7 @@ class Prefixes:
 
     def __init__(self, width: int) -> None:
         self.size = chunk_tokens(width)
-        self._kept: dict[int, Source] = {}  # by slot; those that ended last are the last
+        self._kept: dict[int, PrefixSource] = {}  # by slot; those that ended last are the last
 
     def below(self, tokens: int) -> int:
         """The last boundary that leaves one of so many tokens to be computed."""
@@ -51,7 +51,7 @@ class Prefixes:
         if source.ids:
             self._kept[session.slot] = source
 
-    def place(self, free: Collection[int], source: Source | None, tokens: int) -> int:
+    def place(self, free: Collection[int], source: PrefixSource | None, tokens: int) -> int:
         """The slot of a new session, of `free` ones, in which what it held is lost. source, tokens:
         what the session begins with. The longest unused beginnings go first."""
         if source is not None and source.slot in free and len(source.ids) == tokens:
@@ -65,7 +65,9 @@ class Prefixes:
         self._kept.pop(slot, None)
         return slot
 
-    def longest(self, ids: Sequence[int], sessions: Iterable[Session]) -> tuple[Source | None, int]:
+    def longest(
+        self, ids: Sequence[int], sessions: Iterable[Session]
+    ) -> tuple[PrefixSource | None, int]:
         """Where most of the beginning of `ids` is, and how many of them; sessions: those that are
         in their slots."""
         best, most = None, 0
@@ -87,11 +89,11 @@ class Prefixes:
         sources = (*map(self._of, latest), *reversed(self._kept.values()))
         return tell(self.marks(source.ids) for source in sources)
 
-    def _of(self, session: Session) -> Source:
+    def _of(self, session: Session) -> PrefixSource:
         """Of what a session holds, the whole chunks of its prompt."""
         held = min(session.held, session.reaches) if session.running else session.held
         end = min(held, session.opening.prompt) // self.size * self.size
-        return Source(session.slot, session.ids[:end], session.to)
+        return PrefixSource(session.slot, session.ids[:end], session.to)
 
     def _same(self, kept: Sequence[int], ids: Sequence[int]) -> int:
         """How many whole chunks begin both, in tokens."""

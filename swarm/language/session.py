@@ -9,7 +9,7 @@ import numpy as np
 
 from swarm.language.keys import id_of
 from swarm.language.request import Opening
-from swarm.language.steps import Step
+from swarm.language.steps import TokenStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class ComputedDrafts:
     """Drafts that were computed behind the tokens that a slot holds. rows: their hidden states,
     None at the last stage."""
 
@@ -34,7 +34,7 @@ class Guess:
     rows: np.ndarray | None
 
 
-class Kept:
+class KeptStates:
     """The latest hidden states of a session, without a gap: `[start, end)`."""
 
     __slots__ = ("chunks", "nbytes")
@@ -138,15 +138,15 @@ class Session:
     held: int = 0
     sent: int = 0
     to: str = ""
-    kept: Kept = field(default_factory=Kept)
+    kept: KeptStates = field(default_factory=KeptStates)
     route: dict[int, str] = field(default_factory=dict)
-    pending: deque[Step] = field(default_factory=deque)
+    pending: deque[TokenStep] = field(default_factory=deque)
     running: bool = False
     reaches: int = 0
     closed: bool = False
     announce: bool = False
     shared: int = 0
-    guess: Guess | None = None
+    guess: ComputedDrafts | None = None
     offered: int = 0
     stream: Stream | None = None
     rests: float = 0.0

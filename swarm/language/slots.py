@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from swarm.language.limits import Limits, Shape
-from swarm.language.prefixes import Copy, Prefixes, Source
+from swarm.language.limits import LanguageLimits, Shape
+from swarm.language.prefixes import PrefixCopy, Prefixes, PrefixSource
 from swarm.language.request import Opening
 from swarm.language.session import Session
 
@@ -22,7 +22,7 @@ class Slots:
     def __init__(
         self,
         shape: Shape,
-        limits: Limits,
+        limits: LanguageLimits,
         sessions: dict[str, Session],
         counts: Counter[str],
         drop: Callable[[str], None],
@@ -31,7 +31,7 @@ class Slots:
         self.leaving: set[int] = set()
         self._shape, self._limits = shape, limits
         self._sessions, self._counts, self._drop = sessions, counts, drop
-        self._copies: list[Copy] = []
+        self._copies: list[PrefixCopy] = []
         # By session that has ended: its last attempt, and until when that is remembered.
         self._ended: dict[str, tuple[int, float]] = {}
 
@@ -97,15 +97,15 @@ class Slots:
         _, tokens = self.prefixes.longest(prefix, self._sessions.values())
         return position == tokens
 
-    def _share(self, session: Session, source: Source, ids: list[int]) -> None:
+    def _share(self, session: Session, source: PrefixSource, ids: list[int]) -> None:
         """A session begins with KV of another one."""
         tokens = len(ids)
         self._counts["reused_tokens"] += tokens
-        self._copies.append(Copy(source.slot, session.slot, tokens))
+        self._copies.append(PrefixCopy(source.slot, session.slot, tokens))
         session.ids, session.announce = ids, True
         session.held = session.sent = session.shared = tokens
 
-    def copies(self) -> list[Copy]:
+    def copies(self) -> list[PrefixCopy]:
         """What is to be copied since the last call, in order, before all runs that follow."""
         found, self._copies = self._copies, []
         return found

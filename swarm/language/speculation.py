@@ -53,7 +53,7 @@ class Lookup:
 
 
 @dataclass(slots=True)
-class Guess:
+class DraftQuestion:
     """A draft model was asked at `at` what follows `known` ids. until: when it is late. ids: its
     answer, None before that."""
 

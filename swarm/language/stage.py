@@ -14,30 +14,30 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from swarm.errors import Internal, InvalidArgument, SwarmError, error_for
-from swarm.language.choice import Candidate, choose, holder, with_room
+from swarm.language.choice import SlotCandidate, choose, holder, with_room
 from swarm.language.effects import Outbox, Prepare
 from swarm.language.following import due, rest, said
 from swarm.language.grammar import Grammars
-from swarm.language.limits import USUAL, Limits, Shape
-from swarm.language.prefixes import Copy
+from swarm.language.limits import USUAL, LanguageLimits, Shape
+from swarm.language.prefixes import PrefixCopy
 from swarm.language.request import Opening
-from swarm.language.session import Chunk, Guess, Session
+from swarm.language.session import Chunk, ComputedDrafts, Session
 from swarm.language.slots import Slots
 from swarm.language.steps import (
     Alive,
-    Behind,
     Failed,
     Forward,
     Full,
     Holds,
+    MissingTokens,
     Moved,
     Stale,
-    Step,
+    TokenStep,
     Word,
 )
 from swarm.language.tail import Tail
 from swarm.language.text import Decode
-from swarm.language.turns import Run, plan
+from swarm.language.turns import StageRun, plan
 from swarm.language.vocabulary import sorted_out
 
 log = logging.getLogger("swarm.language")
@@ -58,8 +58,8 @@ class StageCore:
         last: int,
         node: str,
         shape: Shape,
-        peers: Callable[[int], Sequence[Candidate]],
-        limits: Limits = USUAL,
+        peers: Callable[[int], Sequence[SlotCandidate]],
+        limits: LanguageLimits = USUAL,
         decode: Decode | None = None,
         grammars: Grammars | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class StageCore:
             else:
                 self._take(step, message.back, message.probe, now)
 
-    def _take(self, step: Step, back: str, probe: bool, now: float) -> None:
+    def _take(self, step: TokenStep, back: str, probe: bool, now: float) -> None:
         session = self.sessions.get(step.session)
         if session is not None and step.epoch < session.epoch:
             self._out.word(back, Stale(session.key, session.epoch))
@@ -123,7 +123,7 @@ class StageCore:
             return
         if session is None:
             if step.opening is None or not self._slots.may_begin(step.position, step.prefix):
-                self._out.word(back, Behind(step.session, 0))
+                self._out.word(back, MissingTokens(step.session, 0))
                 return
             session = self._open(step.session, step.opening, step.epoch, now, step.prefix)
             if session is None:
@@ -131,7 +131,7 @@ class StageCore:
                 self._out.word(back, Full(step.session))
                 return
             if session.held != step.position:
-                self._out.word(back, Behind(step.session, session.held))
+                self._out.word(back, MissingTokens(step.session, session.held))
                 return
         session.touched, session.back = now, back
         if step.opening is not None:
@@ -151,7 +151,7 @@ class StageCore:
             return
         self._wait(session, step)
 
-    def _follow(self, step: Step, back: str, now: float) -> None:
+    def _follow(self, step: TokenStep, back: str, now: float) -> None:
         """A step of a session that another node serves: it is computed, and nothing is sent on."""
         session = self.sessions.get(step.session)
         if session is None:
@@ -188,7 +188,7 @@ class StageCore:
             session.sent = session.held
             self._find_next(session, now)
 
-    def _wait(self, session: Session, step: Step) -> None:
+    def _wait(self, session: Session, step: TokenStep) -> None:
         for waiting in session.pending:
             if waiting.end == step.end:
                 waiting.known = max(waiting.known, step.known)
@@ -199,7 +199,7 @@ class StageCore:
         self.pending_bytes += step.nbytes
         session.pending.append(step)
 
-    def _is_done(self, session: Session, step: Step, probe: bool, now: float) -> bool:
+    def _is_done(self, session: Session, step: TokenStep, probe: bool, now: float) -> bool:
         """Whether a repeated step needs no run."""
         if self._tail is not None:
             return not step.asks or self._tail.repeat(session, step.end, self._out)
@@ -215,7 +215,7 @@ class StageCore:
 
     # --- turns ------------------------------------------------------------------------
 
-    def plan(self, now: float) -> list[Run]:
+    def plan(self, now: float) -> list[StageRun]:
         """The runs of the next turn; none while there is nothing to do."""
         runs = plan(self._ready(now))
         for run in runs:
@@ -225,7 +225,7 @@ class StageCore:
                 self._begun(session, step)
         return runs
 
-    def _ready(self, now: float) -> list[tuple[Session, Step]]:
+    def _ready(self, now: float) -> list[tuple[Session, TokenStep]]:
         """The next step of each session, those that ran the longest ago first."""
         waiting = [s for s in self.sessions.values() if s.pending and not s.running]
         # Those that are only followed compute while no others do.
@@ -237,15 +237,15 @@ class StageCore:
                 self._lacks(session, session.held, now)
         return [(session, session.pending[0]) for session in waiting if session.pending]
 
-    def _begun(self, session: Session, step: Step) -> None:
+    def _begun(self, session: Session, step: TokenStep) -> None:
         session.pending.popleft()
         self.pending_bytes -= step.nbytes
 
-    def copies(self) -> list[Copy]:
+    def copies(self) -> list[PrefixCopy]:
         """What is to be copied, in order, before the runs of the latest `plan`."""
         return self._slots.copies()
 
-    def computed(self, run: Run, rows: np.ndarray, now: float) -> None:
+    def computed(self, run: StageRun, rows: np.ndarray, now: float) -> None:
         """A run ended. rows: as `DecoderStage.run` returns them."""
         for at, (session, step) in enumerate(run.steps):
             session.running = False
@@ -261,7 +261,7 @@ class StageCore:
                 self._end_defect(session, error)
         self.counts["runs"] += 1
 
-    def _made(self, session: Session, step: Step, rows: np.ndarray, now: float) -> None:
+    def _made(self, session: Session, step: TokenStep, rows: np.ndarray, now: float) -> None:
         """What a run gave for one session."""
         # At position 0 a slot begins anew: what lies behind is computed again, in order. Drafts
         # replace what lay behind.
@@ -269,14 +269,14 @@ class StageCore:
         session.held = step.end if anew else max(session.held, step.end)
         if step.drafts:
             hidden = None if self._tail else rows[len(step.ids) :]
-            session.guess = Guess(step.end, step.drafts, hidden)
+            session.guess = ComputedDrafts(step.end, step.drafts, hidden)
         session.owes = session.follows
         if self._tail is None:
             self._pass_on(session, step, rows)
         elif step.asks:
             self._ask_tail(session, step, rows, now)
 
-    def failed(self, run: Run, error: Exception) -> None:
+    def failed(self, run: StageRun, error: Exception) -> None:
         """A run raised, the part of one session as a rule: it ends, and its client is told."""
         for session, _ in run.steps:
             session.running = False
@@ -296,7 +296,7 @@ class StageCore:
         self._out.word(session.opening.head, Failed(session.key, str(error), error.status))
         self.close(session.key)
 
-    def _ask_tail(self, session: Session, step: Step, logits: np.ndarray, now: float) -> None:
+    def _ask_tail(self, session: Session, step: TokenStep, logits: np.ndarray, now: float) -> None:
         """logits: [vocabulary], or with drafts [1 + drafts, vocabulary]."""
         assert self._tail is not None
         for index, row in enumerate(np.atleast_2d(logits), step.end):
@@ -314,7 +314,7 @@ class StageCore:
                 return
             self.counts["accepted"] += 1
 
-    def _pass_on(self, session: Session, step: Step, rows: np.ndarray) -> None:
+    def _pass_on(self, session: Session, step: TokenStep, rows: np.ndarray) -> None:
         chunk = Chunk(step.position, rows[: len(step.ids)])
         self.kept_bytes += session.kept.put(chunk)
         while self.kept_bytes > self._limits.kept_bytes and (freed := session.kept.drop_first()):
@@ -342,7 +342,7 @@ class StageCore:
         known: int,
         now: float,
         probe: bool = False,
-        guess: Guess | None = None,
+        guess: ComputedDrafts | None = None,
     ) -> None:
         if not session.to and not self._find_next(session, now):
             return  # `tick` looks again
@@ -356,12 +356,17 @@ class StageCore:
             self._probed.setdefault(session.to, now + PROBE_WITHIN)
 
     def _step(
-        self, session: Session, chunk: Chunk, known: int, opens: bool, guess: Guess | None = None
-    ) -> Step:
+        self,
+        session: Session,
+        chunk: Chunk,
+        known: int,
+        opens: bool,
+        guess: ComputedDrafts | None = None,
+    ) -> TokenStep:
         rows = chunk.rows
         if guess is not None and guess.rows is not None:
             rows = np.concatenate([rows, guess.rows])
-        return Step(
+        return TokenStep(
             session.key,
             session.epoch,
             chunk.position,
@@ -424,7 +429,7 @@ class StageCore:
         if since == have and now - asked < REPEAT_AFTER:
             return
         session.asked = (now, have)
-        self._out.word(session.back, Behind(session.key, have))
+        self._out.word(session.back, MissingTokens(session.key, have))
 
     # --- back -------------------------------------------------------------------------
 
@@ -435,16 +440,16 @@ class StageCore:
                 self._probed.pop(node, None)
             elif (session := self.sessions.get(word.session)) is not None:
                 self._heard(node, session, word, now)
-            elif isinstance(word, Behind):
+            elif isinstance(word, MissingTokens):
                 self._out.leave(node, word.session)
 
     def _heard(self, node: str, session: Session, word: Word, now: float) -> None:
         match word:
-            case Behind(_, have) if node == session.to:
+            case MissingTokens(_, have) if node == session.to:
                 at, since, to = session.resent
                 if (since, to) != (have, node) or now - at >= REPEAT_AFTER:
                     self._resend(session, min(have, session.held), now)
-            case Behind(key):
+            case MissingTokens(key):
                 self._out.leave(node, key)
             case Holds(_, have):
                 said(session, node, have, now)

@@ -54,7 +54,7 @@ def chunk_start(position: int, prompt: int, width: int) -> int:
 
 
 @dataclass(slots=True)
-class Step:
+class TokenStep:
     """Tokens `[position, position + len(ids))` of a session on their way to the next stage.
 
     known: how many ids its first stage knew: a step that reaches them asks for the next token.
@@ -100,7 +100,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PassedRequest:
     """A client's request that a node of stage 1 passes to another one."""
 
     request: GenerateRequest
@@ -115,11 +115,11 @@ class Forward:
     whose step could not be read, and why; the other steps of the message are none the worse."""
 
     back: str
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TokenStep] = field(default_factory=list)
     closed: dict[str, int] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     probe: bool = False
-    asks: list[Ask] = field(default_factory=list)
+    asks: list[PassedRequest] = field(default_factory=list)
     follow: bool = False
     unread: list[tuple[str, str]] = field(default_factory=list)
 
@@ -186,7 +186,7 @@ class Forward:
             raise DecodeError(f"steps: {error!r:.200}") from None
 
 
-def _step_doc(step: Step) -> dict[str, Any]:
+def _step_doc(step: TokenStep) -> dict[str, Any]:
     doc: dict[str, Any] = {
         "s": step.session,
         "p": step.position,
@@ -212,7 +212,7 @@ def _forward(kind: type[Forward], doc: dict[str, Any], rows: memoryview) -> Forw
     closed = {_name(key): _count(epoch) for key, epoch in _listed(doc, "closed", MOST_STEPS)}
     left = [_name(one) for one in _listed(doc, "left", MOST_STEPS)]
     asks = [
-        Ask(GenerateRequest.read(request), _subject(reply))
+        PassedRequest(GenerateRequest.read(request), _subject(reply))
         for request, reply in _listed(doc, "asks", MOST_STEPS)
     ]
     probe, follow = doc.get("probe") is True, doc.get("follow") is True
@@ -221,10 +221,10 @@ def _forward(kind: type[Forward], doc: dict[str, Any], rows: memoryview) -> Forw
 
 def _read_steps(
     docs: Sequence[Any], width: int, rows: memoryview
-) -> tuple[list[Step], list[tuple[str, str]]]:
+) -> tuple[list[TokenStep], list[tuple[str, str]]]:
     """The steps with their hidden states, and the sessions of those that cannot be read, with the
     reason. Raises `DecodeError` where it is not known whose hidden states are whose."""
-    read: list[tuple[Step | None, int]] = []
+    read: list[tuple[TokenStep | None, int]] = []
     unread: list[tuple[str, str]] = []
     for one in docs:
         try:
@@ -253,9 +253,9 @@ def _ids_in(doc: Any, name: str) -> int:
     return len(value) // 4 if isinstance(value, bytes | memoryview) else len(value)
 
 
-def _read_step(doc: dict[str, Any]) -> Step:
+def _read_step(doc: dict[str, Any]) -> TokenStep:
     ids = ids_of(doc, "t")
-    step = Step(
+    step = TokenStep(
         _name(doc["s"]),
         _count(doc.get("e", 0)),
         _count(doc["p"]),
@@ -279,7 +279,7 @@ def _read_step(doc: dict[str, Any]) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class MissingTokens:
     """The sender of this word holds `have` tokens of a session: send it those from there on."""
 
     session: str
@@ -349,7 +349,7 @@ class Failed:
     status: str = Status.INTERNAL
 
 
-Word = Behind | Holds | Full | Stale | Token | Gone | Alive | Moved | Failed
+Word = MissingTokens | Holds | Full | Stale | Token | Gone | Alive | Moved | Failed
 
 
 def encode_words(node: str, words: Iterable[Word]) -> bytes:
@@ -372,7 +372,7 @@ def decode_words(data: bytes | memoryview) -> tuple[str, list[Word]]:
 
 def _word(word: Word) -> list[Any]:
     match word:
-        case Behind(session, have):
+        case MissingTokens(session, have):
             return ["behind", session, have]
         case Holds(session, have):
             return ["holds", session, have]
@@ -395,7 +395,7 @@ def _word(word: Word) -> list[Any]:
 def _read_word(item: Any) -> Word:
     match item:
         case ["behind", session, have]:
-            return Behind(_name(session), _count(have))
+            return MissingTokens(_name(session), _count(have))
         case ["holds", session, have]:
             return Holds(_name(session), _count(have))
         case ["full", session]:

@@ -15,14 +15,14 @@ from swarm.language.request import MOST_PIECES
 from swarm.language.sampling import Chosen, choose
 from swarm.language.session import Session
 from swarm.language.steps import Token
-from swarm.language.text import Decode, TextStream
+from swarm.language.text import Decode, GeneratedText
 
 
 @dataclass(slots=True)
 class _Told:
     """Of one session: its text so far, its grammar, and the tokens that were told, by index."""
 
-    stream: TextStream | None
+    stream: GeneratedText | None
     grammar: Grammar | None = None
     tokens: dict[int, tuple[Token, dict[str, Any]]] = field(default_factory=dict)
 
@@ -87,8 +87,8 @@ class Tail:
         """A session has ended here."""
         self._told.pop(key, None)
 
-    def _stream(self, session: Session) -> TextStream | None:
-        return None if self._decode is None else TextStream(self._decode, session.opening.stops)
+    def _stream(self, session: Session) -> GeneratedText | None:
+        return None if self._decode is None else GeneratedText(self._decode, session.opening.stops)
 
     def _grammar(self, session: Session) -> Grammar | None:
         schema = session.opening.schema

@@ -8,7 +8,7 @@ Decode = Callable[[Sequence[int]], str]  # the text of token ids
 _UNFINISHED = "\ufffd"  # what a decoder writes for the beginning of a character
 
 
-class TextStream:
+class GeneratedText:
     """`push` each generated id in its turn; a stream that began elsewhere is caught up so.
 
     stopped: a stop string was found, and the text ends before it."""

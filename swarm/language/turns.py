@@ -10,27 +10,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarm.language.session import Session
-from swarm.language.steps import Step
+from swarm.language.steps import TokenStep
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StageRun:
     """One run of a stage: steps of sessions in slots that follow each other."""
 
     slot: int
-    steps: tuple[tuple[Session, Step], ...]
+    steps: tuple[tuple[Session, TokenStep], ...]
 
 
-def plan(ready: Iterable[tuple[Session, Step]]) -> list[Run]:
+def plan(ready: Iterable[tuple[Session, TokenStep]]) -> list[StageRun]:
     """The runs of a turn. ready: the next step of each session, those that wait longest first."""
-    chunk: Run | None = None
-    single: dict[int, tuple[Session, Step]] = {}
+    chunk: StageRun | None = None
+    single: dict[int, tuple[Session, TokenStep]] = {}
     for session, step in ready:
         if len(step.fed) == 1:
             single[session.slot] = (session, step)
         elif chunk is None:
-            chunk = Run(session.slot, ((session, step),))
-    runs = [Run(slots[0], tuple(single[slot] for slot in slots)) for slots in ranges(single)]
+            chunk = StageRun(session.slot, ((session, step),))
+    runs = [StageRun(slots[0], tuple(single[slot] for slot in slots)) for slots in ranges(single)]
     return runs if chunk is None else [*runs, chunk]
 
 

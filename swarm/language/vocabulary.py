@@ -9,7 +9,7 @@ from __future__ import annotations
 from swarm.errors import InvalidArgument, Status
 from swarm.language.limits import Shape
 from swarm.language.request import GenerateRequest
-from swarm.language.steps import Failed, Forward, Step
+from swarm.language.steps import Failed, Forward, TokenStep
 
 
 def check_ids(request: GenerateRequest, vocabulary: int) -> None:
@@ -34,7 +34,7 @@ def check_ids(request: GenerateRequest, vocabulary: int) -> None:
 
 def sorted_out(
     message: Forward, shape: Shape, stage: int, node: str
-) -> tuple[list[Step], list[Failed]]:
+) -> tuple[list[TokenStep], list[Failed]]:
     """The steps of a message that this stage of this node can compute, and a word for the session
     of each other one."""
     steps, others = [], list(message.unread)
@@ -47,7 +47,7 @@ def sorted_out(
     return steps, [Failed(key, f"{where}: {why}", Status.INVALID_ARGUMENT) for key, why in others]
 
 
-def _misfit(step: Step, shape: Shape, stage: int) -> str:
+def _misfit(step: TokenStep, shape: Shape, stage: int) -> str:
     """Why a step of another node cannot be computed, "" where it can."""
     if stage == 1:
         return "a step came to stage 1, which feeds its sessions itself"

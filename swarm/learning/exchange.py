@@ -26,8 +26,8 @@ from swarm.learning.consensus.options import LearningOptions
 from swarm.learning.consensus.participant import (
     MOST_WAITING,
     AskSnapshot,
+    ConsensusEvent,
     Effect,
-    Event,
     Fetch,
     Participant,
     Publish,
@@ -48,7 +48,7 @@ ANSWER_WITHIN = 5.0  # seconds for a snapshot
 Tensors = Mapping[str, np.ndarray]
 
 
-class Exchange:
+class DeltaExchange:
     """One node's part in learning one model version; `run()` serves it until cancelled.
 
     Not thread-safe: `step`, `mix` and `reset` are called on the event loop that runs `run`.
@@ -92,7 +92,7 @@ class Exchange:
             allowed=allowed,
         )
         self.failures: Counter[str] = Counter()
-        self._callbacks: list[Callable[[Event], None]] = []
+        self._callbacks: list[Callable[[ConsensusEvent], None]] = []
         self._peers: dict[str, str] = {}
         self._subscribed: dict[str, int] = {}
         self._announced = 0.0
@@ -175,7 +175,7 @@ class Exchange:
             "failures": dict(self.failures),
         }
 
-    def on_event(self, callback: Callable[[Event], None]) -> None:
+    def on_event(self, callback: Callable[[ConsensusEvent], None]) -> None:
         """Call back for each event: `refused`, `doubted`, `trusted`, `diverging`."""
         self._callbacks.append(callback)
 
@@ -286,7 +286,7 @@ class Exchange:
             else:
                 self._tell(effect)
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: ConsensusEvent) -> None:
         log.info("%s %s: %s", event.kind, event.node, event.detail)
         for callback in self._callbacks:
             callback(event)

@@ -9,7 +9,7 @@ from typing import Any
 
 from swarm.errors import ApiError, NoResponders, Unavailable
 from swarm.link import Link, jetstream
-from swarm.records.record import BEGINNING, OPERATOR, Entry, parse, seal
+from swarm.records.record import BEGINNING, OPERATOR, RecordEntry, parse, seal
 from swarm.records.stream import READ_TIMEOUT, extent_of
 from swarm.subjects import Subjects, api, as_token
 
@@ -30,7 +30,7 @@ async def record_act(
         return False
     subject = subjects.audit(OPERATOR)
     who = {"person": as_token(by), "host": as_token(socket.gethostname())}
-    entry = Entry("act", OPERATOR, at, fields={**who, **fields, "act": act})
+    entry = RecordEntry("act", OPERATOR, at, fields={**who, **fields, "act": act})
     refusal: ApiError | None = None
     for _ in range(ATTEMPTS):
         place, sequence, prev = await _last(link, subjects, subject)

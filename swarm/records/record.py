@@ -61,7 +61,7 @@ def agent_token(agent: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordEntry:
     """What a record tells; the chain adds who tells it, and its place.
 
     agent: who asked or acted, by its own account. kind: `request`, `act`, or `end` of a chain.
@@ -99,7 +99,9 @@ def canonical(doc: Mapping[str, Any]) -> bytes:
     return text.encode("ascii")
 
 
-def seal(entry: Entry, recorder: str, sequence: int, prev: str, **more: Any) -> tuple[bytes, str]:
+def seal(
+    entry: RecordEntry, recorder: str, sequence: int, prev: str, **more: Any
+) -> tuple[bytes, str]:
     """The bytes of a record, and its hash, which is the next one's `prev`."""
     at = datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="microseconds")
     doc: dict[str, Any] = {

@@ -16,7 +16,7 @@ from swarm.errors import NotConnected, PermissionDenied, SwarmError
 from swarm.flow.backoff import Backoff
 from swarm.link import Link, jetstream
 from swarm.records.chain import MOST_DOUBTS
-from swarm.records.record import BEGINNING, Entry, agent_token, digest_of, seal
+from swarm.records.record import BEGINNING, RecordEntry, agent_token, digest_of, seal
 from swarm.records.stream import ensure_audit
 from swarm.subjects import Subjects
 
@@ -37,7 +37,7 @@ CLOSE_TIMEOUT = 2.0  # time for the rest of the records when the recorder closes
 
 
 @dataclass(slots=True)
-class Counters:
+class RecorderCounters:
     """written: records that are stored. elsewhere: requests that another recorder told of. lost:
     records that had no room while the stream was away or full."""
 
@@ -48,7 +48,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    entry: Entry
+    entry: RecordEntry
     digests: Digests
     nbytes: int
 
@@ -69,7 +69,7 @@ class Recorder:
         tell: Callable[[str], None],
     ) -> None:
         self.name = name
-        self.counters = Counters()
+        self.counters = RecorderCounters()
         self.sequence, self.head = 0, BEGINNING  # of the last record that is stored
         self._link = link
         self._subjects = subjects
@@ -90,7 +90,7 @@ class Recorder:
         """Records that are not stored yet."""
         return len(self._waiting)
 
-    def offer(self, entry: Entry, digests: Digests | None = None) -> None:
+    def offer(self, entry: RecordEntry, digests: Digests | None = None) -> None:
         """Record this, unless too much waits. digests: fields whose hash the record has."""
         nbytes = sum(_nbytes(value) for value in (digests or {}).values())
         if len(self._waiting) >= RECORDS or (self._waiting and self._bytes + nbytes > TENSOR_BYTES):
@@ -123,7 +123,7 @@ class Recorder:
                     self._say(f"records are stored again; {self.counters.lost} were lost")
             self._idle.set()
 
-    async def close(self, entry: Entry) -> None:
+    async def close(self, entry: RecordEntry) -> None:
         """Offer the chain's last record, and wait until all are stored, for a while."""
         self.offer(entry)
         with contextlib.suppress(TimeoutError):
@@ -132,7 +132,7 @@ class Recorder:
         if self._waiting:
             log.warning("%d records of the audit were not stored", len(self._waiting))
 
-    async def _write(self, entry: Entry) -> None:
+    async def _write(self, entry: RecordEntry) -> None:
         """Store one record, as soon as the stream takes it."""
         more: dict[str, Any] = {"lost": self._unsaid} if self._unsaid else {}
         if self._or:
@@ -187,7 +187,7 @@ class Recorder:
         self._tell(text)
 
 
-async def _hashed(waiting: _Waiting, at_once: int) -> Entry:
+async def _hashed(waiting: _Waiting, at_once: int) -> RecordEntry:
     """The entry with its hashes. at_once: bytes that are hashed in the event loop."""
     if not waiting.digests:
         return waiting.entry

@@ -78,7 +78,7 @@ async def limit_audit(
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRecord:
     """One message of a stream: its number, its subject, its bytes."""
 
     place: int
@@ -115,7 +115,7 @@ def may_have_removed(info: Mapping[str, Any]) -> bool:
     return any(past)
 
 
-async def read_stream(link: Link, stream: str, extent: Extent) -> AsyncIterator[Stored]:
+async def read_stream(link: Link, stream: str, extent: Extent) -> AsyncIterator[StoredRecord]:
     """The messages of a stream in their order; those that are gone are left out. Raises
     `Unavailable`, `NotConnected`."""
     for begin in range(extent.first, extent.last + 1, AHEAD):
@@ -125,7 +125,7 @@ async def read_stream(link: Link, stream: str, extent: Extent) -> AsyncIterator[
                 yield found
 
 
-async def _read(link: Link, stream: str, place: int) -> Stored | None:
+async def _read(link: Link, stream: str, place: int) -> StoredRecord | None:
     question = json.dumps({"seq": place}).encode()
     try:
         message = await link.request(
@@ -136,4 +136,4 @@ async def _read(link: Link, stream: str, place: int) -> Stored | None:
     if message.status:
         return None
     subject = _SUBJECT.search(message.headers or b"")
-    return Stored(place, subject[1].decode() if subject else "", bytes(message.data))
+    return StoredRecord(place, subject[1].decode() if subject else "", bytes(message.data))

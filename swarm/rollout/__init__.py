@@ -1,18 +1,18 @@
 """Rollouts: how a new version proves itself under a part of the traffic."""
 
-from swarm.rollout.guards import BadGuard, Guard, parse_guards
+from swarm.rollout.guards import BadGuard, RolloutGuard, parse_guards
 from swarm.rollout.plan import Plan, parse_plan, plan_of
-from swarm.rollout.progress import Progress, progressed, share_of
-from swarm.rollout.statement import Report, Statement
-from swarm.rollout.verdict import Seen, Verdict
+from swarm.rollout.progress import RolloutProgress, progressed, share_of
+from swarm.rollout.statement import RolloutReport, Statement
+from swarm.rollout.verdict import GuardCounts, Verdict
 
 __all__ = [
     "BadGuard",
-    "Guard",
+    "GuardCounts",
     "Plan",
-    "Progress",
-    "Report",
-    "Seen",
+    "RolloutGuard",
+    "RolloutProgress",
+    "RolloutReport",
     "Statement",
     "Verdict",
     "parse_guards",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarm.rollout.plan import Plan
-from swarm.rollout.progress import Progress, progressed, share_of
-from swarm.rollout.statement import MOST_REASON, Report, Statement
-from swarm.rollout.tally import Tally
+from swarm.rollout.progress import RolloutProgress, progressed, share_of
+from swarm.rollout.statement import MOST_REASON, RolloutReport, Statement
+from swarm.rollout.tally import GuardTally
 from swarm.rollout.verdict import Verdict, verdict, worst
 
 REPORT_EVERY = 0.4  # seconds between reports, at least
@@ -15,7 +15,7 @@ HEARD_FOR = 3.0  # seconds for which a statement counts
 MOST_JUDGES = 8  # whose statements are kept
 
 
-class Followed:
+class FollowedRollout:
     """One rollout as this process sees it. `now` in seconds, of one monotonic clock.
 
     base: the version with the largest share beside it, to which requests go that it fails.
@@ -25,8 +25,8 @@ class Followed:
         self.plan = plan
         self.base = base
         self.reason = ""  # why it was aborted
-        self.progress = Progress()
-        self.tally = Tally(plan.guards)
+        self.progress = RolloutProgress()
+        self.tally = GuardTally(plan.guards)
         self.statements: dict[str, tuple[Statement, float]] = {}
         self._began = now - age
         self._heard_at = now
@@ -70,7 +70,7 @@ class Followed:
         }
         return [statement for statement, _ in self.statements.values()]
 
-    def advance(self, now: float) -> Progress:
+    def advance(self, now: float) -> RolloutProgress:
         """Take in what was heard; returns the progress of now."""
         self.progress = progressed(
             self.plan, self.progress, self.elapsed(now), self.fresh(now), now - self._heard_at
@@ -86,7 +86,7 @@ class Followed:
         """Whether the last report is old enough."""
         return now - self._reported >= REPORT_EVERY
 
-    def report(self, reporter: str, now: float) -> Report:
+    def report(self, reporter: str, now: float) -> RolloutReport:
         """What was observed, as of now."""
         self._reported = now
         total, recent = self.tally.total(), self.tally.recent(now)
@@ -95,7 +95,9 @@ class Followed:
             for guard, seen, late in zip(self.plan.guards, total, recent, strict=True)
         ]
         self._broken_here = worst(verdicts) is Verdict.BAD
-        return Report(reporter, self.plan.id, self.progress.step, total, recent, self._cannot_run)
+        return RolloutReport(
+            reporter, self.plan.id, self.progress.step, total, recent, self._cannot_run
+        )
 
     def cannot_run(self, reason: str) -> None:
         """This process is a node that cannot run the version, and why; "" where it can."""

@@ -27,7 +27,7 @@ class BadGuard(InvalidArgument):
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class RolloutGuard:
     """One guard. text: as it was given. allowed: the greatest share of bad observations, 0..1.
     limit: seconds from which a request is too slow, 0.0 for other measures."""
 
@@ -42,7 +42,7 @@ class Guard:
         return failed or (self.measure == "latency" and seconds >= self.limit)
 
 
-def parse_guards(text: str) -> tuple[Guard, ...]:
+def parse_guards(text: str) -> tuple[RolloutGuard, ...]:
     """The guards of a text, separated by commas; () for "". Raises `BadGuard`."""
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     if len(parts) > MOST_GUARDS:
@@ -55,7 +55,7 @@ def parse_guards(text: str) -> tuple[Guard, ...]:
     return guards
 
 
-def _guard(text: str) -> Guard:
+def _guard(text: str) -> RolloutGuard:
     match = _GUARD.fullmatch(text)
     if match is None:
         raise BadGuard(f"guard {text!r} does not parse: write guards as {EXAMPLE}")
@@ -67,18 +67,18 @@ def _guard(text: str) -> Guard:
         share = _share(text, value, unit)
         if sign[0] != "<":
             raise BadGuard(f"guard {text!r}: errors are bounded from above, as errors<1%")
-        return Guard(text, "errors", share)
+        return RolloutGuard(text, "errors", share)
     if name == "agree" and not digits:
         share = _share(text, value, unit)
         if sign[0] != ">":
             raise BadGuard(f"guard {text!r}: agreement is bounded from below, as agree>0.98")
-        return Guard(text, "agree", round(1.0 - share, 9))
+        return RolloutGuard(text, "agree", round(1.0 - share, 9))
     raise BadGuard(
         f"guard {text!r}: {name + digits!r} is no measure; there are p50 to p99.9, errors, agree"
     )
 
 
-def _latency(text: str, digits: str, sign: str, value: float, unit: str) -> Guard:
+def _latency(text: str, digits: str, sign: str, value: float, unit: str) -> RolloutGuard:
     try:
         percentile = float(digits)
     except ValueError:
@@ -89,7 +89,7 @@ def _latency(text: str, digits: str, sign: str, value: float, unit: str) -> Guar
         raise BadGuard(f"guard {text!r}: a latency is bounded from above, as p99<20ms")
     if unit not in _SECONDS or value <= 0:
         raise BadGuard(f"guard {text!r}: a latency is a time with its unit, as p99<20ms")
-    return Guard(text, "latency", round(1.0 - percentile / 100, 9), value * _SECONDS[unit])
+    return RolloutGuard(text, "latency", round(1.0 - percentile / 100, 9), value * _SECONDS[unit])
 
 
 def _share(text: str, value: float, unit: str) -> float:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarm.rollout.plan import Plan
-from swarm.rollout.statement import Report, Statement
-from swarm.rollout.verdict import Seen, Verdict, is_breach, verdict, worst
+from swarm.rollout.statement import RolloutReport, Statement
+from swarm.rollout.verdict import GuardCounts, Verdict, is_breach, verdict, worst
 
 MOST_REPORTERS = 4096  # whose evidence is kept
 SILENT_AFTER = 3.0  # seconds after which what a reporter has seen of late is not of late any more
@@ -20,7 +20,7 @@ SILENT_AFTER = 3.0  # seconds after which what a reporter has seen of late is no
 
 @dataclass(slots=True)
 class _Heard:
-    report: Report
+    report: RolloutReport
     at: float
 
 
@@ -48,7 +48,7 @@ class Judge:
         self._held = 0.0
         self._at: float | None = None  # when the clock was last looked at
 
-    def heard(self, report: Report, now: float) -> bool:
+    def heard(self, report: RolloutReport, now: float) -> bool:
         """A requester reports; returns whether it is a new one that is counted from now on. Reports
         of other plans, or with other guards, say nothing here."""
         guards = len(self.plan.guards)
@@ -110,13 +110,13 @@ class Judge:
             cannot_run=cannot_run,
         )
 
-    def _sum(self, rows: Iterable[tuple[Seen, ...]]) -> tuple[Seen, ...]:
-        sums = [Seen()] * len(self.plan.guards)
+    def _sum(self, rows: Iterable[tuple[GuardCounts, ...]]) -> tuple[GuardCounts, ...]:
+        sums = [GuardCounts()] * len(self.plan.guards)
         for row in rows:
             sums = [a + b for a, b in zip(sums, row, strict=True)]
         return tuple(sums)
 
-    def _proven(self, total: tuple[Seen, ...]) -> float:
+    def _proven(self, total: tuple[GuardCounts, ...]) -> float:
         """Seconds of the plan for which there are samples enough. `agree` is not counted: the more
         traffic the new version has, the less is there to be copied."""
         seen = [

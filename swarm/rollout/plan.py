@@ -18,7 +18,7 @@ from typing import Any
 
 from swarm.errors import InvalidArgument
 from swarm.rollout.agreement import Agreement, parse_agreement
-from swarm.rollout.guards import Guard, parse_guards
+from swarm.rollout.guards import RolloutGuard, parse_guards
 from swarm.subjects import TOKEN
 
 LEAST_EVERY, MOST_EVERY = 0.5, 30 * 24 * 3600.0  # seconds
@@ -44,7 +44,7 @@ class Plan:
     canary: float
     step: float
     every: float
-    guards: tuple[Guard, ...] = ()
+    guards: tuple[RolloutGuard, ...] = ()
     samples: int = SAMPLES
     shadow: float = 0.0
     agreement: Agreement = field(default_factory=Agreement)

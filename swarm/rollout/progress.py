@@ -18,7 +18,7 @@ DEAF_AFTER = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RolloutProgress:
     """How far a rollout has come. step: -1 before the first canary request. Once aborted it stays
     so, whatever is heard later."""
 
@@ -29,11 +29,11 @@ class Progress:
 
 def progressed(
     plan: Plan,
-    before: Progress,
+    before: RolloutProgress,
     elapsed: float,
     statements: Iterable[Statement],
     deaf_for: float = 0.0,
-) -> Progress:
+) -> RolloutProgress:
     """The progress now. elapsed: seconds since the plan was stored. statements: the last one of
     each judge that is heard at present. deaf_for: seconds without any.
 
@@ -56,7 +56,7 @@ def progressed(
     return replace(before, step=max(before.step, step), done=held >= plan.lasts)
 
 
-def share_of(plan: Plan, progress: Progress) -> float:
+def share_of(plan: Plan, progress: RolloutProgress) -> float:
     """Percent of the traffic for the new version, 0..100."""
     if progress.aborted or (progress.step < 0 and not progress.done):
         return 0.0

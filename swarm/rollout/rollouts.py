@@ -18,7 +18,7 @@ from swarm.errors import DecodeError, Status, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.models.registry import InForce, abort_reason
 from swarm.models.trials import Trials, TriedRequest
-from swarm.rollout.followed import Followed
+from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.plan import Plan
 from swarm.rollout.shadows import Shadows, answered
 from swarm.rollout.statement import Statement
@@ -46,14 +46,14 @@ class Rollouts(Trials):
         self._link = link
         self._subjects = subjects
         self._clock = clock
-        self._followed: dict[str, Followed] = {}
+        self._followed: dict[str, FollowedRollout] = {}
         self._sids: dict[str, int] = {}
 
     @property
     def follows(self) -> bool:
         return bool(self._followed)
 
-    def of(self, model: str) -> Followed | None:
+    def of(self, model: str) -> FollowedRollout | None:
         """The rollout of a model, or None."""
         return self._followed.get(model)
 
@@ -71,7 +71,7 @@ class Rollouts(Trials):
         followed = self._followed.get(model)
         if followed is None or followed.plan.id != plan.id:
             base = max(present.state.serve, key=lambda entry: entry.share).version
-            followed = Followed(plan, base, present.age, self._clock())
+            followed = FollowedRollout(plan, base, present.age, self._clock())
             self._followed[model] = followed
             self._listen(model)
             self._report(model, followed)  # by which a judge knows of this process
@@ -173,11 +173,11 @@ class Rollouts(Trials):
         if reason and not followed.progress.aborted:
             self._report_if_due(model, followed)
 
-    def _report_if_due(self, model: str, followed: Followed) -> None:
+    def _report_if_due(self, model: str, followed: FollowedRollout) -> None:
         if followed.is_report_due(self._clock()):
             self._report(model, followed)
 
-    def _report(self, model: str, followed: Followed) -> None:
+    def _report(self, model: str, followed: FollowedRollout) -> None:
         report = followed.report(self.name, self._clock())
         try:
             subject = self._subjects.reports(model, self.name)
@@ -193,7 +193,7 @@ class Rollouts(Trials):
             self._unfollow(model)
 
 
-def rollout_of(trials: Trials, model: str) -> Followed | None:
+def rollout_of(trials: Trials, model: str) -> FollowedRollout | None:
     """The rollout of a model that a client follows, or None: with this feature its trials are
     rollouts."""
-    return cast("Followed | None", trials.of(model))
+    return cast("FollowedRollout | None", trials.of(model))

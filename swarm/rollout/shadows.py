@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from swarm.errors import Status
 from swarm.models.trials import TriedRequest
 from swarm.rollout.agreement import agree
-from swarm.rollout.followed import Followed
+from swarm.rollout.followed import FollowedRollout
 from swarm.wire.messages import Result
 
 log = logging.getLogger("swarm.rollout.shadows")
@@ -51,7 +51,7 @@ class Shadows:
 
     def __init__(
         self,
-        of: Callable[[str], Followed | None],
+        of: Callable[[str], FollowedRollout | None],
         tell: Callable[[str, str, bool], None],
         under_way: Callable[[], int],
     ) -> None:
@@ -87,7 +87,7 @@ class Shadows:
         task.add_done_callback(self._tasks.discard)
         return result
 
-    async def _copy(self, followed: Followed, tried: TriedRequest, result: Answer) -> None:
+    async def _copy(self, followed: FollowedRollout, tried: TriedRequest, result: Answer) -> None:
         assert tried.copy is not None
         model, plan = tried.model, followed.plan
         try:

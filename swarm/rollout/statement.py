@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from swarm.errors import DecodeError
-from swarm.rollout.verdict import Seen, Verdict
+from swarm.rollout.verdict import GuardCounts, Verdict
 from swarm.subjects import TOKEN
 
 VERSION = 1
@@ -23,7 +23,7 @@ MOST_REASON = 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RolloutReport:
     """What one requester has observed of one plan. step: at which it stands, -1 before the first.
     total, recent: by guard, in the plan's order. cannot_run: why the version cannot run on the
     node that reports, "" where it can."""
@@ -31,8 +31,8 @@ class Report:
     reporter: str
     plan: str
     step: int
-    total: tuple[Seen, ...]
-    recent: tuple[Seen, ...]
+    total: tuple[GuardCounts, ...]
+    recent: tuple[GuardCounts, ...]
     cannot_run: str = ""
 
     def encode(self) -> bytes:
@@ -40,7 +40,7 @@ class Report:
         return json.dumps({"v": VERSION} | asdict(self)).encode()
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> Report:
+    def decode(cls, data: bytes | memoryview) -> RolloutReport:
         """Raises `DecodeError`."""
         doc = _document(data)
         return cls(
@@ -68,8 +68,8 @@ class Statement:
     held: float
     verdict: Verdict
     verdicts: tuple[Verdict, ...]
-    total: tuple[Seen, ...]
-    recent: tuple[Seen, ...]
+    total: tuple[GuardCounts, ...]
+    recent: tuple[GuardCounts, ...]
     cannot_run: str = ""
 
     def encode(self) -> bytes:
@@ -144,7 +144,7 @@ def _whole(value: Any, name: str, least: int, most: int) -> int:
     return value
 
 
-def _counts(doc: dict[str, Any], name: str) -> tuple[Seen, ...]:
+def _counts(doc: dict[str, Any], name: str) -> tuple[GuardCounts, ...]:
     rows = doc.get(name)
     if not isinstance(rows, list) or len(rows) > 64:
         raise DecodeError(f"field {name!r} must be a list of counts")
@@ -155,5 +155,5 @@ def _counts(doc: dict[str, Any], name: str) -> tuple[Seen, ...]:
         n, bad = (_whole(value, name, 0, MOST_COUNT) for value in row)
         if bad > n:
             raise DecodeError(f"field {name!r} has more bad observations than observations")
-        counts.append(Seen(n, bad))
+        counts.append(GuardCounts(n, bad))
     return tuple(counts)

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarm.rollout.guards import Guard
-from swarm.rollout.verdict import Seen
+from swarm.rollout.guards import RolloutGuard
+from swarm.rollout.verdict import GuardCounts
 
 RECENT = 10  # seconds
 MOMENT = 2  # seconds that count as one time, in which both versions are compared
-_NONE = Seen()
+_NONE = GuardCounts()
 
 
 @dataclass(slots=True)
@@ -23,21 +23,21 @@ class _Moment:
     """Counts by guard. began: seconds. beside: of the version that serves; bad ones by share."""
 
     began: int
-    new: list[Seen]
-    beside: list[Seen]
+    new: list[GuardCounts]
+    beside: list[GuardCounts]
 
-    def evidence(self, index: int) -> Seen:
+    def evidence(self, index: int) -> GuardCounts:
         """What a guard counts of the new version: as large a share of its requests as the version
         beside it had bad is left out of the bad ones."""
         new, beside = self.new[index], self.beside[index]
         alike = min(new.bad, round(new.n * beside.share))
-        return Seen(new.n - alike, new.bad - alike)
+        return GuardCounts(new.n - alike, new.bad - alike)
 
 
-class Tally:
+class GuardTally:
     """Counts by guard. `now` in seconds, of one clock. Takes constant memory."""
 
-    def __init__(self, guards: Sequence[Guard]) -> None:
+    def __init__(self, guards: Sequence[RolloutGuard]) -> None:
         self._guards = tuple(guards)
         self._past = [_NONE] * len(self._guards)  # of moments that are not of late any more
         self._moments: deque[_Moment] = deque()
@@ -68,16 +68,16 @@ class Tally:
             none = [_NONE] * len(self._guards)
             self._moments.append(_Moment(began, none, list(none)))
         counts = self._moments[-1].beside if beside else self._moments[-1].new
-        counts[index] += Seen(1, int(bad))
+        counts[index] += GuardCounts(1, int(bad))
 
-    def total(self) -> tuple[Seen, ...]:
+    def total(self) -> tuple[GuardCounts, ...]:
         """Since the beginning, by guard."""
         return tuple(
             sum((m.evidence(index) for m in self._moments), past)
             for index, past in enumerate(self._past)
         )
 
-    def recent(self, now: float) -> tuple[Seen, ...]:
+    def recent(self, now: float) -> tuple[GuardCounts, ...]:
         """Of the last `RECENT` seconds, by guard."""
         late = [m for m in self._moments if m.began > int(now) - RECENT]
         return tuple(

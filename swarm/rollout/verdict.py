@@ -14,23 +14,23 @@ from enum import StrEnum
 from math import exp, lgamma, log, log1p
 from typing import NamedTuple
 
-from swarm.rollout.guards import Guard
+from swarm.rollout.guards import RolloutGuard
 
 ACCIDENT = 0.001  # probability below which so many bad observations are no accident
 EXACT_UP_TO = 4096  # observations whose tail is summed; of more it is bounded, in one step
 NOTHING = 40.0  # a term smaller than another by e to this power adds nothing to a sum
 
 
-class Seen(NamedTuple):
+class GuardCounts(NamedTuple):
     """Observations of one guard, and how many of them were bad."""
 
     n: int = 0
     bad: int = 0
 
-    def __add__(self, other: object) -> Seen:  # of counts, not of tuples
-        if not isinstance(other, Seen):
+    def __add__(self, other: object) -> GuardCounts:  # of counts, not of tuples
+        if not isinstance(other, GuardCounts):
             return NotImplemented
-        return Seen(self.n + other.n, self.bad + other.bad)
+        return GuardCounts(self.n + other.n, self.bad + other.bad)
 
     @property
     def share(self) -> float:
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
     BAD = "bad"
 
 
-def verdict(guard: Guard, total: Seen, recent: Seen, least: int) -> Verdict:
+def verdict(guard: RolloutGuard, total: GuardCounts, recent: GuardCounts, least: int) -> Verdict:
     """What the guard says. total: since the rollout began; recent: of the last seconds, in which a
     version that turns bad late shows first. least: observations below which nothing good is said,
     and bad only if it stays bad whatever else is observed."""
@@ -57,9 +57,9 @@ def verdict(guard: Guard, total: Seen, recent: Seen, least: int) -> Verdict:
     return Verdict.DOUBT if worse else Verdict.GOOD
 
 
-def is_breach(guard: Guard, seen: Seen, least: int) -> bool:
+def is_breach(guard: RolloutGuard, seen: GuardCounts, least: int) -> bool:
     """Whether so many bad observations are no accident, were those that lack to `least` good."""
-    counted = Seen(max(seen.n, least), seen.bad)
+    counted = GuardCounts(max(seen.n, least), seen.bad)
     if counted.share <= guard.allowed:
         return False
     return tail(counted.n, counted.bad, guard.allowed) < ACCIDENT

@@ -13,7 +13,7 @@ from typing import TypeVar
 from swarm.errors import InvalidArgument, LinkEnded, NotConnected, ResourceExhausted, Unavailable
 from swarm.link import Link, LinkMessage
 from swarm.sites.forwarder import NEWS_OF_REQUEST
-from swarm.sites.store import DROPPED, NUMBER, SiteStore, Stored
+from swarm.sites.store import DROPPED, NUMBER, SiteStore, StoredRequest
 from swarm.subjects import Subjects
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
@@ -86,7 +86,7 @@ class Results:
         self._agent = agent
         self._follow = follow
         self._store = SiteStore(link, subjects, site)
-        self._found: deque[Stored] = deque()
+        self._found: deque[StoredRequest] = deque()
         self._read: int | None = None  # the sequence of the last answer that counts as read
         self._given = 0  # the sequence of the last answer that the caller has
 

@@ -26,8 +26,8 @@ from swarm.flow.backoff import Backoff
 from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.sites.forwarding import Forwarding, Publication
-from swarm.sites.store import Limits, SiteStore, Stored
-from swarm.sites.turn import Turn
+from swarm.sites.store import SiteStore, StoredRequest, StoreLimits
+from swarm.sites.turn import ForwarderTurn
 from swarm.subjects import TOKEN, Subjects, api, in_domain
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
@@ -84,7 +84,7 @@ class Forwarder:
         self._store = SiteStore(link, subjects, site)
         self._ask = ask
         self._forwarding = Forwarding(WINDOW)
-        self._turn = Turn(time.monotonic())
+        self._turn = ForwarderTurn(time.monotonic())
         self._agents: dict[int, str] = {}  # by number
         self._bytes: dict[int, int] = {}  # of requests that are being computed
         self._jobs: dict[int, asyncio.Task[None]] = {}
@@ -140,7 +140,7 @@ class Forwarder:
         except NotFound:
             if not self._link.grants.may_publish(self._creates()):
                 raise
-            await self._store.prepare(Limits())
+            await self._store.prepare(StoreLimits())
             progress = await self._store.progress()
         passed = self._forwarding.resume(progress)
         await self._abandon(passed)
@@ -256,7 +256,7 @@ class Forwarder:
 
     # --- one request ---------------------------------------------------------------------
 
-    async def _compute(self, stored: Stored, agent: str, model: str) -> None:
+    async def _compute(self, stored: StoredRequest, agent: str, model: str) -> None:
         as_json = oip.is_json(stored.data)
         request_id = stored.headers.get("Nats-Msg-Id", "") or ulid()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Progress(NamedTuple):
+class SiteProgress(NamedTuple):
     """How far a site's work has come, as its streams tell it.
 
     answered: the number of the last request that has an answer. tail: the sequence of the last
@@ -25,7 +25,7 @@ class Progress(NamedTuple):
 
 class Publication(NamedTuple):
     """An answer to be stored. after: the sequence that the stream of answers must have; dropped: as
-    in `Progress`, for this answer."""
+    in `SiteProgress`, for this answer."""
 
     number: int
     after: int
@@ -48,7 +48,7 @@ class Forwarding:
     """
 
     window: int = 32
-    progress: Progress = field(default_factory=Progress)
+    progress: SiteProgress = field(default_factory=SiteProgress)
     _jobs: dict[int, _Job] = field(default_factory=dict)  # by number, in order
     _next: int = 1
 
@@ -66,7 +66,7 @@ class Forwarding:
     def in_hand(self) -> int:
         return len(self._jobs)
 
-    def resume(self, progress: Progress) -> list[int]:
+    def resume(self, progress: SiteProgress) -> list[int]:
         """Go on from what the streams say; returns the numbers in hand that somebody else has
         answered. Answers that were computed are kept, and published anew."""
         self.progress = progress
@@ -119,16 +119,16 @@ class Forwarding:
             del self._jobs[each]
             dropped += each - before - 1
             before = each
-        self.progress = Progress(number, sequence, dropped)
+        self.progress = SiteProgress(number, sequence, dropped)
 
 
-def dropped_so_far(progress: Progress, first: int) -> int:
+def dropped_so_far(progress: SiteProgress, first: int) -> int:
     """Requests that the site has dropped, those among them that no answer tells of yet. first: as
     of `beginning`: what is neither answered nor there any more was dropped."""
     return progress.dropped + max(0, first - 1 - progress.answered)
 
 
-def beginning(first: int, last_answer: Progress | None, tail: int) -> Progress:
+def beginning(first: int, last_answer: SiteProgress | None, tail: int) -> SiteProgress:
     """Where a forwarder begins.
 
     first: the least number that the site still has, or will give. last_answer: None where no answer
@@ -138,5 +138,5 @@ def beginning(first: int, last_answer: Progress | None, tail: int) -> Progress:
     if last_answer is not None:
         return last_answer
     if tail == 0:
-        return Progress()  # all that is missing was dropped
-    return Progress(first - 1, tail, 0)  # answers are deleted by age only: theirs were read
+        return SiteProgress()  # all that is missing was dropped
+    return SiteProgress(first - 1, tail, 0)  # answers are deleted by age only: theirs were read

@@ -25,7 +25,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.link import Link, LinkMessage, jetstream
-from swarm.sites.forwarding import Progress, beginning
+from swarm.sites.forwarding import SiteProgress, beginning
 from swarm.subjects import Subjects, api, in_domain, token, without_domain
 from swarm.wire.tensors import Part
 
@@ -43,7 +43,7 @@ END_OF_BATCH, NO_MESSAGES = b"204", (b"404", b"408")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StoreLimits:
     """max_bytes: of requests that wait, and as many of answers. when_full: `refuse` the newest
     request, or `drop-oldest`. keep: seconds after which an answer is deleted, read or not."""
 
@@ -59,7 +59,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRequest:
     """A stored message: its sequence, subject and headers."""
 
     sequence: int
@@ -109,7 +109,7 @@ class SiteStore:
         self._link = link
         self._subjects = subjects
 
-    async def prepare(self, limits: Limits, change: bool = False) -> None:
+    async def prepare(self, limits: StoreLimits, change: bool = False) -> None:
         """Make the site's streams, unless they exist. change: give them these limits."""
         for config in self._configs(limits):
             try:
@@ -123,18 +123,18 @@ class SiteStore:
                     wanted = jetstream.changed(found, limited)
                     await self._call("STREAM.UPDATE", config["name"], wanted)
 
-    async def limits(self) -> Limits:
+    async def limits(self) -> StoreLimits:
         """Those that the site's streams have."""
         subjects = self._subjects
         requests = (await self._call("STREAM.INFO", subjects.submitted_stream))["config"]
         answers = (await self._call("STREAM.INFO", subjects.answers_stream))["config"]
-        return Limits(
+        return StoreLimits(
             int(requests["max_bytes"]),
             REFUSE if requests["discard"] == "new" else DROP_OLDEST,
             int(answers["max_age"]) / NS,
         )
 
-    def _configs(self, limits: Limits) -> list[dict[str, Any]]:
+    def _configs(self, limits: StoreLimits) -> list[dict[str, Any]]:
         subjects, site = self._subjects, self.site
         common = {"storage": "file", "allow_direct": True}
         return [
@@ -192,11 +192,11 @@ class SiteStore:
             tail=int(answers["state"]["last_seq"]),
         )
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> SiteProgress:
         """How far the site's work has come."""
         state = await self.state()
         last = await self._get(self._subjects.answers_stream, {"seq": state.tail}, 1)
-        seen = [Progress(m.number(NUMBER), m.sequence, m.number(DROPPED)) for m in last]
+        seen = [SiteProgress(m.number(NUMBER), m.sequence, m.number(DROPPED)) for m in last]
         return beginning(state.first, seen[0] if seen else None, state.tail)
 
     # --- requests ----------------------------------------------------------------------
@@ -209,7 +209,7 @@ class SiteStore:
             subject, data, {"Nats-Msg-Id": request_id}, ("stores no more requests", remedy)
         )
 
-    async def requests(self, least: int, count: int) -> list[Stored]:
+    async def requests(self, least: int, count: int) -> list[StoredRequest]:
         """The next requests from number `least` on, in order."""
         subject = self._subjects.submit_all(self.site)
         ask = {"seq": least, "next_by_subj": subject}
@@ -236,7 +236,7 @@ class SiteStore:
         subject = self._subjects.answers(self.site, agent)
         return await self._publish(subject, data, headers, ("has no room for answers", remedy))
 
-    async def answers(self, agent: str, least: int, count: int) -> list[Stored]:
+    async def answers(self, agent: str, least: int, count: int) -> list[StoredRequest]:
         """The next answers to an agent, from sequence `least` on."""
         subject = self._subjects.answers(self.site, agent)
         ask = {"seq": least, "next_by_subj": subject}
@@ -342,7 +342,7 @@ class SiteStore:
             f"it is linked, with `swarm site add {self.site}`"
         )
 
-    async def _get(self, stream: str, ask: dict[str, Any], count: int) -> list[Stored]:
+    async def _get(self, stream: str, ask: dict[str, Any], count: int) -> list[StoredRequest]:
         """Stored messages in order, at most `count`; fewer where a cut ends the transfer."""
         if ask.get("seq") == 0 or count <= 0:
             return []
@@ -350,7 +350,7 @@ class SiteStore:
         many = {"batch": count, "max_bytes": BATCH_BYTES} if "next_by_subj" in ask else {}
         answers: asyncio.Queue[LinkMessage | PermissionDenied] = asyncio.Queue()
         reply = self._link.expect_from_server(answers.put_nowait)
-        found: list[Stored] = []
+        found: list[StoredRequest] = []
 
         def denied(refused: str, error: PermissionDenied) -> None:
             if refused in (subject, without_domain(subject)):
@@ -386,7 +386,7 @@ class SiteStore:
             self._link.forget(reply)
 
 
-def _stored(message: LinkMessage) -> Stored:
+def _stored(message: LinkMessage) -> StoredRequest:
     headers = {
         name.decode(): value.decode(errors="replace")
         for name, value in _HEADER.findall(message.headers or b"")
@@ -395,10 +395,10 @@ def _stored(message: LinkMessage) -> Stored:
     sequence = headers.get("Nats-Sequence", "")
     if not (sequence.isascii() and sequence.isdigit()):
         raise Unavailable("the site sent a message without its sequence")
-    return Stored(int(sequence), headers.get("Nats-Subject", ""), headers, message.data)
+    return StoredRequest(int(sequence), headers.get("Nats-Subject", ""), headers, message.data)
 
 
-def _read_mark(marks: list[Stored]) -> int:
+def _read_mark(marks: list[StoredRequest]) -> int:
     text = bytes(marks[0].data[:MOST_DIGITS]) if marks else b""
     return int(text) if text.isdigit() else 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 TAKE_OVER_AFTER = 3.0  # seconds without progress while requests wait
 
 
-class Turn:
+class ForwarderTurn:
     """Times are seconds of one clock. mine: whether this forwarder works now."""
 
     def __init__(self, now: float) -> None:

@@ -10,8 +10,8 @@ import pytest
 from shard_graphs import floats, mlp
 
 from shards.errors import DeviceError, ModelError, NotOnDevice, RunError, RunTerminated
-from shards.runtimes.chain import DeviceChain, DeviceChange, Way
-from shards.runtimes.device import BY_ITSELF, Placement, order_of, parse_options
+from shards.runtimes.chain import DeviceChain, DeviceChange, LoadingWay
+from shards.runtimes.device import BY_ITSELF, DeviceChoice, order_of, parse_options
 from shards.runtimes.ort import OrtRuntime
 from shards.runtimes.runtime import CancelToken, Runtime
 from shards.runtimes.synthetic import TOLERANCE
@@ -61,8 +61,8 @@ class Devices:
     def load(self, is_slow: bool = False) -> DeviceChain:
         self.is_slow = is_slow
         ways = [
-            Way("gpu", self.accelerate, is_slow),
-            Way("cpu", lambda stop: OrtRuntime(MLP)),
+            LoadingWay("gpu", self.accelerate, is_slow),
+            LoadingWay("cpu", lambda stop: OrtRuntime(MLP)),
         ]
         return DeviceChain(ways, self.tell, tolerance=TOLERANCE)
 
@@ -148,7 +148,7 @@ def test_where_no_device_loads_the_model_the_last_error_is_raised() -> None:
         raise ModelError("not here")
 
     with pytest.raises(ModelError, match="not here"):
-        DeviceChain([Way("gpu", refuse), Way("cpu", refuse)], lambda change: None)
+        DeviceChain([LoadingWay("gpu", refuse), LoadingWay("cpu", refuse)], lambda change: None)
 
 
 def test_a_slow_device_takes_over_when_it_is_ready_and_the_first_one_stands_behind_it() -> None:
@@ -179,9 +179,9 @@ def test_closing_gives_up_a_device_that_is_getting_ready() -> None:
 
 
 def test_auto_takes_a_gpu_where_there_is_one_and_the_cpu_elsewhere() -> None:
-    assert order_of(Placement("auto"), ("cpu",)) == ("cpu",)
-    assert order_of(Placement("auto"), ("cpu", "cuda", "openvino")) == BY_ITSELF
-    assert order_of(Placement("tensorrt"), ("cpu", "cuda", "tensorrt")) == (
+    assert order_of(DeviceChoice("auto"), ("cpu",)) == ("cpu",)
+    assert order_of(DeviceChoice("auto"), ("cpu", "cuda", "openvino")) == BY_ITSELF
+    assert order_of(DeviceChoice("tensorrt"), ("cpu", "cuda", "tensorrt")) == (
         "tensorrt",
         "cuda",
         "cpu",
@@ -190,9 +190,9 @@ def test_auto_takes_a_gpu_where_there_is_one_and_the_cpu_elsewhere() -> None:
 
 def test_a_device_that_is_not_there_is_refused_with_what_to_install() -> None:
     with pytest.raises(DeviceError, match="pip install onnxruntime-gpu"):
-        order_of(Placement("cuda"), ("cpu",))
+        order_of(DeviceChoice("cuda"), ("cpu",))
     with pytest.raises(DeviceError, match="swarm doctor"):
-        Placement("abacus")
+        DeviceChoice("abacus")
 
 
 def test_options_are_pairs() -> None:
@@ -214,7 +214,7 @@ def test_a_next_device_that_does_not_run_is_freed_and_the_run_fails_as_on_the_fi
 
     accelerator, unfit = Accelerator(), Unfit(MLP)
     told: list[DeviceChange] = []
-    ways = [Way("gpu", lambda stop: accelerator), Way("cpu", lambda stop: unfit)]
+    ways = [LoadingWay("gpu", lambda stop: accelerator), LoadingWay("cpu", lambda stop: unfit)]
     chain = DeviceChain(ways, told.append)
     accelerator.fails_with = RunError("the GPU has fallen off the bus")
     with pytest.raises(RunError, match="off the bus"):
@@ -231,7 +231,9 @@ def test_a_next_device_that_does_not_do_is_tried_once() -> None:
         tried.append("cpu")
         raise ModelError("not here either")
 
-    chain = DeviceChain([Way("gpu", lambda stop: accelerator), Way("cpu", refuse)], lambda _: None)
+    chain = DeviceChain(
+        [LoadingWay("gpu", lambda stop: accelerator), LoadingWay("cpu", refuse)], lambda _: None
+    )
     accelerator.fails_with = RunError("broken")
     for _ in range(3):
         with pytest.raises(RunError, match="broken"):

@@ -9,7 +9,7 @@ from shard_graphs import mlp
 
 from shards.errors import DoesNotFit
 from shards.runtimes import memory
-from shards.runtimes.load import Placement, load_stage
+from shards.runtimes.load import DeviceChoice, load_stage
 from shards.runtimes.memory import check_fits, free_bytes, need_of
 from shards.split.split import split
 
@@ -52,5 +52,5 @@ def test_a_stage_that_does_not_fit_is_not_even_fetched(monkeypatch: pytest.Monke
     monkeypatch.setattr("shards.runtimes.load.free_bytes", lambda: 1000)
     for device in ("cpu", "auto"):
         with pytest.raises(DoesNotFit, match="shard 1 of m@1"):
-            load_stage(result.manifest, 1, fetch, placement=Placement(device))
+            load_stage(result.manifest, 1, fetch, placement=DeviceChoice(device))
     assert fetched == []

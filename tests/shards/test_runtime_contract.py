@@ -12,7 +12,7 @@ from onnx import TensorProto
 from shard_graphs import floats, make, mlp, node, value, weights, whole
 
 from shards.errors import ModelError, RunError, RunTerminated
-from shards.runtimes.chain import DeviceChain, Way
+from shards.runtimes.chain import DeviceChain, LoadingWay
 from shards.runtimes.ort import OrtRuntime
 from shards.runtimes.runtime import CancelToken, Runtime
 from shards.runtimes.synthetic import TOLERANCE, deviation
@@ -26,7 +26,7 @@ def chained(model: bytes) -> Runtime:
     def refuse(stop: threading.Event) -> Runtime:
         raise ModelError("not on this device")
 
-    ways = [Way("none", refuse), Way("cpu", lambda stop: OrtRuntime(model))]
+    ways = [LoadingWay("none", refuse), LoadingWay("cpu", lambda stop: OrtRuntime(model))]
     return DeviceChain(ways, lambda change: None)
 
 

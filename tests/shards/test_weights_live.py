@@ -15,7 +15,7 @@ from shards.runtimes.ort import make_session
 from shards.runtimes.stage import StageRuntime
 from shards.runtimes.synthetic import random_feeds
 from shards.split.split import SplitResult, split
-from shards.weights.head import Head, find_head
+from shards.weights.head import ModelHead, find_head
 from shards.weights.live import LiveWeights
 from shards.weights.onnx_file import OnnxFile
 from shards.zoo import digits_heldout, digits_model
@@ -33,7 +33,7 @@ class Served:
         shard = result.manifest.shard(2)
         self.artifact = result.files[shard.file]
         self.file = OnnxFile(self.artifact)
-        self.head: Head = find_head(self.artifact)
+        self.head: ModelHead = find_head(self.artifact)
         self.base = load_stage(result.manifest, 2, result.files.__getitem__, level=level)  # type: ignore[arg-type]
         self.live = LiveWeights(self.base, self.artifact)
         self.feeds = random_feeds(

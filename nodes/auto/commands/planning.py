@@ -17,9 +17,9 @@ from nodes.cli.options import Exemplified
 from nodes.console import err, out, print_json
 from nodes.progress import progress
 from shards.auto.devices import read_fleet
-from shards.auto.plan import Plan, make_plan, make_plan_with
+from shards.auto.plan import FleetPlan, make_plan, make_plan_with
 from shards.auto.predict import Prediction
-from shards.auto.problem import Objective, Problem, Segment
+from shards.auto.problem import PlanningProblem, PlanObjective, Segment
 from shards.errors import PlanError, SplitError
 from shards.manifest import Manifest, read_dir
 from shards.runtimes.memory import SESSION, need_of
@@ -71,7 +71,7 @@ async def run_plan_ahead(model: str, options: PlanOptions, as_json: bool) -> Non
     """`swarm model plan --devices FILE`. Raises `PlanError` where no plan can run."""
     objective, fleet = objective_of(options.objective), read_fleet(_text_of(options.devices))
     measured = measured_of(model, as_json, options)
-    problem = Problem(
+    problem = PlanningProblem(
         measured.segments,
         fleet.devices,
         objective,
@@ -103,12 +103,12 @@ def conclude_plan(
         _plot(document, options.plot)
 
 
-def objective_of(text: str) -> Objective:
+def objective_of(text: str) -> PlanObjective:
     """Raises `InvalidArgument`."""
     try:
-        return Objective(text)
+        return PlanObjective(text)
     except ValueError:
-        raise InvalidArgument(f"--objective {text}: it is {', '.join(Objective)}") from None
+        raise InvalidArgument(f"--objective {text}: it is {', '.join(PlanObjective)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ def of_manifest(manifest: Manifest) -> Measured:
 # --- what people and programs read ----------------------------------------------------------
 
 
-def document_of(measured: Measured, problem: Problem, plan: Plan) -> dict[str, Any]:
+def document_of(measured: Measured, problem: PlanningProblem, plan: FleetPlan) -> dict[str, Any]:
     """A plan's file: for people, for `swarm model split --plan`, for a picture."""
     found = plan.prediction
     return {

@@ -36,7 +36,7 @@ from nodes.auto.told import (
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of, named_version
 from shards.auto.plan import make_plan
-from shards.auto.problem import Codec, Device, Problem, Segment
+from shards.auto.problem import Codec, Device, PlanningProblem, Segment
 from shards.errors import PlanError
 from shards.manifest import Manifest, read_dir
 from shards.runtimes.memory import need_of
@@ -70,7 +70,7 @@ async def run_plan_for_mesh(model: str, options: PlanOptions, target: Target) ->
         hand = [] if version is None else by_hand(documents, version)
         usual = await _usual(client, nodes)
         found = mesh_devices(measured.segments, nodes, usual, version, hand)
-        problem = Problem(
+        problem = PlanningProblem(
             measured.segments,
             found.devices,
             objective,

@@ -16,7 +16,7 @@ from swarm.fleet.membership import Membership
 from swarm.fleet.peers import Peers
 from swarm.gossip import LOCAL
 from swarm.learning.consensus.options import LearningOptions
-from swarm.learning.exchange import Exchange
+from swarm.learning.exchange import DeltaExchange
 from swarm.learning.weights import Weights
 from swarm.security.attestation import GOSSIP_KEY, attest
 from swarm.security.identity import Identity
@@ -50,7 +50,7 @@ async def attack(
     for peer in peers:
         members.gossip.add_peer(peer)
     start, epoch = await _present(mesh, frozen)
-    exchange = Exchange(
+    exchange = DeltaExchange(
         mesh.link,
         mesh.subjects,
         members,

@@ -41,7 +41,7 @@ from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import SwarmError, Unavailable
 from swarm.learning.consensus.layout import Layout
 from swarm.learning.consensus.sparse import top_k
-from swarm.learning.consensus.wire import Message, Scope, encode, tensors_of
+from swarm.learning.consensus.wire import ConsensusMessage, Scope, encode, tensors_of
 from swarm.link import LinkMessage
 from swarm.model import ModelInfo
 from swarm.scratch import Scratch
@@ -154,7 +154,7 @@ class LearnDemo:
         scope = Scope("default", MODEL, "1", bytes.fromhex(self._frozen.model_id), 0)
         everything = np.ones(layout.size, np.float32)
         tensors = tensors_of(layout, top_k(everything, layout.size), half=False)
-        message = Message("", "delta", scope, "learner-1", 1, 1, tensors=tensors)
+        message = ConsensusMessage("", "delta", scope, "learner-1", 1, 1, tensors=tensors)
         return len(encode(Identity.make(), message))
 
     # --- the processes --------------------------------------------------------------------

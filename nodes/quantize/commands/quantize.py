@@ -118,7 +118,7 @@ def _write(output: Path, data: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _show(report: quantizing.Report) -> None:
+def _show(report: quantizing.QuantizeReport) -> None:
     table = Table("", "before", "after", title=f"{report.mode} {report.ranges}".strip())
     table.add_row("KB", f"{report.bytes_before / 1024:.0f}", f"{report.bytes_after / 1024:.0f}")
     table.add_row("ms a run, 1 thread", f"{report.ms_before:.3f}", f"{report.ms_after:.3f}")

@@ -26,7 +26,7 @@ from swarm.link import LinkMessage
 from swarm.records import chain
 from swarm.records.chain import ChainVerdict, Extent, Fault, Head
 from swarm.records.record import parse
-from swarm.records.stream import Stored, extent_of, limit_audit, read_stream
+from swarm.records.stream import StoredRecord, extent_of, limit_audit, read_stream
 from swarm.subjects import token
 
 EXPORT_VERSION = 1
@@ -70,7 +70,7 @@ async def _extent(client: swarm.Mesh) -> Extent:
     return extent
 
 
-async def _all(client: swarm.Mesh) -> tuple[Extent, list[Stored]]:
+async def _all(client: swarm.Mesh) -> tuple[Extent, list[StoredRecord]]:
     """What the stream holds now. Records that its limits remove meanwhile are left out."""
     before = await _extent(client)
     stored = [each async for each in read_stream(client.link, client.subjects.audit_stream, before)]
@@ -116,7 +116,7 @@ async def tail(
             if not following.done():
                 following.cancel()
                 break
-            for record in _records([Stored(0, "", bytes(following.result().data))]):
+            for record in _records([StoredRecord(0, "", bytes(following.result().data))]):
                 if record["hash"] in seen:
                     continue
                 print_json(record) if target.json else out.print(
@@ -124,7 +124,7 @@ async def tail(
                 )
 
 
-def _records(stored: list[Stored]) -> Iterator[dict[str, Any]]:
+def _records(stored: list[StoredRecord]) -> Iterator[dict[str, Any]]:
     for each in stored:
         try:
             yield parse(each.data)

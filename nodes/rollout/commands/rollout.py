@@ -25,7 +25,7 @@ from swarm.errors import InvalidArgument, NotFound, Untrusted
 from swarm.ids import ulid
 from swarm.model import unknown_model
 from swarm.models.registry import InForce
-from swarm.rollout import Plan, Progress, Statement, plan_of, share_of
+from swarm.rollout import Plan, RolloutProgress, Statement, plan_of, share_of
 from swarm.rollout.registered import roll_out
 from swarm.rollout.rollouts import rollout_of
 from swarm.routing import BadDesiredState
@@ -80,7 +80,7 @@ class Standing:
 
     present: InForce
     plan: Plan
-    progress: Progress
+    progress: RolloutProgress
     heard: Statement | None
 
     @property

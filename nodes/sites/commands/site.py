@@ -19,7 +19,7 @@ from swarm.errors import InvalidArgument, NotFound
 from swarm.fleet.status_listener import request_statuses
 from swarm.link import LinkMessage
 from swarm.sites.forwarding import dropped_so_far
-from swarm.sites.store import Limits, SiteStore
+from swarm.sites.store import SiteStore, StoreLimits
 from swarm.subjects import speaker
 
 MB = 1_000_000
@@ -55,7 +55,7 @@ async def add(site: SiteName, options: SiteLimits, target: Target) -> None:
         try:
             limits = replace(await store.limits(), **asked)
         except NotFound:
-            limits = Limits(**asked)
+            limits = StoreLimits(**asked)
         await store.prepare(limits, change=True)
         most, then = limits.max_bytes / MB, limits.when_full
         conclude(
@@ -67,7 +67,7 @@ async def add(site: SiteName, options: SiteLimits, target: Target) -> None:
 
 
 def _asked(options: SiteLimits) -> dict[str, Any]:
-    """Arguments of `Limits`, of the options that were given."""
+    """Arguments of `StoreLimits`, of the options that were given."""
     most, keep = options.max_mb, options.keep_days
     asked = {
         "max_bytes": None if most is None else int(most * MB),

@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
 from shards.cameras.graph.bake import bake
 from shards.cameras.graph.evidence import said_by
 from shards.cameras.heads import PictureInput, picture_input
-from shards.cameras.seen import Said, Seen
+from shards.cameras.seen import Said, SeenGraph
 from shards.cameras.task import Task
 from shards.cameras.wish import Wish, settle
 from shards.errors import ModelError, SplitError, TaskError
@@ -18,7 +18,7 @@ from shards.graph.graph import Graph
 from shards.graph.made_by import SIGMOID, SOFTMAX, made_by
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import infer_types
-from shards.parts import Added
+from shards.parts import ModelWithAddition
 from shards.runtimes.ort import make_session
 from shards.runtimes.ort_errors import reason_of
 from shards.runtimes.synthetic import random_feeds
@@ -27,7 +27,7 @@ from shards.specs import TensorSpec, spec_of
 _SIZES = "orig_target_sizes"  # width and height, [n, 2]
 
 
-def add_task(wish: Wish, model: ModelProto, lighter: bytes | None) -> Added:
+def add_task(wish: Wish, model: ModelProto, lighter: bytes | None) -> ModelWithAddition:
     """As of `shards.parts.Addition`. Raises TaskError, and SplitError where the lighter model has
     another task."""
     model, told, notes = give_task(model, wish)
@@ -39,7 +39,7 @@ def add_task(wish: Wish, model: ModelProto, lighter: bytes | None) -> Added:
                 "--no-bake leaves both as they are"
             )
         lighter = bytes(other.SerializeToString())
-    return Added(model, lighter, {"task": told.to_doc()}, notes)
+    return ModelWithAddition(model, lighter, {"task": told.to_doc()}, notes)
 
 
 def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[str, ...]]:
@@ -66,7 +66,7 @@ def give_task(model: ModelProto, wish: Wish) -> tuple[ModelProto, Task, tuple[st
         pair = np.array([[picture.width, picture.height]], np.int64)
         sizes.CopyFrom(numpy_helper.from_array(pair, _SIZES))
     outputs, values = _run(model, _at_one(declared), picture)
-    seen = Seen(
+    seen = SeenGraph(
         constant=frozenset(name for name in graph.outputs if graph.is_constant(name)),
         softmax=made_by(graph, SOFTMAX),
         sigmoid=made_by(graph, SIGMOID),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shards.errors import ModelError
-from shards.language.decoder import Proof
+from shards.language.decoder import DecoderProof
 from shards.language.kv_stage import KvStage, StageForm
 from shards.language.split.graph import MASK, POSITIONS, TOKENS, DecoderGraph
 from shards.runtimes.ort import make_session
@@ -38,7 +38,7 @@ class DecoderReport:
 
     times_ms: list[float]
     exact_batch: bool
-    proof: Proof | None
+    proof: DecoderProof | None
     notes: list[str] = field(default_factory=list)
 
 
@@ -162,9 +162,9 @@ class _Found:
                 f"whole's, more than {self.tolerance:.0g}: {defect}"
             )
 
-    def proof(self, apart: float) -> Proof:
+    def proof(self, apart: float) -> DecoderProof:
         """Of all runs."""
-        return Proof(self.runs, self.differing, self.deviation, apart)
+        return DecoderProof(self.runs, self.differing, self.deviation, apart)
 
 
 def _apart(

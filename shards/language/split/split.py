@@ -28,7 +28,7 @@ from shards.language.split.part import DecoderPart, extract_part, whole_model
 from shards.manifest import Manifest, PartFile, Shard, sha256
 from shards.specs import TensorSpec
 from shards.split.balance import balance
-from shards.split.plan import SplitOptions
+from shards.split.plan import CutOptions
 
 # Tokens of a session where neither the graph nor its folder names a bound.
 DEFAULT_CONTEXT = 2048
@@ -46,7 +46,7 @@ def split_decoder(
     name: str,
     version: str,
     created: str,
-    options: SplitOptions,
+    options: CutOptions,
     hints: LanguageHints,
 ) -> tuple[Manifest, dict[str, bytes], tuple[str, ...]]:
     """The manifest, the files and notes of a language model's split.
@@ -235,7 +235,7 @@ def _table_rows(decoder: DecoderGraph, name: str) -> list[int]:
     return [table.dims[0] for table in tables if table.dims]
 
 
-def _cuts(decoder: DecoderGraph, options: SplitOptions, sizes: dict[str, int]) -> list[int]:
+def _cuts(decoder: DecoderGraph, options: CutOptions, sizes: dict[str, int]) -> list[int]:
     """The ends of layers that are cut at, counted from 1. Raises SplitError."""
     if options.cuts is not None:
         names = [c if isinstance(c, str) else ",".join(c) for c in options.cuts]

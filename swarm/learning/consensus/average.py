@@ -20,7 +20,7 @@ import numpy as np
 
 from swarm.learning.consensus.layout import Vector, mean_of
 from swarm.learning.consensus.limits import clip_radius
-from swarm.learning.consensus.refusals import Reason, Refused
+from swarm.learning.consensus.refusals import Reason, RefusedDelta
 
 FARTHEST = 1 << 20  # rounds that a message may be ahead of this node's
 
@@ -51,13 +51,13 @@ class AverageNode:
         return self._sent
 
     def receive(self, peer: str, number: int, vector: Vector) -> None:
-        """Another node's vector of a round. Raises `Refused` with `REPLAYED` for a round that is
-        over, or a second vector of one round, and with `OUT_OF_RANGE` for one far ahead."""
+        """Another node's vector of a round. Raises `RefusedDelta` with `REPLAYED` for a round that
+        is over, or a second vector of one round, and with `OUT_OF_RANGE` for one far ahead."""
         known = self._ahead.get(peer, (0, None))[0]
         if number < self.round or number <= known or (number == self.round and peer in self._heard):
-            raise Refused(Reason.REPLAYED, f"round {number} of {peer}, now is {self.round}")
+            raise RefusedDelta(Reason.REPLAYED, f"round {number} of {peer}, now is {self.round}")
         if number > self.round + FARTHEST:
-            raise Refused(Reason.OUT_OF_RANGE, f"round {number} is too far ahead")
+            raise RefusedDelta(Reason.OUT_OF_RANGE, f"round {number} is too far ahead")
         kept = vector.astype(np.float32, copy=True)
         if number == self.round:
             self._heard[peer] = kept

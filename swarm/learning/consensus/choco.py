@@ -25,13 +25,13 @@ import numpy as np
 
 from swarm.learning.consensus.layout import Vector, mean_of
 from swarm.learning.consensus.limits import Doubts, clip_radius
-from swarm.learning.consensus.refusals import Reason, Refused
+from swarm.learning.consensus.refusals import Reason, RefusedDelta
 from swarm.learning.consensus.sparse import Sparse, add_to, top_k
 from swarm.learning.consensus.step_size import StepSize
 
 
 @dataclass(slots=True)
-class Copy:
+class EstimateCopy:
     """A neighbour's public estimate as this node has it. run: which start of the neighbour's
     process counts; sequence: deltas of that run that it holds. step: the neighbour's step size.
     fresh: a delta came since the last mixing."""
@@ -54,7 +54,7 @@ class ChocoNode:
         self.run = run
         self.sequence = 0
         self.estimate = self.x.copy()
-        self.copies: dict[str, Copy] = {}
+        self.copies: dict[str, EstimateCopy] = {}
         self.guard = guard
         self.doubts = Doubts()
         self._moved = 0.0
@@ -91,17 +91,17 @@ class ChocoNode:
     def receive(self, peer: str, run: int, sequence: int, delta: Sparse, step: float = 1.0) -> None:
         """Add a neighbour's delta to the copy of its estimate. step: its step size.
 
-        Raises `Refused`, and changes nothing: `REPLAYED` for one that the copy holds already or of
-        an earlier start; `GAP` where the copy lacks deltas before it, or there is no copy: ask for
-        a snapshot.
+        Raises `RefusedDelta`, and changes nothing: `REPLAYED` for one that the copy holds already
+        or of an earlier start; `GAP` where the copy lacks deltas before it, or there is no copy:
+        ask for a snapshot.
         """
         copy = self.copies.get(peer)
         if copy is None:
-            raise Refused(Reason.GAP, "there is no copy to add to")
+            raise RefusedDelta(Reason.GAP, "there is no copy to add to")
         if (run, sequence) <= (copy.run, copy.sequence):
-            raise Refused(Reason.REPLAYED, f"delta {sequence} is in the copy already")
+            raise RefusedDelta(Reason.REPLAYED, f"delta {sequence} is in the copy already")
         if run != copy.run or sequence != copy.sequence + 1:
-            raise Refused(Reason.GAP, f"delta {sequence} comes after {copy.sequence}")
+            raise RefusedDelta(Reason.GAP, f"delta {sequence} comes after {copy.sequence}")
         add_to(copy.estimate, delta)
         copy.sequence = sequence
         copy.step = step
@@ -112,12 +112,14 @@ class ChocoNode:
     ) -> None:
         """Begin a neighbour's copy, or begin it anew, with a snapshot of its estimate.
 
-        Raises `Refused` with `REPLAYED` for a snapshot that is older than the copy.
+        Raises `RefusedDelta` with `REPLAYED` for a snapshot that is older than the copy.
         """
         copy = self.copies.get(peer)
         if copy is not None and (run, sequence) < (copy.run, copy.sequence):
-            raise Refused(Reason.REPLAYED, f"a snapshot of {sequence}, before {copy.sequence}")
-        self.copies[peer] = Copy(run, sequence, estimate.astype(np.float32, copy=True), step)
+            raise RefusedDelta(Reason.REPLAYED, f"a snapshot of {sequence}, before {copy.sequence}")
+        self.copies[peer] = EstimateCopy(
+            run, sequence, estimate.astype(np.float32, copy=True), step
+        )
         self.guard.forget()
 
     def forget(self, peer: str) -> None:

@@ -26,13 +26,13 @@ from swarm.learning.consensus.graph import COMPLETE, graph_of, row_weights
 from swarm.learning.consensus.layout import Layout, Vector
 from swarm.learning.consensus.limits import NormBound
 from swarm.learning.consensus.options import AVERAGE, LearningOptions
-from swarm.learning.consensus.refusals import HARMLESS, Reason, Refusals, Refused
+from swarm.learning.consensus.refusals import HARMLESS, Reason, RefusedDelta, SenderRefusals
 from swarm.learning.consensus.sparse import Sparse
 from swarm.learning.consensus.step_size import StepSize, first_step
 from swarm.learning.consensus.wire import (
     INLINE_BYTES,
     NONCE_BYTES,
-    Message,
+    ConsensusMessage,
     Reference,
     Scope,
     check_reference,
@@ -81,11 +81,11 @@ class Fetch:
     node: str
     name: str
     size: int
-    message: Message
+    message: ConsensusMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ConsensusEvent:
     """Something worth telling people: `refused` (a sender and a reason), `diverging` (the step
     size was halved), `doubted` and `trusted` (a neighbour that is too far away, and near again)."""
 
@@ -94,7 +94,7 @@ class Event:
     detail: str
 
 
-Effect = Publish | AskSnapshot | Fetch | Event
+Effect = Publish | AskSnapshot | Fetch | ConsensusEvent
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class _Peer:
     asked: float = 0.0
     pause: float = ASK_EVERY
     ahead_since: float | None = None
-    early: list[Message] = field(default_factory=list)
+    early: list[ConsensusMessage] = field(default_factory=list)
 
 
 class Participant:
@@ -134,7 +134,7 @@ class Participant:
         self.scope = scope
         self.layout = layout
         self.options = options or LearningOptions()
-        self.refusals = Refusals()
+        self.refusals = SenderRefusals()
         self._identity = identity
         self._allowed = allowed or AllowList()
         self._rng = rng
@@ -281,12 +281,16 @@ class Participant:
         effects: list[Effect] = []
         if self._choco.guard.halved > halved:
             detail = f"the distance grew; the step is {self.step_size:.4g} now"
-            effects.append(Event("diverging", self.node, detail))
+            effects.append(ConsensusEvent("diverging", self.node, detail))
         doubted = frozenset(self._choco.doubts.doubted() & self._weights.keys())
         for node in sorted(doubted - self._doubted):
-            effects.append(Event("doubted", node, "its parameters are far from its neighbours'"))
+            effects.append(
+                ConsensusEvent("doubted", node, "its parameters are far from its neighbours'")
+            )
         for node in sorted((self._doubted - doubted) & self._weights.keys()):
-            effects.append(Event("trusted", node, "its parameters are near its neighbours' again"))
+            effects.append(
+                ConsensusEvent("trusted", node, "its parameters are near its neighbours' again")
+            )
         self._doubted = doubted
         return effects + self.tend(now)
 
@@ -334,13 +338,13 @@ class Participant:
         try:
             message = self._open(node, payload, now)
             if message.kind not in ("delta", "mean") or (message.kind == "mean") != self.averages:
-                raise Refused(Reason.MALFORMED, f"a {message.kind} does not belong here")
+                raise RefusedDelta(Reason.MALFORMED, f"a {message.kind} does not belong here")
             if node not in self._weights:
-                raise Refused(Reason.NOT_A_NEIGHBOUR, "its deltas are not followed here")
+                raise RefusedDelta(Reason.NOT_A_NEIGHBOUR, "its deltas are not followed here")
             if message.kind == "delta":
                 self._check_order(node, message)
             return self._take_or_fetch(node, message)
-        except Refused as refusal:
+        except RefusedDelta as refusal:
             return self._refuse(node, refusal, now)
 
     def on_request(self, payload: bytes | memoryview, now: float) -> bytes | Publish | None:
@@ -349,14 +353,14 @@ class Participant:
         try:
             message = self._verified(payload)
             if message.kind != "ask" or not message.nonce:
-                raise Refused(Reason.MALFORMED, f"a {message.kind} is no question")
+                raise RefusedDelta(Reason.MALFORMED, f"a {message.kind} is no question")
             peer = self._peers.get(message.node)
             if peer is None or peer.key != message.key:
-                raise Refused(Reason.NOT_A_NEIGHBOUR, "it does not take part, as gossip tells")
+                raise RefusedDelta(Reason.NOT_A_NEIGHBOUR, "it does not take part, as gossip tells")
             self._check_scope(message)
             if not peer.snapshots.take(now):
-                raise Refused(Reason.TOO_FAST, "too many snapshots asked for")
-        except Refused as refusal:
+                raise RefusedDelta(Reason.TOO_FAST, "too many snapshots asked for")
+        except RefusedDelta as refusal:
             self.refusals.count("(asker)", refusal.reason)
             return None
         answer = self._message("snapshot", whole(self.layout, self.estimate), message.nonce)
@@ -368,11 +372,11 @@ class Participant:
             message = self._open(node, payload, now)
             peer = self._peers[node]
             if message.kind != "snapshot" or not peer.nonce or message.nonce != peer.nonce:
-                raise Refused(Reason.REPLAYED, "it answers no question of ours")
+                raise RefusedDelta(Reason.REPLAYED, "it answers no question of ours")
             if node not in self._weights:
-                raise Refused(Reason.NOT_A_NEIGHBOUR, "its deltas are not followed here")
+                raise RefusedDelta(Reason.NOT_A_NEIGHBOUR, "its deltas are not followed here")
             return self._take_or_fetch(node, message)
-        except Refused as refusal:
+        except RefusedDelta as refusal:
             return self._refuse(node, refusal, now)
 
     def on_stored(self, fetch: Fetch, data: bytes | None, now: float) -> list[Effect]:
@@ -380,63 +384,65 @@ class Participant:
         node, message = fetch.node, fetch.message
         try:
             if data is None:
-                raise Refused(Reason.UNAVAILABLE, "its object could not be fetched")
+                raise RefusedDelta(Reason.UNAVAILABLE, "its object could not be fetched")
             assert isinstance(message.tensors, Reference)
             if message.scope != self.scope or node not in self._weights:
-                raise Refused(Reason.OTHER_EPOCH, "it came too late")
+                raise RefusedDelta(Reason.OTHER_EPOCH, "it came too late")
             if self._peers[node].key != message.key or message.key in self._blocked:
-                raise Refused(Reason.BLOCKED, "its sender has changed")
+                raise RefusedDelta(Reason.BLOCKED, "its sender has changed")
             tensors = read_stored(message.tensors, data, self.layout)
             self._take(node, replace(message, tensors=tensors))
             return []
-        except Refused as refusal:
+        except RefusedDelta as refusal:
             return self._refuse(node, refusal, now)
 
-    def _open(self, node: str, payload: bytes | memoryview, now: float) -> Message:
+    def _open(self, node: str, payload: bytes | memoryview, now: float) -> ConsensusMessage:
         """A message of `node` about what is learned here, by its own key."""
         peer = self._peers.get(node)
         if peer is None:
-            raise Refused(Reason.NOT_A_NEIGHBOUR, "it does not take part, as gossip tells")
+            raise RefusedDelta(Reason.NOT_A_NEIGHBOUR, "it does not take part, as gossip tells")
         if peer.key in self._blocked:
-            raise Refused(Reason.BLOCKED, "nothing is taken of its key")
+            raise RefusedDelta(Reason.BLOCKED, "nothing is taken of its key")
         # Before anything is read: a flood costs its receiver this line for each message.
         if not peer.bucket.take(now):
-            raise Refused(Reason.TOO_FAST, f"more than {self.options.messages_per_s:g} a second")
+            raise RefusedDelta(
+                Reason.TOO_FAST, f"more than {self.options.messages_per_s:g} a second"
+            )
         message = self._verified(payload)
         if message.key != peer.key or message.node != node:
-            raise Refused(Reason.WRONG_SENDER, "its key or its name is another node's")
+            raise RefusedDelta(Reason.WRONG_SENDER, "its key or its name is another node's")
         self._check_scope(message)
         self.received_bytes += len(payload)
         return message
 
-    def _verified(self, payload: bytes | memoryview) -> Message:
+    def _verified(self, payload: bytes | memoryview) -> ConsensusMessage:
         message = decode(payload, self.layout)
         if not self._allowed.allows(message.key):
-            raise Refused(Reason.NOT_ALLOWED, f"{message.key} is not on the list")
+            raise RefusedDelta(Reason.NOT_ALLOWED, f"{message.key} is not on the list")
         return message
 
-    def _check_scope(self, message: Message) -> None:
+    def _check_scope(self, message: ConsensusMessage) -> None:
         theirs, ours = message.scope, self.scope
         if theirs[:3] != ours[:3]:
-            raise Refused(Reason.OTHER_MODEL, f"it is about {'/'.join(theirs[:3])}")
+            raise RefusedDelta(Reason.OTHER_MODEL, f"it is about {'/'.join(theirs[:3])}")
         if theirs.base != ours.base:
-            raise Refused(Reason.OTHER_BASE, f"base {theirs.base.hex()[:12]}, here another")
+            raise RefusedDelta(Reason.OTHER_BASE, f"base {theirs.base.hex()[:12]}, here another")
         if theirs.epoch != ours.epoch:
-            raise Refused(Reason.OTHER_EPOCH, f"epoch {theirs.epoch}, here {ours.epoch}")
+            raise RefusedDelta(Reason.OTHER_EPOCH, f"epoch {theirs.epoch}, here {ours.epoch}")
 
-    def _check_order(self, node: str, message: Message) -> None:
+    def _check_order(self, node: str, message: ConsensusMessage) -> None:
         """Before the tensors are looked at, or fetched."""
         copy = self._choco.copies.get(node)
         if copy is not None and (message.run, message.sequence) <= (copy.run, copy.sequence):
-            raise Refused(Reason.REPLAYED, f"delta {message.sequence} is in the copy already")
+            raise RefusedDelta(Reason.REPLAYED, f"delta {message.sequence} is in the copy already")
         next_one = None if copy is None else (copy.run, copy.sequence + 1)
         if (message.run, message.sequence) != next_one:
             early = self._peers[node].early
             if len(early) < MOST_EARLY and not isinstance(message.tensors, Reference):
                 early.append(message)
-            raise Refused(Reason.GAP, f"delta {message.sequence} does not follow")
+            raise RefusedDelta(Reason.GAP, f"delta {message.sequence} does not follow")
 
-    def _take_or_fetch(self, node: str, message: Message) -> list[Effect]:
+    def _take_or_fetch(self, node: str, message: ConsensusMessage) -> list[Effect]:
         if isinstance(message.tensors, Reference):
             check_reference(message.tensors, self.layout)
             name = object_name(message)
@@ -444,10 +450,10 @@ class Participant:
         self._take(node, message)
         return []
 
-    def _take(self, node: str, message: Message) -> None:
+    def _take(self, node: str, message: ConsensusMessage) -> None:
         """Act on a message that passed all gates but those of its tensors."""
         if message.tensors is None or isinstance(message.tensors, Reference):
-            raise Refused(Reason.MALFORMED, "a message without tensors")
+            raise RefusedDelta(Reason.MALFORMED, "a message without tensors")
         change = read_tensors(message.tensors, self.layout)
         if message.kind == "delta":
             self._take_delta(node, message, change)
@@ -455,19 +461,21 @@ class Participant:
             self._take_whole(node, message, change)
         self.accepted += 1
 
-    def _take_delta(self, node: str, message: Message, change: Sparse) -> None:
+    def _take_delta(self, node: str, message: ConsensusMessage, change: Sparse) -> None:
         length, limit = change.norm(), self._bound.limit()
         if length > limit:
-            raise Refused(Reason.NORM_TOO_LARGE, f"a delta of length {length:.4g} > {limit:.4g}")
+            raise RefusedDelta(
+                Reason.NORM_TOO_LARGE, f"a delta of length {length:.4g} > {limit:.4g}"
+            )
         self._choco.receive(node, message.run, message.sequence, change, message.step)
         self._bound.note(length)
 
-    def _take_whole(self, node: str, message: Message, change: Sparse) -> None:
+    def _take_whole(self, node: str, message: ConsensusMessage, change: Sparse) -> None:
         vector = np.zeros(self.layout.size, np.float32)
         vector[change.indices] = change.values
         length = float(np.linalg.norm(vector - self.x))
         if length > self.options.longest:
-            raise Refused(Reason.NORM_TOO_LARGE, f"it is {length:.4g} away from this node")
+            raise RefusedDelta(Reason.NORM_TOO_LARGE, f"it is {length:.4g} away from this node")
         if message.kind == "mean":
             self._average.receive(node, message.sequence, vector)
             return
@@ -503,7 +511,7 @@ class Participant:
 
     def _message(self, kind: str, tensors: Mapping[str, Any] | None, nonce: bytes = b"") -> Publish:
         run, sequence = self.position
-        message = Message(
+        message = ConsensusMessage(
             key=self._identity.public,
             kind=kind,
             scope=self.scope,
@@ -525,7 +533,7 @@ class Participant:
         self.sent_bytes += len(payload)
         return Publish(payload)
 
-    def _refuse(self, node: str, refusal: Refused, now: float) -> list[Effect]:
+    def _refuse(self, node: str, refusal: RefusedDelta, now: float) -> list[Effect]:
         self.refusals.count(node, refusal.reason)
         effects: list[Effect] = []
         if refusal.reason is Reason.GAP:
@@ -534,7 +542,7 @@ class Participant:
             reported = self._reported.get((node, refusal.reason))
             if reported is None or now - reported >= TELL_EVERY:
                 self._reported[node, refusal.reason] = now
-                effects.append(Event("refused", node, str(refusal)))
+                effects.append(ConsensusEvent("refused", node, str(refusal)))
         return effects
 
     def _blocked_nodes(self) -> set[str]:
@@ -547,7 +555,7 @@ MOST_WAITING = 16  # messages that wait behind one whose object is stored, or is
 SLOTS = 2 * (1 + MOST_WAITING)
 
 
-def object_name(message: Message) -> str:
+def object_name(message: ConsensusMessage) -> str:
     """Where the tensors of a large message lie: of each sender and kind the last few are kept."""
     slot = message.sequence % SLOTS
     return f"{message.scope.model}/{message.scope.version}/{message.key}/{message.kind}-{slot}"

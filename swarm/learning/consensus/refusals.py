@@ -44,7 +44,7 @@ HARMLESS = frozenset(
 """Reasons that occur in a healthy fleet: after a loss, a return, a rollout, a rollback."""
 
 
-class Refused(InvalidArgument):
+class RefusedDelta(InvalidArgument):
     """A message that is not acted upon; nothing has changed."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
@@ -53,7 +53,7 @@ class Refused(InvalidArgument):
         self.detail = detail
 
 
-class Refusals:
+class SenderRefusals:
     """How often each sender was refused, by reason."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ import numpy as np
 
 from swarm.errors import DecodeError, SwarmError
 from swarm.learning.consensus.layout import Layout, Vector
-from swarm.learning.consensus.refusals import Reason, Refused
+from swarm.learning.consensus.refusals import Reason, RefusedDelta
 from swarm.learning.consensus.sparse import Sparse
 from swarm.security.identity import Identity
 from swarm.security.signing import SIGNATURE_BYTES, sign, verify
@@ -70,7 +70,7 @@ class Reference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ConsensusMessage:
     """A verified message whose tensors are not looked at yet. tensors: None where the message
     carries none; undecoded, or a reference."""
 
@@ -88,7 +88,7 @@ class Message:
 # --- written --------------------------------------------------------------------------------
 
 
-def encode(identity: Identity, message: Message) -> bytes:
+def encode(identity: Identity, message: ConsensusMessage) -> bytes:
     """The signed bytes of a message; its `key` is ignored, the identity's is written."""
     body: dict[str, Any] = {
         "t": message.kind,
@@ -169,29 +169,29 @@ def most_bytes(layout: Layout) -> int:
     return 4 * layout.size + layout.size // 8 + names + 64
 
 
-def decode(payload: bytes | memoryview, layout: Layout) -> Message:
-    """A message whose signature holds. Raises `Refused`: `TOO_LARGE` by its size alone,
+def decode(payload: bytes | memoryview, layout: Layout) -> ConsensusMessage:
+    """A message whose signature holds. Raises `RefusedDelta`: `TOO_LARGE` by its size alone,
     `MALFORMED`, `FORGED`."""
     most = ENVELOPE_BYTES + min(most_bytes(layout), INLINE_BYTES)
     if len(payload) > most:
-        raise Refused(Reason.TOO_LARGE, f"{len(payload)} bytes, at most {most}")
+        raise RefusedDelta(Reason.TOO_LARGE, f"{len(payload)} bytes, at most {most}")
     envelope = _map(payload, most)
     key: Any = envelope.get("k")
     body: Any = envelope.get("b")
     signature: Any = envelope.get("s")
     if envelope.get("v") != VERSION:
-        raise Refused(Reason.MALFORMED, "another version of the form")
+        raise RefusedDelta(Reason.MALFORMED, "another version of the form")
     if not isinstance(key, str) or not _is_bytes(body) or not _is_bytes(signature, SIGNATURE_BYTES):
-        raise Refused(Reason.MALFORMED, "an envelope without key, body or signature")
+        raise RefusedDelta(Reason.MALFORMED, "an envelope without key, body or signature")
     body = bytes(body)
     try:
         verify(key, CONTEXT, body, bytes(signature))
     except SwarmError as error:
-        raise Refused(Reason.FORGED, str(error)) from None
+        raise RefusedDelta(Reason.FORGED, str(error)) from None
     return _message(key, _map(body, most))
 
 
-def _message(key: str, body: Mapping[str, Any]) -> Message:
+def _message(key: str, body: Mapping[str, Any]) -> ConsensusMessage:
     kind, scope, node, nonce = body.get("t"), body.get("w"), body.get("n"), body.get("o", b"")
     run: Any = body.get("r")
     sequence: Any = body.get("q")
@@ -202,50 +202,53 @@ def _message(key: str, body: Mapping[str, Any]) -> Message:
         or not isinstance(node, str)
         or not 0 < len(node) <= 128
     ):
-        raise Refused(Reason.MALFORMED, "no known kind, or no node")
+        raise RefusedDelta(Reason.MALFORMED, "no known kind, or no node")
     if not _is_number(run) or not _is_number(sequence):
-        raise Refused(Reason.MALFORMED, "run and sequence are whole numbers from 0")
+        raise RefusedDelta(Reason.MALFORMED, "run and sequence are whole numbers from 0")
     if type(step) is not float or not 0 < step <= 1:
-        raise Refused(Reason.MALFORMED, "a step size is above 0 and at most 1")
+        raise RefusedDelta(Reason.MALFORMED, "a step size is above 0 and at most 1")
     if not _is_bytes(nonce) or len(nonce) not in (0, NONCE_BYTES):
-        raise Refused(Reason.MALFORMED, f"a nonce has {NONCE_BYTES} bytes")
+        raise RefusedDelta(Reason.MALFORMED, f"a nonce has {NONCE_BYTES} bytes")
     tensors: Any = body.get("x")
     if "f" in body:
         tensors = _reference(body["f"])
     elif tensors is not None and type(tensors) is not dict:
-        raise Refused(Reason.MALFORMED, "tensors are a map")
-    return Message(key, kind, _scope(scope), node, run, sequence, step, bytes(nonce), tensors)
+        raise RefusedDelta(Reason.MALFORMED, "tensors are a map")
+    return ConsensusMessage(
+        key, kind, _scope(scope), node, run, sequence, step, bytes(nonce), tensors
+    )
 
 
 def _scope(doc: Any) -> Scope:
     if type(doc) is not list or len(doc) != 5:
-        raise Refused(Reason.MALFORMED, "a scope has five parts")
+        raise RefusedDelta(Reason.MALFORMED, "a scope has five parts")
     *names, base, epoch = doc
     if not all(isinstance(name, str) and len(name) <= 128 for name in names):
-        raise Refused(Reason.MALFORMED, "mesh, model and version are texts")
+        raise RefusedDelta(Reason.MALFORMED, "mesh, model and version are texts")
     if not _is_bytes(base, BASE_BYTES) or not _is_number(epoch):
-        raise Refused(Reason.MALFORMED, f"a base has {BASE_BYTES} bytes, an epoch is a number")
+        raise RefusedDelta(Reason.MALFORMED, f"a base has {BASE_BYTES} bytes, an epoch is a number")
     return Scope(names[0], names[1], names[2], bytes(base), epoch)
 
 
 def _reference(doc: Any) -> Reference:
     if type(doc) is not list or len(doc) != 2 or not _is_number(doc[0]) or not _is_bytes(doc[1]):
-        raise Refused(Reason.MALFORMED, "a reference is a size and a hash")
+        raise RefusedDelta(Reason.MALFORMED, "a reference is a size and a hash")
     return Reference(doc[0], bytes(doc[1]))
 
 
 def check_reference(reference: Reference, layout: Layout) -> None:
-    """Raises `Refused` for a claim of more bytes than any honest delta has: it is not fetched."""
+    """Raises `RefusedDelta` for a claim of more bytes than any honest delta has: it is not
+    fetched."""
     if reference.size > most_bytes(layout):
-        raise Refused(
+        raise RefusedDelta(
             Reason.TOO_LARGE, f"{reference.size} bytes claimed, at most {most_bytes(layout)}"
         )
 
 
 def read_stored(reference: Reference, data: bytes, layout: Layout) -> Mapping[str, Any]:
-    """The tensors of an object that was fetched. Raises `Refused`."""
+    """The tensors of an object that was fetched. Raises `RefusedDelta`."""
     if len(data) != reference.size or sha256(data).digest() != reference.sha256:
-        raise Refused(Reason.FORGED, "the object is not the one that was signed")
+        raise RefusedDelta(Reason.FORGED, "the object is not the one that was signed")
     return _map(data, most_bytes(layout))
 
 
@@ -253,18 +256,18 @@ def read_tensors(tensors: Mapping[str, Any], layout: Layout) -> Sparse:
     """The entries of a flat vector that a message carries. Nothing is allocated that is larger than
     the message or the layout.
 
-    Raises `Refused` with `UNKNOWN_TENSOR`, `WRONG_SHAPE`, `MALFORMED`, `UNSORTED`, `DUPLICATE`,
-    `OUT_OF_RANGE` or `NOT_FINITE`.
+    Raises `RefusedDelta` with `UNKNOWN_TENSOR`, `WRONG_SHAPE`, `MALFORMED`, `UNSORTED`,
+    `DUPLICATE`, `OUT_OF_RANGE` or `NOT_FINITE`.
     """
     parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name, doc in tensors.items():
         span = layout.spans.get(name)
         if span is None:
-            raise Refused(Reason.UNKNOWN_TENSOR, f"{name!r:.80} is not learned here")
+            raise RefusedDelta(Reason.UNKNOWN_TENSOR, f"{name!r:.80} is not learned here")
         if type(doc) is not list or len(doc) != 5:
-            raise Refused(Reason.MALFORMED, f"tensor {name!r} has five parts")
+            raise RefusedDelta(Reason.MALFORMED, f"tensor {name!r} has five parts")
         if doc[0] != list(layout.shapes[name]):
-            raise Refused(
+            raise RefusedDelta(
                 Reason.WRONG_SHAPE, f"tensor {name!r} is {layout.shapes[name]}, not {doc[0]!r:.80}"
             )
         indices, values = _read_tensor(name, doc, span[1] - span[0])
@@ -282,15 +285,15 @@ def read_tensors(tensors: Mapping[str, Any], layout: Layout) -> Sparse:
 def _read_tensor(name: str, doc: list[Any], size: int) -> tuple[np.ndarray, np.ndarray]:
     _, width, encoding, packed, data = doc
     if type(width) is not int or width not in (2, 4):
-        raise Refused(Reason.MALFORMED, f"tensor {name!r}: values are float16 or float32")
+        raise RefusedDelta(Reason.MALFORMED, f"tensor {name!r}: values are float16 or float32")
     if not _is_bytes(packed) or not _is_bytes(data) or len(data) % width:
-        raise Refused(Reason.MALFORMED, f"tensor {name!r}: indices and values are bytes")
+        raise RefusedDelta(Reason.MALFORMED, f"tensor {name!r}: indices and values are bytes")
     values = np.frombuffer(data, f"<f{width}").astype(np.float32)
     if not np.isfinite(values).all():
-        raise Refused(Reason.NOT_FINITE, f"tensor {name!r} holds NaN or infinity")
+        raise RefusedDelta(Reason.NOT_FINITE, f"tensor {name!r} holds NaN or infinity")
     indices = _read_indices(name, encoding, packed, size)
     if len(indices) != len(values):
-        raise Refused(
+        raise RefusedDelta(
             Reason.MALFORMED, f"tensor {name!r}: {len(indices)} indices, {len(values)} values"
         )
     return indices, values
@@ -302,17 +305,17 @@ def _read_indices(name: str, encoding: Any, packed: bytes | memoryview, size: in
     if encoding == BITS and len(packed) == (size + 7) // 8:
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
         if bits[size:].any():
-            raise Refused(Reason.OUT_OF_RANGE, f"tensor {name!r}: an index of {size} or more")
+            raise RefusedDelta(Reason.OUT_OF_RANGE, f"tensor {name!r}: an index of {size} or more")
         return np.flatnonzero(bits).astype(np.uint32)
     if encoding != LIST or len(packed) % 4:
-        raise Refused(Reason.MALFORMED, f"tensor {name!r}: an encoding that nobody knows")
+        raise RefusedDelta(Reason.MALFORMED, f"tensor {name!r}: an encoding that nobody knows")
     indices = np.frombuffer(packed, "<u4").astype(np.uint32)
     if len(indices) and int(indices.max()) >= size:
-        raise Refused(Reason.OUT_OF_RANGE, f"tensor {name!r}: an index of {size} or more")
+        raise RefusedDelta(Reason.OUT_OF_RANGE, f"tensor {name!r}: an index of {size} or more")
     if (indices[1:] <= indices[:-1]).any():
         if len(np.unique(indices)) < len(indices):
-            raise Refused(Reason.DUPLICATE, f"tensor {name!r}: an index that stands twice")
-        raise Refused(Reason.UNSORTED, f"tensor {name!r}: indices do not ascend")
+            raise RefusedDelta(Reason.DUPLICATE, f"tensor {name!r}: an index that stands twice")
+        raise RefusedDelta(Reason.UNSORTED, f"tensor {name!r}: indices do not ascend")
     return indices
 
 
@@ -320,7 +323,7 @@ def _map(data: bytes | memoryview, most: int) -> dict[str, Any]:
     try:
         return unpack_map(data, most)
     except DecodeError as error:
-        raise Refused(Reason.MALFORMED, str(error)) from None
+        raise RefusedDelta(Reason.MALFORMED, str(error)) from None
 
 
 def _is_bytes(value: object, length: int | None = None) -> bool:

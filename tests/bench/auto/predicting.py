@@ -31,7 +31,7 @@ from nodes.auto.commands.planning import Measured, measured_of
 from nodes.console import out
 from nodes.up.mesh import local_mesh, push
 from shards.auto.predict import Range, computed_ms, predict
-from shards.auto.problem import Device, Problem
+from shards.auto.problem import Device, PlanningProblem
 from shards.split.split import split
 from shards.zoo import digits_model
 from swarm.mesh import Mesh
@@ -82,13 +82,13 @@ def draw(number: int, segments: Mapping[str, int]) -> Drawn:
     return Drawn(model, tuple(shares), tuple(ranges))
 
 
-def problem_of(drawn: Drawn, measured: Measured) -> Problem:
+def problem_of(drawn: Drawn, measured: Measured) -> PlanningProblem:
     """The devices of a plan, and one that only asks."""
     devices = [
         Device(f"d{at}", share=share, period_ms=PERIOD * 1e3)
         for at, share in enumerate(drawn.shares, 1)
     ]
-    return Problem(
+    return PlanningProblem(
         measured.segments,
         (*devices, Device(ASKER, memory=1)),
         source=ASKER,

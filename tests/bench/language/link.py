@@ -26,7 +26,7 @@ from nodes.console import out
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.mesh import local_mesh, push
 from swarm.errors import Unavailable
-from swarm.language.steps import Forward, Step
+from swarm.language.steps import Forward, TokenStep
 
 NEAR, FAR = "no link", "behind the link"
 WITHIN = 0.15  # of the prediction
@@ -47,7 +47,7 @@ class LinkPlan:
 def turn_bytes(sessions: int) -> int:
     """On the wire, of one message with a step of each session."""
     rows = np.zeros((1, SHAPE.width), np.float32)
-    steps = [Step("s" * 26, 0, 100, 101, (1000,), rows) for _ in range(sessions)]
+    steps = [TokenStep("s" * 26, 0, 100, 101, (1000,), rows) for _ in range(sessions)]
     size = LINE + sum(map(len, Forward("_INBOX." + "i" * 22, steps).parts()))
     return size + -(-size // SEGMENT) * (HEADERS + FRAME)
 

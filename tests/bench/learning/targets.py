@@ -26,7 +26,7 @@ def _open_delta(stack: ExitStack) -> Case:
     tensors = wire.whole(_LAYOUT, vector)
 
     def body(kind: str, tensors: Any, nonce: bytes = b"") -> bytes:
-        message = wire.Message("", kind, _SCOPE, "node-a", 1, 3, 0.5, nonce, tensors)
+        message = wire.ConsensusMessage("", kind, _SCOPE, "node-a", 1, 3, 0.5, nonce, tensors)
         envelope = unpack_map(wire.encode(identity, message), 1 << 20)
         inner: bytes = envelope["b"]
         return inner

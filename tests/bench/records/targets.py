@@ -7,12 +7,14 @@ from contextlib import ExitStack
 
 from bench.hostile.target import Case, Target, json_objects
 from swarm.records.chain import Extent, verify
-from swarm.records.record import BEGINNING, Entry, canonical, hash_of, parse, seal
+from swarm.records.record import BEGINNING, RecordEntry, canonical, hash_of, parse, seal
 
 
 def _open_audit(stack: ExitStack) -> Case:
     def record(sequence: int, prev: str) -> tuple[bytes, str]:
-        entry = Entry("request", "camera-1", 1e9, "01J", {"status": "OK", "hops": [{"stage": 1}]})
+        entry = RecordEntry(
+            "request", "camera-1", 1e9, "01J", {"status": "OK", "hops": [{"stage": 1}]}
+        )
         return seal(entry, "node-a", sequence, prev)
 
     first, digest = record(1, BEGINNING)

@@ -24,7 +24,7 @@ from nodes.versions.lanes import lanes_maker
 from swarm.errors import Status, Unavailable
 from swarm.ids import ulid
 from swarm.rollout import Plan, plan_of
-from swarm.rollout.followed import Followed
+from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.registered import roll_out
 from swarm.rollout.rollouts import Rollouts, rollout_of
 
@@ -229,7 +229,7 @@ class Stage:
         figures["dropped"] = rollouts.shadows.dropped
         figures["not_compared"] = rollouts.shadows.failed
 
-    async def _broken(self, followed: Followed, figures: dict[str, Any], role: str) -> None:
+    async def _broken(self, followed: FollowedRollout, figures: dict[str, Any], role: str) -> None:
         enough = time.monotonic()
         await self.kill(role, figures)
         await self._until(lambda: followed.progress.aborted, "the way back")
@@ -240,7 +240,7 @@ class Stage:
     def _rollout(self, version: str, guard: str, canary: str = "10%", **more: str) -> Plan:
         return plan_of(ulid(), version, canary, guard=guard, samples=SAMPLES, **more)
 
-    async def _roll_out(self, plan: Plan) -> Followed:
+    async def _roll_out(self, plan: Plan) -> FollowedRollout:
         """Returns the rollout as the requester sees it, with its first share."""
         rollouts = self._local.mesh.rollouts
         await roll_out(self._local.mesh.registry, "digits", plan)
@@ -270,7 +270,7 @@ class Stage:
             raise Unavailable(f"not within {PHASE_TIMEOUT:.0f} s: {what}") from None
 
 
-def _is_judged(followed: Followed) -> bool:
+def _is_judged(followed: FollowedRollout) -> bool:
     """Whether a guard has seen enough; what is plainly bad needs fewer samples than `SAMPLES`."""
     return followed.progress.aborted or followed.tally.total()[0].n >= SAMPLES
 

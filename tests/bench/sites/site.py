@@ -19,7 +19,7 @@ from bench.report.figure import percentile
 from bench.report.frame import Benchmark
 from bench.report.tables import facts
 from nodes.console import out
-from swarm.sites.store import Limits, SiteStore
+from swarm.sites.store import SiteStore, StoreLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ async def _story(
     indices: dict[int, int] = {}  # which image, by number
     received: dict[str, list[Received]] = {agent: [] for agent in agents}
     async with swarm.connect(servers.site.url) as site:
-        await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
+        await SiteStore(site.link, site.subjects, SITE).prepare(StoreLimits())
 
         async def submit(count: int, rate: float) -> None:
             async for _ in paced(rate, count):

@@ -19,7 +19,7 @@ import swarm
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from swarm.link import LinkMessage
 from swarm.records.record import digest_of, parse
-from swarm.records.stream import Stored, extent_of, read_stream
+from swarm.records.stream import StoredRecord, extent_of, read_stream
 from swarm.security.identity import Identity
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
@@ -39,7 +39,7 @@ async def audited() -> Any:
         yield local
 
 
-async def stored(local: LocalMesh) -> list[Stored]:
+async def stored(local: LocalMesh) -> list[StoredRecord]:
     stream = local.mesh.subjects.audit_stream
     extent = await extent_of(local.mesh.link, stream)
     if extent is None:
@@ -50,7 +50,7 @@ async def stored(local: LocalMesh) -> list[Stored]:
 async def records(local: LocalMesh, count: int) -> list[dict[str, Any]]:
     """All records, once there are `count` of them."""
 
-    async def all_there() -> list[Stored]:
+    async def all_there() -> list[StoredRecord]:
         found = await stored(local)
         return found if len(found) >= count else []
 

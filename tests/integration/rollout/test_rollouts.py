@@ -21,7 +21,7 @@ from swarm import Result, Status
 from swarm.errors import InvalidArgument
 from swarm.ids import ulid
 from swarm.rollout import Plan, plan_of
-from swarm.rollout.followed import Followed
+from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.registered import roll_out
 from swarm.rollout.rollouts import rollout_of
 
@@ -110,7 +110,7 @@ async def answered(traffic: Traffic, since: float, count: int) -> Counter[str]:
     return traffic.versions_since(since)
 
 
-async def followed_by(local: LocalMesh, plan: Plan) -> Followed:
+async def followed_by(local: LocalMesh, plan: Plan) -> FollowedRollout:
     """The rollout as the requester sees it, with its first share."""
     await roll_out(local.mesh.registry, "digits", plan)
 

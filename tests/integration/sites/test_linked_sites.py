@@ -35,7 +35,7 @@ from shards.manifest import write_dir
 from shards.split.split import split
 from shards.zoo import digits_model
 from swarm.link import jetstream
-from swarm.sites.store import Limits, SiteStore
+from swarm.sites.store import SiteStore, StoreLimits
 from swarm.subjects import api
 from swarm.transport.lane import find_streams
 
@@ -171,7 +171,7 @@ async def test_work_that_waits_is_submitted_while_the_link_is_cut_and_answered_b
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     async with swarm.connect(sites.servers.site.url) as mesh:
-        await SiteStore(mesh.link, mesh.subjects, SITE).prepare(Limits(max_bytes=1_000_000))
+        await SiteStore(mesh.link, mesh.subjects, SITE).prepare(StoreLimits(max_bytes=1_000_000))
     gateway = sites.mesh.start("gateway", "", "--site", SITE)
     await sites.servers.link.cut()
     ask = ("submit", "digits", "--input", str(tmp_path / "x.npz"), "--agent", "robot-7")

@@ -8,10 +8,10 @@ import pytest
 
 from nodes.auto.searching import Searching
 from swarm.auto.document import PlanInForce
-from swarm.auto.drafts import Partition, StageFacts, predicted
+from swarm.auto.drafts import Partition, StageEstimate, predicted
 from swarm.auto.slots import AutoNode, fill
 
-STAGES = tuple(StageFacts(random.Random(n).randint(500, 3000), need=10) for n in range(16))
+STAGES = tuple(StageEstimate(random.Random(n).randint(500, 3000), need=10) for n in range(16))
 
 
 def unlike(count: int, seed: int) -> list[AutoNode]:

@@ -14,7 +14,7 @@ from nodes.auto.places import AutoPlaces
 from nodes.auto.planning import Planning
 from nodes.config import NodeConfig
 from nodes.duties.going_on import go_on
-from swarm.auto.document import PlanInForce, Slot
+from swarm.auto.document import PlanInForce, PlanSlot
 from swarm.auto.plan_store import StoredPlan
 from swarm.errors import Unavailable
 from swarm.link.send_rate import SendRate
@@ -74,7 +74,7 @@ async def test_a_stage_that_fails_while_a_plan_with_fewer_slots_comes_ends_nothi
     rig = Rig()
     tended = rig.tend(asyncio.create_task(asyncio.sleep(0, [1])))
     tended.slot = 1
-    tended.stored = StoredPlan(PlanInForce("m", "1", 2, (Slot(1, 2, need=1 << 30),)), 1)
+    tended.stored = StoredPlan(PlanInForce("m", "1", 2, (PlanSlot(1, 2, need=1 << 30),)), 1)
     rig.places.failed("1", 2, MemoryError("no room"))
     assert rig.told == ["rejected"]
     await tended.measured

@@ -10,7 +10,7 @@ import pytest
 
 from nodes.auto.told import FAR, REQUESTER, MeshDevices, auto_nodes_told, by_hand, mesh_devices
 from shards.auto.plan import make_plan
-from shards.auto.problem import Device, Problem, Segment
+from shards.auto.problem import Device, PlanningProblem, Segment
 from shards.errors import PlanError
 from swarm.fleet.documents import read_status
 
@@ -73,7 +73,7 @@ def test_a_node_that_has_not_told_its_room_or_leaves_is_no_device() -> None:
 def test_the_link_of_a_node_counts_for_what_comes_to_it_and_goes_from_it() -> None:
     slow = {"round_trip_us": 20_000, "down": 1_000_000, "up": 500_000}
     found = devices_of(status("a", link=slow), status("b"))
-    problem = Problem(SEGMENTS, found.devices, links=found.links, source=REQUESTER)
+    problem = PlanningProblem(SEGMENTS, found.devices, links=found.links, source=REQUESTER)
     by_site = named(found)
     ways = [problem.link_of(by_site[a].site, by_site[b].site) for a, b in ("ab", "ba")]
     assert [way.rate for way in ways] == [500_000, 1_000_000]
@@ -85,7 +85,7 @@ def test_stages_of_nodes_named_by_hand_stay_there_and_the_others_are_planned_aro
     found = devices_of(status("a"), status("b"), shard("hand", 2), shard("peer", 2))
     assert found.how == {"a": "measured", "b": "measured", "hand": "by hand"}
     assert named(found)["hand"].memory == inf
-    plan = make_plan(Problem(SEGMENTS, found.devices, links=found.links, source=REQUESTER))
+    plan = make_plan(PlanningProblem(SEGMENTS, found.devices, links=found.links, source=REQUESTER))
     assert plan.prediction.latency_ms < FAR
     assert [(r.start, r.end) for r in plan.ranges] == [(0, 1), (1, 2), (2, 4)]
     assert plan.ranges[1].devices == ("hand",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.auto.replicas import Replicas
-from swarm.auto.document import PlanInForce, Slot
+from swarm.auto.document import PlanInForce, PlanSlot
 from swarm.auto.picture import auto_nodes
 from swarm.auto.slots import fill
 from swarm.fleet.advertised import Where, busy_entries, load_entries, serves_entries
@@ -11,7 +11,7 @@ from swarm.fleet.documents import STATUS_FIELDS, Faults, form
 from swarm.fleet.scaling import HIGH_FOR
 from swarm.gossip import PeerView
 
-PLAN = PlanInForce("m", "1", 1, (Slot(1, 3, "a"), Slot(4, 4, "b")))
+PLAN = PlanInForce("m", "1", 1, (PlanSlot(1, 3, "a"), PlanSlot(4, 4, "b")))
 
 
 def peer(node: str, stages: range, busy: float) -> PeerView:

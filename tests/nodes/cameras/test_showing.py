@@ -20,7 +20,7 @@ from nodes.cameras.shows import Shows
 from nodes.cameras.turns import Turns
 from nodes.cameras.view import own_place
 from nodes.place import Place
-from shards.cameras.results import Classes, Depth, Detections, Embedding, Masks, Segments, Text
+from shards.cameras.results import Classes, DepthGrid, Detections, Embedding, Masks, Segments, Text
 from swarm.errors import InvalidArgument
 from swarm.wire.hops import Hop
 
@@ -52,8 +52,8 @@ def test_a_box_is_drawn_where_it_is_and_the_frame_stays_as_it_was() -> None:
         Segments(np.array([[0, 1], [255, 3]], np.uint8)),
         Segments(np.zeros((4, 4), np.int64)),
         Embedding(np.zeros(8, np.float32)),
-        Depth(np.arange(12, dtype=np.float32).reshape(3, 4)),
-        Depth(np.full((1, 1), np.nan, np.float32)),
+        DepthGrid(np.arange(12, dtype=np.float32).reshape(3, 4)),
+        DepthGrid(np.full((1, 1), np.nan, np.float32)),
         Text("Straße 7", 0.9),
         replace(face((0, 0, 1, 1)), corners=np.float32([[[-9, np.nan], [1, 0], [1, 1], [0, 1]]])),
         replace(face((0, 0, 1, 1)), points=np.float32([[[0.5, 0.5, 1], [np.inf, -9, 1]]])),
@@ -89,7 +89,7 @@ def test_masks_keypoints_and_turned_boxes_are_drawn_where_they_are() -> None:
 
 
 def test_depths_are_colours_in_place_of_the_picture() -> None:
-    picture = drawn(GRAY, Depth(np.float32([[1, 9]])), "")
+    picture = drawn(GRAY, DepthGrid(np.float32([[1, 9]])), "")
     assert picture[20, 20].sum() < picture[20, 300].sum()
 
 

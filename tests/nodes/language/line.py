@@ -16,15 +16,15 @@ from shards.language.stage import DecoderStage
 from shards.split.split import SplitResult, split
 from swarm.errors import Status
 from swarm.language.admission import Shares
-from swarm.language.choice import Candidate
+from swarm.language.choice import SlotCandidate
 from swarm.language.head import HeadCore
-from swarm.language.limits import Limits, Shape
+from swarm.language.limits import LanguageLimits, Shape
 from swarm.language.request import GenerateRequest
 from swarm.language.stage import StageCore
-from swarm.language.steps import Forward, Step, decode_words, encode_words
+from swarm.language.steps import Forward, TokenStep, decode_words, encode_words
 
 VOCABULARY, CONTEXT, SLOTS, STAGES = 256, 128, 8, 3
-Spoil = Callable[[int, Step], Step]  # a step on its way to a stage
+Spoil = Callable[[int, TokenStep], TokenStep]  # a step on its way to a stage
 
 
 @cache
@@ -107,13 +107,13 @@ class Line:
             self.cores[stage], self.decoders[stage] = core, decoder
 
     def _core(self, stage: int, shape: Shape) -> StageCore:
-        limits = Limits(shares=Shares(share=1.0))
+        limits = LanguageLimits(shares=Shares(share=1.0))
         if stage == 1:
             return HeadCore(STAGES, "n1", shape, self._peers, "words.1", limits=limits)
         return StageCore(stage, STAGES, f"n{stage}", shape, self._peers, limits)
 
-    def _peers(self, stage: int) -> list[Candidate]:
-        return [Candidate(f"n{stage}")]
+    def _peers(self, stage: int) -> list[SlotCandidate]:
+        return [SlotCandidate(f"n{stage}")]
 
     def answers(self, requests: Sequence[GenerateRequest], replies: dict[str, str]) -> None:
         """Ask for all at once, and go on until nothing is left to do. replies: other inboxes than

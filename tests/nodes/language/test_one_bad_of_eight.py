@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from zoo.language.decoder_graph import Form
 
 from swarm.errors import Status, SwarmError
-from swarm.language.choice import Candidate
+from swarm.language.choice import SlotCandidate
 from swarm.language.limits import Shape
 from swarm.language.request import GenerateRequest, Opening, Sampling
 from swarm.language.stage import StageCore
-from swarm.language.steps import Failed, Forward, Full, Step
+from swarm.language.steps import Failed, Forward, Full, TokenStep
 
 from .line import SLOTS, STAGES, VOCABULARY, Line, Spoiled
 
@@ -54,7 +54,7 @@ def bad_ids(field: str, bad: GenerateRequest) -> GenerateRequest:
 IDS = ["single", "prompt", "given", "made", "first", "stop_ids"]
 
 
-def in_transit(kind: str, name: str, at: int, stage: int, step: Step) -> Step:
+def in_transit(kind: str, name: str, at: int, stage: int, step: TokenStep) -> TokenStep:
     """A step of the bad session, as a node that is wrong would send it to stage `at`."""
     if step.session != name or stage != at:
         return step
@@ -175,26 +175,28 @@ def test_a_beginning_that_cannot_be_copied_costs_no_other_session_its_answer(sta
 
 def test_a_follower_whose_run_fails_lets_go_and_the_session_goes_on_where_it_is_served() -> None:
     shape = Shape(8, 64, 4, 64, VOCABULARY)
-    core = StageCore(2, 3, "follower", shape, lambda stage: [Candidate("n3")])
+    core = StageCore(2, 3, "follower", shape, lambda stage: [SlotCandidate("n3")])
     opening = Opening("client", "head", 1, 5, Sampling())
     rows = np.ones((1, 8), np.float32)
     for number, ids in enumerate([(3,), (VOCABULARY,)]):
-        step = Step(f"s{number}", 0, 0, 1, ids, rows, opening)
+        step = TokenStep(f"s{number}", 0, 0, 1, ids, rows, opening)
         core.take(Forward("before", [step], follow=True), 0.0)
     for run in core.plan(0.0):
         core.failed(run, RuntimeError("a fault"))
     assert core.flush().words == {"before": [Full("s1"), Full("s0")]}
     assert not core.sessions
     # The session may still be taken over, or be followed anew.
-    core.take(Forward("before", [Step("s0", 0, 0, 1, (3,), rows, opening)]), 0.0)
+    core.take(Forward("before", [TokenStep("s0", 0, 0, 1, (3,), rows, opening)]), 0.0)
     assert list(core.sessions) == ["s0"]
 
 
 @pytest.mark.parametrize("rows", [None, np.ones((1, 9), np.float32), np.ones((2, 8), np.float32)])
 def test_hidden_states_that_do_not_fit_a_step_are_told_its_sender(rows: np.ndarray | None) -> None:
-    core = StageCore(2, 3, "n", Shape(8, 64, 4, 64, VOCABULARY), lambda stage: [Candidate("n3")])
+    core = StageCore(
+        2, 3, "n", Shape(8, 64, 4, 64, VOCABULARY), lambda stage: [SlotCandidate("n3")]
+    )
     opening = Opening("client", "head", 1, 5, Sampling())
-    core.take(Forward("before", [Step("s", 0, 0, 1, (3,), rows, opening)]), 0.0)
+    core.take(Forward("before", [TokenStep("s", 0, 0, 1, (3,), rows, opening)]), 0.0)
     [word] = core.flush().words["before"]
     assert isinstance(word, Failed)
     assert word.status == Status.INVALID_ARGUMENT

@@ -14,7 +14,7 @@ from support.waiting import eventually
 import swarm
 from nodes.up.mesh import LocalMesh
 from swarm.language.request import GenerateRequest, Opening
-from swarm.language.steps import Ask, Forward, Gone, Step, Token, encode_words
+from swarm.language.steps import Forward, Gone, PassedRequest, Token, TokenStep, encode_words
 from swarm.link import LinkMessage
 from swarm.wire.maps import unpack_map
 
@@ -99,13 +99,13 @@ def _follows(thief: Thief, name: str) -> Forward:
     return Forward(thief.inbox, [_step(thief, name)], follow=True)
 
 
-def _step(thief: Thief, name: str) -> Step:
-    return Step(name, 99, 0, 1, (1,), opening=Opening(thief.inbox, thief.inbox, 1, 200))
+def _step(thief: Thief, name: str) -> TokenStep:
+    return TokenStep(name, 99, 0, 1, (1,), opening=Opening(thief.inbox, thief.inbox, 1, 200))
 
 
 def _asks(thief: Thief, name: str) -> Forward:
     request = GenerateRequest(session=name, prompt=tuple(prompt(3)), max_tokens=40, epoch=99)
-    return Forward(thief.inbox, asks=[Ask(request, thief.inbox)])
+    return Forward(thief.inbox, asks=[PassedRequest(request, thief.inbox)])
 
 
 def gone_clients(thief: Thief, session: str) -> None:

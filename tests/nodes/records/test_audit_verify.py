@@ -13,7 +13,7 @@ from support.waiting import GENEROUS, eventually
 
 import swarm
 from swarm.link import jetstream
-from swarm.records.record import Entry
+from swarm.records.record import RecordEntry
 from swarm.records.recorder import Recorder
 from swarm.subjects import api
 
@@ -29,7 +29,7 @@ async def mesh(url: str) -> AsyncIterator[swarm.Mesh]:
         recorder = Recorder(client.link, client.subjects, "n1", lambda text: None)
         running = asyncio.create_task(recorder.run())
         for number in range(COUNT):
-            recorder.offer(Entry("request", "robot", 1.7e9, f"r{number}", {"status": "OK"}))
+            recorder.offer(RecordEntry("request", "robot", 1.7e9, f"r{number}", {"status": "OK"}))
         await eventually(lambda: recorder.sequence == COUNT, within=GENEROUS)
         running.cancel()
         yield client

@@ -9,13 +9,13 @@ from support.ended import end_idle, node_of, none_turn, serve_digits
 
 import swarm
 from nodes.records.settings import AuditOptions
-from swarm.records.record import Entry
+from swarm.records.record import RecordEntry
 from swarm.records.recorder import Recorder
 
 
 def recorded(client: swarm.Mesh, _: Path) -> Awaitable[None]:
     recorder = Recorder(client.link, client.subjects, "n1", lambda text: None)
-    recorder.offer(Entry("act", "a", 1.0))
+    recorder.offer(RecordEntry("act", "a", 1.0))
     return recorder.run()
 
 

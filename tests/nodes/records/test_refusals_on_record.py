@@ -11,7 +11,7 @@ from nodes.connection.connection import Connection
 from nodes.records.auditing import NodeAudit
 from nodes.records.refusals import BURST
 from swarm.errors import PermissionDenied, Unauthenticated
-from swarm.records.record import Entry
+from swarm.records.record import RecordEntry
 
 PEER = "10.0.0.7"
 
@@ -22,10 +22,10 @@ async def audit() -> NodeAudit:
 
 
 @pytest.fixture
-def records(audit: NodeAudit, monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
-    found: list[Entry] = []
+def records(audit: NodeAudit, monkeypatch: pytest.MonkeyPatch) -> list[RecordEntry]:
+    found: list[RecordEntry] = []
 
-    def offer(entry: Entry, digests: Any = None) -> None:
+    def offer(entry: RecordEntry, digests: Any = None) -> None:
         found.append(entry)
 
     monkeypatch.setattr(audit.recorder, "offer", offer)
@@ -33,7 +33,7 @@ def records(audit: NodeAudit, monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
 
 
 async def test_a_refusal_is_on_record_with_its_agent(
-    audit: NodeAudit, records: list[Entry]
+    audit: NodeAudit, records: list[RecordEntry]
 ) -> None:
     audit.refused("camera-1", PermissionDenied("not this model"), PEER)
     audit.refused("", Unauthenticated("no key"), "not an address")
@@ -41,7 +41,7 @@ async def test_a_refusal_is_on_record_with_its_agent(
     assert told == [("camera-1", "PERMISSION_DENIED", PEER), ("-", "UNAUTHENTICATED", "")]
 
 
-async def test_a_flood_of_refusals_is_counted(audit: NodeAudit, records: list[Entry]) -> None:
+async def test_a_flood_of_refusals_is_counted(audit: NodeAudit, records: list[RecordEntry]) -> None:
     for _ in range(int(BURST) + 200):
         audit.refused("", Unauthenticated("no key"), PEER)
     assert BURST <= len(records) < BURST + 100

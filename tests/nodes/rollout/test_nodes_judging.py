@@ -15,8 +15,8 @@ import nodes.rollout.judging
 from nodes.config import NodeConfig
 from nodes.rollout.judging import Judging
 from swarm.fleet.documents import Faults, read_status
-from swarm.rollout import Report, Seen, plan_of
-from swarm.rollout.followed import Followed
+from swarm.rollout import GuardCounts, RolloutReport, plan_of
+from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.judge import MOST_REPORTERS
 from swarm.subjects import Subjects
 
@@ -27,7 +27,7 @@ class Scene:
     """One judge of one rollout. `heard` gets the requesters' reports."""
 
     def __init__(self) -> None:
-        self.followed = Followed(PLAN, "1", 0.0, 0.0)
+        self.followed = FollowedRollout(PLAN, "1", 0.0, 0.0)
         self.heard: asyncio.Future[Callable[[SimpleNamespace], None]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -59,7 +59,7 @@ async def test_a_judge_tells_how_many_reports_it_had_no_room_for(
     scene.judging.desired_state_was_read()
     report = await asyncio.wait_for(scene.heard, GENEROUS)
     for number in range(MOST_REPORTERS + 3):
-        told = Report(f"r{number}", "p1", 0, (Seen(1, 0),), (Seen(1, 0),))
+        told = RolloutReport(f"r{number}", "p1", 0, (GuardCounts(1, 0),), (GuardCounts(1, 0),))
         report(SimpleNamespace(data=told.encode()))
     status = scene.judging.status()
     assert status["rollout"]["reports_refused"] == 3

@@ -7,7 +7,7 @@ from support.changed_streams import Operations, check, command, kept
 
 import swarm
 from nodes.up.embedded_server import EmbeddedServer
-from swarm.sites.store import Limits, SiteStore
+from swarm.sites.store import SiteStore, StoreLimits
 
 pytestmark = pytest.mark.integration
 
@@ -15,7 +15,7 @@ SITE = "hub"
 
 
 async def prepare(mesh: swarm.Mesh) -> None:
-    await SiteStore(mesh.link, mesh.subjects, SITE).prepare(Limits())
+    await SiteStore(mesh.link, mesh.subjects, SITE).prepare(StoreLimits())
 
 
 OPERATIONS: Operations = {

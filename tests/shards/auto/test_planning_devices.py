@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.auto.devices import MOST_DEVICES, read_fleet
-from shards.auto.problem import Device, Picture
+from shards.auto.problem import Device, JpegCost
 from shards.errors import PlanError
 
 FILE = """
@@ -52,7 +52,7 @@ def test_a_file_becomes_devices_links_and_codecs() -> None:
 
 def test_a_file_tells_as_which_picture_an_input_may_leave() -> None:
     jpeg = "jpeg = { kb = 14, encode_ms = 0.5, decode_ms = 0.25 }"
-    assert read_fleet(FILE.replace("stays = true", jpeg)).picture == Picture(14_000, 0.5, 0.25)
+    assert read_fleet(FILE.replace("stays = true", jpeg)).picture == JpegCost(14_000, 0.5, 0.25)
 
 
 @pytest.mark.parametrize(

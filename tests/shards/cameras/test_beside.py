@@ -29,7 +29,7 @@ from test_forms import (
     v8,
 )
 
-from shards.cameras import Depth, Detections, Result, Segments, Task, Text, document, lines
+from shards.cameras import DepthGrid, Detections, Result, Segments, Task, Text, document, lines
 from shards.cameras.beside import corners_of, likeness, runs
 from shards.cameras.placement import place
 from shards.cameras.results import Masks
@@ -321,7 +321,7 @@ def test_a_depth_map_is_told_where_the_picture_is(shape: tuple[int, ...], bake: 
     result = given(form({"depth": values}), wish)
     task, found = read(result, np.zeros((48, 96, 3), np.uint8))
     assert (task.postprocess.decode, task.baked) == ("depth", bake)
-    assert isinstance(found, Depth)
+    assert isinstance(found, DepthGrid)
     np.testing.assert_allclose(found.values, values.reshape(32, 40)[8:24], rtol=1e-6)
     told = document(found)["depth"]
     assert told["shape"] == [16, 40]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shards.cameras.heads import picture_input, tell
-from shards.cameras.seen import Seen
+from shards.cameras.seen import SeenGraph
 from shards.cameras.wish import Wish, settle
 from shards.errors import TaskError
 from shards.specs import TensorSpec
@@ -78,7 +78,7 @@ def test_what_the_owner_says_decides_where_shapes_do_not() -> None:
 
 def test_anchors_are_told_by_being_constant_though_they_look_like_boxes() -> None:
     three = [spec("anchors", 1, 50, 4), spec("loc", 1, 50, 4), spec("conf", 1, 50, 3)]
-    head = tell("detect", (64, 64), three, seen=Seen(constant=frozenset({"anchors"})))
+    head = tell("detect", (64, 64), three, seen=SeenGraph(constant=frozenset({"anchors"})))
     assert (head.decode, head.outputs) == ("ssd-anchors", ("loc", "conf", "anchors"))
 
 
@@ -112,7 +112,7 @@ def test_other_tasks_are_told_by_their_outputs_too() -> None:
     logits = [spec("o", -1, 1000)]
     assert tell("classify", (8, 8), logits).decode == "logits"
     assert (
-        tell("classify", (8, 8), logits, seen=Seen(softmax=frozenset({"o"}))).decode
+        tell("classify", (8, 8), logits, seen=SeenGraph(softmax=frozenset({"o"}))).decode
         == "probabilities"
     )
     assert tell("embed", (8, 8), [spec("o", -1, 512, 1, 1)]).decode == "embedding"

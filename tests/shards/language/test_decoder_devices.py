@@ -9,7 +9,7 @@ from shards.errors import DeviceError, ModelError
 from shards.language.kv_growing import DeviceKv, GrowingKv
 from shards.language.kv_stage import KvStage
 from shards.language.load import check_alike, load_decoder_stage, stage_form
-from shards.runtimes.device import Placement
+from shards.runtimes.device import DeviceChoice
 
 FORMS = ["genai", "optimum", "attention"]
 PROMPT = [7, 3, 200, 41, 9]
@@ -74,12 +74,12 @@ def test_a_device_that_cannot_keep_sessions_is_refused_by_name(device: str, says
     result = tiny()
     fetch = result.files.__getitem__
     with pytest.raises(DeviceError, match=says):
-        load_decoder_stage(result.manifest, 1, fetch, slots=1, placement=Placement(device))
+        load_decoder_stage(result.manifest, 1, fetch, slots=1, placement=DeviceChoice(device))
 
 
 def test_a_stage_that_names_no_device_is_on_the_cpu_where_sessions_share_runs() -> None:
     result = tiny()
     fetch = result.files.__getitem__
-    stage = load_decoder_stage(result.manifest, 1, fetch, slots=1, placement=Placement("auto"))
+    stage = load_decoder_stage(result.manifest, 1, fetch, slots=1, placement=DeviceChoice("auto"))
     assert stage.device == "cpu"
     assert not isinstance(stage, GrowingKv)

@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from zoo.language.decoder_graph import DecoderShape, decoder
 
 from shards.errors import ModelError
-from shards.language.decoder import Decoder, Proof
+from shards.language.decoder import Decoder, DecoderProof
 from shards.language.kv_stage import KvStage
 from shards.language.split import split as decoder_split
 from shards.language.split.check import DecoderReport, check_decoder
@@ -52,7 +52,7 @@ def test_stages_that_are_the_whole_are_so_bit_by_bit(
 ) -> None:
     result = split_beside(1.0)
     proof = Decoder.of(Manifest.from_json(result.manifest.to_json())).proof
-    assert proof == Proof(runs=66, differing=0, deviation=0.0, apart=0.0)
+    assert proof == DecoderProof(runs=66, differing=0, deviation=0.0, apart=0.0)
     assert not any("off" in note for note in result.notes)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sim.auto.plan_world import BEAT, MODEL, VERSION, Device, World
 from swarm.auto.advertised import fills_entry, pace_entry
-from swarm.auto.drafts import Partition, StageFacts, predicted
+from swarm.auto.drafts import Partition, StageEstimate, predicted
 from swarm.auto.links import NEAR, NodeLink
 from swarm.auto.picture import auto_nodes, named_by_hand
 from swarm.auto.proposing import place_of
@@ -47,10 +47,10 @@ REPEATS = 20  # of what is timed
 Range = tuple[int, int]
 
 
-def stages(chance: Random) -> tuple[StageFacts, ...]:
+def stages(chance: Random) -> tuple[StageEstimate, ...]:
     """Of 1.5 to 4 ms, with 30 KB between them."""
     return tuple(
-        StageFacts(chance.randint(1500, 4000), 10, 1_000_000, receives=30_000, sends=30_000)
+        StageEstimate(chance.randint(1500, 4000), 10, 1_000_000, receives=30_000, sends=30_000)
         for _ in range(STAGES)
     )
 

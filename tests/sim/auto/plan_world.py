@@ -19,11 +19,11 @@ from random import Random
 
 from swarm.auto.document import PlanInForce, next_number
 from swarm.auto.drafting import Drafting
-from swarm.auto.drafts import Draft, Partition, StageFacts, predicted, with_replicas
+from swarm.auto.drafts import Draft, Partition, StageEstimate, predicted, with_replicas
 from swarm.auto.links import NEAR, NodeLink
 from swarm.auto.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.auto.replicating import change, slot_loads
-from swarm.auto.slots import AutoNode, Claim, empty, fill, is_behind, to_hold
+from swarm.auto.slots import AutoNode, SlotClaim, empty, fill, is_behind, to_hold
 from swarm.fleet.scaling import Scaling
 from swarm.fleet.warm_pool import StageState
 
@@ -37,7 +37,7 @@ READ_WITHIN, READ_EVERY, MISSED = 0.3, 10.0, 0.01  # seconds; share of announcem
 READ_AGAIN, ANSWER = 1.0, 0.05  # seconds between two readings, and that one takes
 MOST_KEPT = 1000  # pictures
 LEAVES = 2.0  # seconds for which a node that leaves still serves
-STAGES = tuple(StageFacts(2000 + 100 * n, need=10, file=1_000_000) for n in range(8))
+STAGES = tuple(StageEstimate(2000 + 100 * n, need=10, file=1_000_000) for n in range(8))
 MODEL, VERSION = "m", "1"
 
 
@@ -55,7 +55,7 @@ class Device:
     born: float
     side: int = 0
     link: NodeLink = NEAR
-    claim: Claim | None = None
+    claim: SlotClaim | None = None
     serves: frozenset[int] = frozenset()
     loads: tuple[frozenset[int], float] | None = None  # stages, and until when
     told: int = 0
@@ -99,7 +99,7 @@ class World:
     the key. drafted: how often nodes made drafts.
     """
 
-    stages: Sequence[StageFacts] = STAGES
+    stages: Sequence[StageEstimate] = STAGES
     gossip: tuple[float, float] = (0.3, 1.5)
     demand: Callable[[float], float] | None = None
     on_tick: Callable[[], None] = lambda: None
@@ -276,7 +276,7 @@ class World:
             self._reads(device, ANSWER)
         filled = {} if plan is None else self._fill(device, plan, nodes)
         slot = filled.get(device.node)
-        device.claim = None if plan is None or slot is None else Claim(plan.number, slot)
+        device.claim = None if plan is None or slot is None else SlotClaim(plan.number, slot)
         peers = (node for node in nodes if node.node != device.node)
         hold = to_hold(plan, device.entry(), slot, peers, lambda n: self.stages[n - 1].need)
         device.serves &= hold

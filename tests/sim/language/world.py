@@ -19,19 +19,19 @@ import numpy as np
 
 from swarm.errors import SwarmError
 from swarm.language.admission import Shares
-from swarm.language.choice import Candidate
+from swarm.language.choice import SlotCandidate
 from swarm.language.effects import Guessing, Outbox, Tell
 from swarm.language.follow import Follower, GeneratedToken
 from swarm.language.head import HeadCore
 from swarm.language.keys import admitted, session_id
-from swarm.language.limits import USUAL, Limits, Shape
-from swarm.language.prefixes import Copy
+from swarm.language.limits import USUAL, LanguageLimits, Shape
+from swarm.language.prefixes import PrefixCopy
 from swarm.language.request import GenerateRequest
 from swarm.language.sampling import choose
 from swarm.language.speculation import Benefit, Drafter
 from swarm.language.stage import StageCore
 from swarm.language.steps import Forward, decode_words, encode_words
-from swarm.language.turns import Run
+from swarm.language.turns import StageRun
 from swarm.wire.maps import pack, unpack_map
 
 WIDTH, VOCABULARY, CONTEXT = 8, 41, 400
@@ -149,7 +149,7 @@ class World:
         loss: float = 0.0,
         wild: float = 0.0,
         slots: int = 4,
-        limits: Limits = USUAL,
+        limits: LanguageLimits = USUAL,
         latency: tuple[float, float] = (0.0002, 0.002),
         drafter: Callable[[], Drafter] | None = None,
         model: Drafter | None = None,
@@ -226,9 +226,9 @@ class World:
             self.at(self.now + self.tick, partial(self._tick, node, core))
         return node
 
-    def _peers(self, stage: int) -> list[Candidate]:
+    def _peers(self, stage: int) -> list[SlotCandidate]:
         return [
-            Candidate(node.name, node.priority, node.draining, *node.told.get(stage, ()))
+            SlotCandidate(node.name, node.priority, node.draining, *node.told.get(stage, ()))
             for node in self.nodes.values()
             if stage in node.cores and node.known
         ]
@@ -313,7 +313,7 @@ class World:
             self.at(after, lambda: self._compute(node, core, copies, runs))
 
     def _compute(
-        self, node: Node, core: StageCore, copies: Sequence[Copy], runs: Sequence[Run]
+        self, node: Node, core: StageCore, copies: Sequence[PrefixCopy], runs: Sequence[StageRun]
     ) -> None:
         def compute() -> None:
             decoder = node.cores[core.stage][1]

@@ -17,10 +17,10 @@ from sim.learning.task import SIZE, Samples, Trainer, accuracy
 from swarm.learning.consensus.choco import ChocoNode
 from swarm.learning.consensus.graph import graph_of, row_weights
 from swarm.learning.consensus.layout import Layout
-from swarm.learning.consensus.refusals import Reason, Refused
+from swarm.learning.consensus.refusals import Reason, RefusedDelta
 from swarm.learning.consensus.sparse import Sparse
 from swarm.learning.consensus.step_size import StepSize, first_step
-from swarm.learning.consensus.wire import Message, Scope, encode, tensors_of, whole
+from swarm.learning.consensus.wire import ConsensusMessage, Scope, encode, tensors_of, whole
 from swarm.security.identity import Identity
 from swarm.wire.maps import pack
 
@@ -30,7 +30,9 @@ LAYOUT = Layout({"weight": (SIZE // 65 * 64,), "bias": (SIZE // 65,)})
 ENVELOPE = len(
     encode(
         Identity(bytes(32)),
-        Message("", "delta", Scope("default", "digits", "1", bytes(32), 0), "n" * 24, 1 << 40, 999),
+        ConsensusMessage(
+            "", "delta", Scope("default", "digits", "1", bytes(32), 0), "n" * 24, 1 << 40, 999
+        ),
     )
 )
 """Bytes of a signed message beside its tensors."""
@@ -174,7 +176,7 @@ class LearningWorld:
             receiver.received += size
             try:
                 receiver.choco.receive(name, choco.run, choco.sequence, delta, choco.guard.step)
-            except Refused as refusal:
+            except RefusedDelta as refusal:
                 # A snapshot that was taken in this round has the delta in it.
                 if refusal.reason is Reason.GAP:
                     receiver.asking.add(name)

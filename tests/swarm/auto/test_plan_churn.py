@@ -9,16 +9,16 @@ from sim.auto.plan_churn import Churn, most_within
 from sim.auto.plan_world import READ_EVERY, World
 
 from swarm.auto.drafting import SHARE, Drafting
-from swarm.auto.drafts import Draft, StageFacts
+from swarm.auto.drafts import Draft, StageEstimate
 from swarm.auto.links import NodeLink
 from swarm.auto.proposing import BETTER_FOR, LATER, MOVE_EVERY
-from swarm.auto.slots import AutoNode, Slot
+from swarm.auto.slots import AutoNode, PlanSlot
 
 FILLED_WITHIN = 15.0  # seconds, behind a death
 MOST_MOVES = 40  # of all nodes in a minute: one each
-STAGES = (StageFacts(4000, need=10), StageFacts(4000, need=10))
+STAGES = (StageEstimate(4000, need=10), StageEstimate(4000, need=10))
 ONE, TWO = AutoNode("a", 20, (4000, 4000)), AutoNode("b", 20, (4000, 4000))
-DRAFT = Draft((Slot(1, 1, "a", 4000, 10), Slot(2, 2, "b", 4000, 10)), 4500.0)
+DRAFT = Draft((PlanSlot(1, 1, "a", 4000, 10), PlanSlot(2, 2, "b", 4000, 10)), 4500.0)
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.auto.document import PlanInForce, Slot, parse_plan, read_plan
+from swarm.auto.document import PlanInForce, PlanSlot, parse_plan, read_plan
 from swarm.auto.errors import BadPlan
 
 PLAN = PlanInForce(
-    "m", "1", 3, (Slot(1, 2, "a", 10, 20), Slot(4, 4, replicas=2)), "a", "why", "now"
+    "m", "1", 3, (PlanSlot(1, 2, "a", 10, 20), PlanSlot(4, 4, replicas=2)), "a", "why", "now"
 )
 
 
@@ -22,7 +22,7 @@ PLAN = PlanInForce(
 def plans(draw: st.DrawFn) -> PlanInForce:
     cuts = sorted(draw(st.sets(st.integers(1, 200), max_size=12)))
     slots = [
-        Slot(first, draw(st.integers(first, after - 1)), draw(st.sampled_from(["", "auto-1"])))
+        PlanSlot(first, draw(st.integers(first, after - 1)), draw(st.sampled_from(["", "auto-1"])))
         for first, after in pairwise([*cuts, 201])
     ]
     return PlanInForce(

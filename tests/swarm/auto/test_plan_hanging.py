@@ -7,18 +7,18 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.auto.document import PlanInForce, Slot
+from swarm.auto.document import PlanInForce, PlanSlot
 from swarm.auto.hanging import LEFT_OUT_FOR, PATIENCE, Hanging, patience
 from swarm.auto.links import NodeLink
-from swarm.auto.slots import AutoNode, Claim, fill
+from swarm.auto.slots import AutoNode, SlotClaim, fill
 
-SLOTS = (Slot(1, 2, "a", need=30), Slot(3, 4, "h", need=30))
+SLOTS = (PlanSlot(1, 2, "a", need=30), PlanSlot(3, 4, "h", need=30))
 PLAN = PlanInForce("m", "1", 7, SLOTS)
 WAIT = patience(SLOTS[1], AutoNode("h")) + 1
 
 
 def node(name: str, slot: int | None = None, *serves: int, room: int = 100) -> AutoNode:
-    claim = None if slot is None else Claim(PLAN.number, slot)
+    claim = None if slot is None else SlotClaim(PLAN.number, slot)
     return AutoNode(name, room, (100,) * 4, claim, frozenset(serves))
 
 

@@ -14,14 +14,14 @@ from sim.auto.plan_world import World
 
 from nodes.auto.searching import Searching, problem_of
 from shards.auto.plan import make_plan
-from swarm.auto.document import PlanInForce, Slot
+from swarm.auto.document import PlanInForce, PlanSlot
 from swarm.auto.drafts import (
     MOST_STEPS,
     WORTH_A_NODE,
     WORTH_AN_ORDER,
     Draft,
     Partition,
-    StageFacts,
+    StageEstimate,
     has_dear_slot,
     predicted,
     slot_of,
@@ -35,7 +35,9 @@ from swarm.wire.tensors import known_codecs
 
 MBIT = 125_000  # bytes a second
 FIVE, HUNDRED = NodeLink(10_000, 5 * MBIT, 5 * MBIT), NodeLink(1000, 100 * MBIT, 100 * MBIT)
-WIDE = tuple(StageFacts(4000, need=10, file=1000, receives=30_000, sends=30_000) for _ in range(8))
+WIDE = tuple(
+    StageEstimate(4000, need=10, file=1000, receives=30_000, sends=30_000) for _ in range(8)
+)
 ALL = frozenset(range(1, len(WIDE) + 1))
 FOUND = MOVE_EVERY + BETTER_FOR + 2 * LATER + 5  # seconds within which a better plan is proposed
 
@@ -89,7 +91,7 @@ def test_a_node_behind_a_slow_link_serves_what_has_no_room_elsewhere() -> None:
 
 def test_nodes_of_one_host_behind_a_slow_link_hand_over_to_each_other() -> None:
     """The first stage receives little and the last one sends little: only between them is much."""
-    stages = (StageFacts(90_000, 10, 0, 10, 10**6), StageFacts(90_000, 10, 0, 10**6, 10))
+    stages = (StageEstimate(90_000, 10, 0, 10, 10**6), StageEstimate(90_000, 10, 0, 10**6, 10))
     far = [AutoNode(f"far-{n}", 10, (90_000,) * 2, host="h", link=FIVE) for n in range(2)]
     near = [AutoNode(f"near-{n}", 10, (90_000,) * 2, host=f"n{n}") for n in range(2)]
     slots = tuple(slot_of(stages, n + 1, n + 1, f"far-{n}", 90_000) for n in range(2))
@@ -103,11 +105,11 @@ def test_nodes_of_one_host_behind_a_slow_link_hand_over_to_each_other() -> None:
     assert {slot.node for slot in draft.slots} == {"near-0", "near-1"}
 
 
-def chosen(chance: random.Random, stages: int, count: int) -> tuple[list[StageFacts], list]:
+def chosen(chance: random.Random, stages: int, count: int) -> tuple[list[StageEstimate], list]:
     facts = []
     between = [chance.choice([100, 3000, 30_000]) for _ in range(stages + 1)]
     for n in range(stages):
-        facts.append(StageFacts(1000, chance.randint(1, 3), 0, between[n], between[n + 1]))
+        facts.append(StageEstimate(1000, chance.randint(1, 3), 0, between[n], between[n + 1]))
     links = [NEAR, NEAR, FIVE, HUNDRED, NodeLink(500, 50 * MBIT, 2 * MBIT)]
     nodes = [
         AutoNode(
@@ -122,7 +124,7 @@ def chosen(chance: random.Random, stages: int, count: int) -> tuple[list[StageFa
     return facts, nodes
 
 
-def drafts_of(facts: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Iterator[Draft]:
+def drafts_of(facts: Sequence[StageEstimate], nodes: Sequence[AutoNode]) -> Iterator[Draft]:
     """Every cut on every order of nodes that have room."""
     for parts in range(1, min(len(facts), len(nodes)) + 1):
         for cuts in combinations(range(1, len(facts)), parts - 1):
@@ -138,7 +140,7 @@ def drafts_of(facts: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> Iterato
 
 
 def expected(
-    slots: tuple[Slot, ...], nodes: Sequence[AutoNode], facts: Sequence[StageFacts]
+    slots: tuple[PlanSlot, ...], nodes: Sequence[AutoNode], facts: Sequence[StageEstimate]
 ) -> float:
     filled = {slot.node: number for number, slot in enumerate(slots)}
     return predicted(PlanInForce("m", "1", 1, slots), filled, nodes, facts)

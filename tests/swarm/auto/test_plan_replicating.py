@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.auto.document import PlanInForce, Slot
+from swarm.auto.document import PlanInForce, PlanSlot
 from swarm.auto.replicating import Change, change, slot_loads
-from swarm.auto.slots import AutoNode, Claim, fill
+from swarm.auto.slots import AutoNode, SlotClaim, fill
 from swarm.fleet.scaling import Scaling
 from swarm.fleet.warm_pool import StageState
 
-SLOTS = (Slot(1, 2, "a", 1000, 50), Slot(3, 3, "b", 1000, 50))
+SLOTS = (PlanSlot(1, 2, "a", 1000, 50), PlanSlot(3, 3, "b", 1000, 50))
 PLAN = PlanInForce("m", "1", 1, SLOTS, "a", "first")
 ALL = frozenset((1, 2, 3))
 NODES = tuple(AutoNode(name, room=100, pace_us=(500, 500, 1000), serves=ALL) for name in "abc")
@@ -64,7 +64,7 @@ def test_while_a_further_node_loads_no_third_one_is_taken() -> None:
     """The work that piled up waits until it serves."""
     both = replace(PLAN, slots=(replace(SLOTS[0], replicas=2), SLOTS[1]))
     piled = [replace(states(0.9)[0], work=3.0), *states(0.9, 0.1, 0.1)[1:]]
-    helper = replace(NODES[2], claim=Claim(1, 0))
+    helper = replace(NODES[2], claim=SlotClaim(1, 0))
     free = replace(NODES[0], node="d")
     loading = (*NODES[:2], replace(helper, serves=frozenset([1])), free)
     assert after(both, piled, nodes=loading) is None

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from swarm.auto.document import MOST_NUMBER, PlanInForce, Slot
+from swarm.auto.document import MOST_NUMBER, PlanInForce, PlanSlot
 from swarm.auto.drafts import Draft
 from swarm.auto.errors import BadPlan
 from swarm.auto.plan_store import PlanStore
@@ -18,7 +18,7 @@ from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration
 SUBJECTS = Subjects("test")
-DRAFT = Draft((Slot(1, 2, "a"), Slot(3, 4, "b")), 1000.0)
+DRAFT = Draft((PlanSlot(1, 2, "a"), PlanSlot(3, 4, "b")), 1000.0)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_the_plan_of_another_version_is_not_believed(plans: PlanStore, lin
 async def test_a_plan_that_is_put_in_force_wins_against_proposals_and_stays_held(
     plans: PlanStore,
 ) -> None:
-    other = Draft((Slot(1, 4, "c"),), 700.0)
+    other = Draft((PlanSlot(1, 4, "c"),), 700.0)
     first, before = await plans.put("m", "1", other, "a person", "pushed", frozen=False)
     assert (first.number, first.frozen, before) == (1, False, None)
     seen = await plans.read("m", "1")

@@ -17,7 +17,7 @@ from swarm.auto.drafts import (
     WORTH_A_NODE,
     WORTH_AN_ORDER,
     Partition,
-    StageFacts,
+    StageEstimate,
     predicted,
 )
 from swarm.auto.proposing import (
@@ -87,7 +87,7 @@ def test_the_room_of_each_node_is_respected() -> None:
 
 
 def test_a_spare_node_takes_the_slot_of_a_dead_one_without_another_plan() -> None:
-    fleet = World((StageFacts(2000, need=10),) * len(STAGES))
+    fleet = World((StageEstimate(2000, need=10),) * len(STAGES))
     for n in range(5):
         fleet.join(f"auto-{n}", room=20)
     fleet.run(10)
@@ -223,7 +223,7 @@ def test_a_draft_for_few_nodes_is_nearly_the_best_that_there_is(
     """Every cut on every order of nodes, against the draft, which may keep an order or leave out
     a node that would gain a little."""
     chance = random.Random(seed)
-    facts = tuple(StageFacts(1000, need=chance.randint(1, 3)) for _ in range(stages))
+    facts = tuple(StageEstimate(1000, need=chance.randint(1, 3)) for _ in range(stages))
     nodes = [
         AutoNode(f"n{n}", chance.randint(1, 9), tuple(chance.randint(100, 9000) for _ in facts))
         for n in range(count)
@@ -237,7 +237,7 @@ def test_a_draft_for_few_nodes_is_nearly_the_best_that_there_is(
     assert draft.period <= best / ((1 - WORTH_AN_ORDER) * (1 - WORTH_A_NODE)) + 1
 
 
-def shortest(facts: Sequence[StageFacts], nodes: Sequence[AutoNode]) -> float | None:
+def shortest(facts: Sequence[StageEstimate], nodes: Sequence[AutoNode]) -> float | None:
     """The shortest period, by trying all; None where the stages do not fit."""
     found: list[float] = []
     for parts in range(1, min(len(facts), len(nodes)) + 1):

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import ResourceExhausted, Status
-from swarm.language.admission import Admission, Shares
-from swarm.language.choice import Candidate
+from swarm.language.admission import Shares, SlotAdmission
+from swarm.language.choice import SlotCandidate
 from swarm.language.effects import Ended
 from swarm.language.head import HeadCore
 from swarm.language.keys import id_of
-from swarm.language.limits import Limits, Shape
+from swarm.language.limits import LanguageLimits, Shape
 from swarm.language.request import GenerateRequest
 
 SLOTS = 8
@@ -26,10 +26,12 @@ def asked(number: int, agent: str = "flood") -> GenerateRequest:
     return GenerateRequest(session=f"{agent}{number}", text="Once", max_tokens=5, agent=agent)
 
 
-def head(share: float = 0.5, limits: Limits | None = None) -> HeadCore:
+def head(share: float = 0.5, limits: LanguageLimits | None = None) -> HeadCore:
     """Of a model in one stage."""
-    limits = limits or Limits(shares=Shares(share))
-    return HeadCore(1, "n", Shape(8, 64, SLOTS, 64), lambda _: [Candidate("n")], "w", limits=limits)
+    limits = limits or LanguageLimits(shares=Shares(share))
+    return HeadCore(
+        1, "n", Shape(8, 64, SLOTS, 64), lambda _: [SlotCandidate("n")], "w", limits=limits
+    )
 
 
 def opened(core: HeadCore, number: int, agent: str, now: float, prompt: int = 20) -> bool:
@@ -56,7 +58,7 @@ STEPS = st.lists(
 def test_no_agent_has_more_than_its_share_and_none_waits_beside_a_slot_of_its_own(
     steps: list[tuple[str, str]], share: float
 ) -> None:
-    admission = Admission(SLOTS, Shares(share, waiting=1, wait=1.0))
+    admission = SlotAdmission(SLOTS, Shares(share, waiting=1, wait=1.0))
     held: dict[str, str] = {}
     most, now = max(1, int(share * SLOTS)), 0.0
     for number, (agent, kind) in enumerate(steps):
@@ -86,7 +88,7 @@ def test_no_agent_has_more_than_its_share_and_none_waits_beside_a_slot_of_its_ow
 
 
 def test_of_those_that_wait_the_agent_with_the_fewest_slots_is_the_next() -> None:
-    admission = Admission(4, Shares(0.5, waiting=2))
+    admission = SlotAdmission(4, Shares(0.5, waiting=2))
     for number, agent in enumerate("aabbccd"):
         admission.wait(asked(number, agent), "r", 0.0)
     assert [each.request.agent for each in admission.next(4)] == ["a", "b", "c", "d"]
@@ -139,7 +141,7 @@ def test_a_client_that_goes_away_waits_no_more() -> None:
 
 
 def test_an_agent_spends_a_quota_of_tokens_and_is_told_when_it_may_go_on() -> None:
-    core = head(limits=Limits(quota=2.0))
+    core = head(limits=LanguageLimits(quota=2.0))
     assert opened(core, 0, "busy", 0.0, prompt=30)
     assert not opened(core, 1, "busy", 0.0)
     [error] = [tell.error for tell in core.flush().tells if tell.error is not None]

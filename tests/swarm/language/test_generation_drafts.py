@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from swarm.language.effects import Guessing
 from swarm.language.head import HeadCore
-from swarm.language.limits import Limits
+from swarm.language.limits import LanguageLimits
 from swarm.language.request import GenerateRequest, Sampling
 from swarm.language.speculation import FIRST_PAUSE, Benefit, Lookup, Speculation
-from swarm.language.steps import Forward, Step
+from swarm.language.steps import Forward, TokenStep
 from tests.sim.language.world import TICK, HalfRight, World, whole
 
 
@@ -48,7 +48,7 @@ def world_of(
         seed,
         loss=loss,
         wild=wild,
-        limits=Limits(drafts=drafts, kept_bytes=kept),
+        limits=LanguageLimits(drafts=drafts, kept_bytes=kept),
         drafter=None if model else lambda: HalfRight(chance, TEXTS),
         model=HalfRight(chance, TEXTS) if model else None,
         # A text takes 0.1 s: followers hear of it in that time.
@@ -210,13 +210,13 @@ def test_a_draft_model_that_does_not_pay_is_asked_seldom_while_the_texts_drafts_
 
 
 def test_a_step_says_which_ids_are_drafts_and_which_were() -> None:
-    step = Step("s", 0, 5, 6, (1,), drafts=(2, 3), accepted=(8, 9))
+    step = TokenStep("s", 0, 5, 6, (1,), drafts=(2, 3), accepted=(8, 9))
     [read] = Forward.decode(b"".join(map(bytes, Forward("a", [step]).parts()))).steps
     assert read == step
     for wrong in (
-        Step("s", 0, 5, 7, (1,), drafts=(2,)),
-        Step("s", 0, 5, 6, (1,), drafts=tuple(range(40))),
-        Step("s", 0, 1, 2, (1,), accepted=(8, 9)),
+        TokenStep("s", 0, 5, 7, (1,), drafts=(2,)),
+        TokenStep("s", 0, 5, 6, (1,), drafts=tuple(range(40))),
+        TokenStep("s", 0, 1, 2, (1,), accepted=(8, 9)),
     ):
         # Another session's step in the same message is none the worse.
         message = Forward.decode(b"".join(map(bytes, Forward("a", [wrong, step]).parts())))

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.language.limits import Limits, Shape
+from swarm.language.limits import LanguageLimits, Shape
 from swarm.language.request import GenerateRequest, Opening, Sampling
 from swarm.language.stage import StageCore
-from swarm.language.steps import Forward, Step, Token
+from swarm.language.steps import Forward, Token, TokenStep
 from tests.sim.language.world import CONTEXT, WIDTH, NumpyDecoder, World, whole
 
 PROMPT = tuple(range(1, 38))
@@ -87,7 +87,7 @@ def test_a_stage_that_is_killed_in_mid_sentence_costs_no_token(stage: int) -> No
 
 
 def test_hidden_states_beyond_the_bound_are_computed_again_from_token_ids() -> None:
-    world = fleet(World(3, 3, limits=Limits(kept_bytes=300)))
+    world = fleet(World(3, 3, limits=LanguageLimits(kept_bytes=300)))
     requests = [asked(number, tokens=60) for number in range(3)]
     for request in requests:
         world.client(request)
@@ -243,7 +243,7 @@ def test_a_follower_that_hangs_costs_nobody_anything() -> None:
 
 
 def test_without_reuse_each_session_computes_all() -> None:
-    world = fleet(World(3, 7, limits=Limits(reuse=False)))
+    world = fleet(World(3, 7, limits=LanguageLimits(reuse=False)))
     requests = [asked(number, system=130) for number in range(4)]
     for request in requests:
         world.client(request)
@@ -261,7 +261,9 @@ def test_a_question_that_comes_late_takes_back_no_token_that_was_told_since() ->
 
     def told(position: int, end: int, known: int) -> list[int]:
         """The tokens that one step makes it tell."""
-        step = Step("s", 0, position, known, tuple(ids[position:end]), rows[position:end], opening)
+        step = TokenStep(
+            "s", 0, position, known, tuple(ids[position:end]), rows[position:end], opening
+        )
         core.take(Forward("before", [step]), 0.0)
         for run in core.plan(0.0):
             core.computed(run, decoder.run(step.rows[None], run.slot, np.array([position])), 0.0)
@@ -306,7 +308,7 @@ def test_no_schedule_of_deaths_changes_a_token(
     apart: float,
     follows: bool,
 ) -> None:
-    world = World(3, seed, loss=loss, wild=wild, limits=Limits(kept_bytes=kept))
+    world = World(3, seed, loss=loss, wild=wild, limits=LanguageLimits(kept_bytes=kept))
     fleet(world, follows)
     requests = [asked(number, tokens=30, system=system) for number in range(4)]
     for number, request in enumerate(requests):

@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 from swarm.errors import DecodeError, InvalidArgument, Status
 from swarm.fleet.advertised import MOST_MARKS
 from swarm.language import marks
-from swarm.language.choice import Candidate, with_room
+from swarm.language.choice import SlotCandidate, with_room
 from swarm.language.follow import Follower
 from swarm.language.request import GenerateRequest, Opening, Sampling, is_json
 from swarm.language.sampling import choose
 from swarm.language.session import Session
 from swarm.language.steps import (
     Alive,
-    Ask,
-    Behind,
     Failed,
     Forward,
     Holds,
+    MissingTokens,
     Moved,
-    Step,
+    PassedRequest,
     Token,
+    TokenStep,
     chunk_end,
     chunk_start,
     decode_words,
     encode_words,
 )
-from swarm.language.text import TextStream
+from swarm.language.text import GeneratedText
 from swarm.language.turns import plan
 from swarm.wire.maps import pack
 
@@ -126,7 +126,7 @@ def decode(ids: object) -> str:
 @example("aab", ["ab"])
 @example("€", [])
 def test_pieces_make_the_text_up_to_its_first_stop_string(text: str, stops: list[str]) -> None:
-    stream = TextStream(decode, stops)
+    stream = GeneratedText(decode, stops)
     pieces = [stream.push(byte) for byte in text.encode()]
     whole = "".join(pieces) + stream.rest()
     found = [at for stop in stops if (at := text.find(stop)) >= 0]
@@ -160,13 +160,13 @@ def steps() -> Forward:
     return Forward(
         "_INBOX.c.3",
         [
-            Step("s1", 2, 0, 5, (1, 2, 3), rows[:3], OPENING, {3: "n-1"}),
-            Step("s2", 0, 7, 8, (4,), rows[3:]),
+            TokenStep("s1", 2, 0, 5, (1, 2, 3), rows[:3], OPENING, {3: "n-1"}),
+            TokenStep("s2", 0, 7, 8, (4,), rows[3:]),
         ],
         {"s3": 1},
         ["s4"],
         True,
-        [Ask(GenerateRequest(session="s5", prompt=(1,)), "_INBOX.d.4")],
+        [PassedRequest(GenerateRequest(session="s5", prompt=(1,)), "_INBOX.d.4")],
         True,
     )
 
@@ -191,16 +191,22 @@ def test_large_messages_go_in_pieces_of_the_same_steps() -> None:
 
 
 def test_only_steps_behind_a_token_that_came_back_may_overtake_what_went_before() -> None:
-    decodes = [Step("a", 0, 30, 31, (7,)), Step("b", 0, 9, 10, (7,))]
+    decodes = [TokenStep("a", 0, 30, 31, (7,)), TokenStep("b", 0, 9, 10, (7,))]
     assert Forward("_INBOX.a.1", decodes).is_alone
-    assert not Forward("_INBOX.a.1", [*decodes, Step("c", 0, 0, 2, (1, 2))]).is_alone
-    assert not Forward("_INBOX.a.1", [*decodes, Step("c", 0, 1, 3, (2,))]).is_alone
+    assert not Forward("_INBOX.a.1", [*decodes, TokenStep("c", 0, 0, 2, (1, 2))]).is_alone
+    assert not Forward("_INBOX.a.1", [*decodes, TokenStep("c", 0, 1, 3, (2,))]).is_alone
     assert not Forward("_INBOX.a.1", decodes, left=["c"]).is_alone
     assert not Forward("_INBOX.a.1", decodes, closed={"c": 1}).is_alone
 
 
 def test_words_come_as_they_were_said() -> None:
-    words = [Alive(), Behind("s", 4), Holds("s", 5), Token("s", 5, 6, "stop"), Moved("s", 2, "n-2")]
+    words = [
+        Alive(),
+        MissingTokens("s", 4),
+        Holds("s", 5),
+        Token("s", 5, 6, "stop"),
+        Moved("s", 2, "n-2"),
+    ]
     words += [Failed("s", "why"), Failed("s", "why", Status.INVALID_ARGUMENT)]
     assert decode_words(encode_words("n-1", words)) == ("n-1", words)
 
@@ -273,10 +279,10 @@ def test_a_system_prompt_and_a_whole_chat_are_found_among_eight_others() -> None
 
 
 def test_a_beginning_draws_sessions_to_nodes_with_room_only() -> None:
-    def node(name: str, sessions: int, priority: int = 0, slots: int = 8) -> Candidate:
-        return Candidate(name, priority, False, sessions, slots)
+    def node(name: str, sessions: int, priority: int = 0, slots: int = 8) -> SlotCandidate:
+        return SlotCandidate(name, priority, False, sessions, slots)
 
-    def able(*nodes: Candidate) -> list[str]:
+    def able(*nodes: SlotCandidate) -> list[str]:
         return [each.node for each in with_room(nodes, {"shunned"})]
 
     assert able(node("a", 5), node("b", 1), node("c", 6)) == ["b", "a"]
@@ -288,9 +294,9 @@ def test_a_beginning_draws_sessions_to_nodes_with_room_only() -> None:
 
 
 def test_a_turn_runs_neighbouring_slots_together_and_one_chunk_beside_them() -> None:
-    def ready(slot: int, tokens: int) -> tuple[Session, Step]:
+    def ready(slot: int, tokens: int) -> tuple[Session, TokenStep]:
         session = Session(f"s{slot}", OPENING, 0, slot, 0.0)
-        return session, Step(session.key, 0, 0, tokens, tuple(range(tokens)))
+        return session, TokenStep(session.key, 0, 0, tokens, tuple(range(tokens)))
 
     runs = plan([ready(3, 1), ready(0, 9), ready(5, 7), ready(2, 1), ready(6, 1)])
     assert [(run.slot, len(run.steps)) for run in runs] == [(2, 2), (6, 1), (0, 1)]
@@ -380,6 +386,8 @@ def test_a_node_tells_no_tokens_on_a_subject_of_the_mesh(reply: str) -> None:
         doc = {"reply": "_INBOX.a", "head": "_INBOX.b"} | {field: reply}
         with pytest.raises(DecodeError, match=field):
             Opening.read(doc)
-    asked = Forward("_INBOX.b", asks=[Ask(GenerateRequest(prompt=(1,), max_tokens=1), reply)])
+    asked = Forward(
+        "_INBOX.b", asks=[PassedRequest(GenerateRequest(prompt=(1,), max_tokens=1), reply)]
+    )
     with pytest.raises(DecodeError):
         Forward.decode(b"".join(asked.parts()))

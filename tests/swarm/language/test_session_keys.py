@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import InvalidArgument, PermissionDenied
-from swarm.language.choice import Candidate
+from swarm.language.choice import SlotCandidate
 from swarm.language.head import HeadCore
 from swarm.language.keys import admitted, id_of, name_of, new_key, opened, session_id
 from swarm.language.limits import Shape
 from swarm.language.request import GenerateRequest, Opening
-from swarm.language.steps import Ask, Failed, Forward, Gone, Step, Token
+from swarm.language.steps import Failed, Forward, Gone, PassedRequest, Token, TokenStep
 from tests.sim.language.world import World, whole
 
 KEYS = st.integers(0, (1 << 128) - 1).map(lambda bits: f"{bits:032x}")
@@ -123,8 +123,8 @@ def test_no_schedule_of_claims_changes_a_token_of_another_client_or_brings_one(
 
 @pytest.mark.parametrize("follow", [False, True])
 def test_stage_1_opens_no_session_by_a_step_of_somebody_else(follow: bool) -> None:
-    core = HeadCore(2, "n", Shape(8, 64, 4, 64), lambda _: [Candidate("n")], "w")
-    step = Step("s", 9, 0, 1, (1,), opening=Opening("r", "h", 1, 2))
+    core = HeadCore(2, "n", Shape(8, 64, 4, 64), lambda _: [SlotCandidate("n")], "w")
+    step = TokenStep("s", 9, 0, 1, (1,), opening=Opening("r", "h", 1, 2))
     core.take(Forward("b", [step], follow=follow), 0.0)
     core.tick(0.1)
     assert not core.sessions
@@ -132,7 +132,7 @@ def test_stage_1_opens_no_session_by_a_step_of_somebody_else(follow: bool) -> No
 
 
 def test_nothing_that_a_node_hears_of_a_session_by_its_id_reaches_it() -> None:
-    core = HeadCore(1, "n", Shape(8, 64, 4, 64, 41), lambda _: [Candidate("n")], "w")
+    core = HeadCore(1, "n", Shape(8, 64, 4, 64, 41), lambda _: [SlotCandidate("n")], "w")
     asked = admitted(request(key="ab" * 16))
     core.ask(asked, "r", 0.0)
     for each in core.prepares():
@@ -143,7 +143,9 @@ def test_nothing_that_a_node_hears_of_a_session_by_its_id_reaches_it() -> None:
         core.close(text)  # as `cancel` does
         core.take(Forward("b", closed={text: 99}, left=[text]), 0.1)
         core.heard("n", [Gone(text), Failed(text, "no"), Token(text, 3, 5, "stop")], 0.1)
-        core.take(Forward("b", asks=[Ask(replace(asked, session=text, epoch=9), "thief")]), 0.1)
+        core.take(
+            Forward("b", asks=[PassedRequest(replace(asked, session=text, epoch=9), "thief")]), 0.1
+        )
     assert core.sessions[asked.session] is session
     assert (session.closed, session.epoch, session.opening.reply) == (False, 0, "r")
     assert session.ids == [1, 2, 3]

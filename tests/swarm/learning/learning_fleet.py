@@ -13,13 +13,13 @@ from swarm.learning.consensus.layout import Layout, digest_of
 from swarm.learning.consensus.options import LearningOptions
 from swarm.learning.consensus.participant import (
     AskSnapshot,
+    ConsensusEvent,
     Effect,
-    Event,
     Fetch,
     Participant,
     Publish,
 )
-from swarm.learning.consensus.wire import Message, Scope, encode
+from swarm.learning.consensus.wire import ConsensusMessage, Scope, encode
 from swarm.security.identity import Identity
 from swarm.security.trusted_keys import AllowList
 
@@ -51,7 +51,7 @@ class Fleet:
     nodes: dict[str, Participant] = field(default_factory=dict)
     identities: dict[str, Identity] = field(default_factory=dict)
     wire: list[Envelope] = field(default_factory=list)
-    events: list[tuple[str, Event]] = field(default_factory=list)
+    events: list[tuple[str, ConsensusEvent]] = field(default_factory=list)
     fetches: list[tuple[str, Fetch]] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
     published: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Fleet:
         node = self.nodes[sender]
         run, sequence = node.position
         identity = changes.pop("identity", self.identities[sender])
-        message = Message("", "delta", node.scope, sender, run, sequence + 1, 0.5, b"", {})
+        message = ConsensusMessage("", "delta", node.scope, sender, run, sequence + 1, 0.5, b"", {})
         return encode(identity, replace(message, **changes))
 
 

@@ -13,7 +13,7 @@ from swarm.learning.consensus.average import AverageNode
 from swarm.learning.consensus.choco import ChocoNode
 from swarm.learning.consensus.graph import SHAPES, graph_of, mixing_matrix, row_weights
 from swarm.learning.consensus.limits import TIMES_USUAL, Doubts, NormBound, clip_radius
-from swarm.learning.consensus.refusals import Reason, Refused
+from swarm.learning.consensus.refusals import Reason, RefusedDelta
 from swarm.learning.consensus.step_size import StepSize, first_step
 
 NAMES = st.sets(st.text("abcdefgh0123", min_size=1, max_size=6), min_size=1, max_size=24)
@@ -250,7 +250,7 @@ def test_a_round_waits_for_who_is_late_but_not_longer_than_its_time() -> None:
     nodes["n0"].receive("n1", 1, nodes["n1"].open(0.0))
     assert nodes["n0"].close(nodes.keys(), 0.99) == []
     assert nodes["n0"].close(nodes.keys(), 1.0) == ["n0", "n1"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedDelta) as refused:
         nodes["n0"].receive("n2", 1, nodes["n2"].x)
     assert refused.value.reason is Reason.REPLAYED
 

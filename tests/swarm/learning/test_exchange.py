@@ -20,9 +20,9 @@ from swarm.gossip import LOCAL
 from swarm.learning import delta_store
 from swarm.learning.consensus.layout import digest_of
 from swarm.learning.consensus.options import LearningOptions
-from swarm.learning.consensus.participant import Event
+from swarm.learning.consensus.participant import ConsensusEvent
 from swarm.learning.consensus.refusals import Reason
-from swarm.learning.exchange import Exchange
+from swarm.learning.exchange import DeltaExchange
 from swarm.link import Link, LinkMessage
 from swarm.security.attestation import GOSSIP_KEY, attest
 from swarm.security.identity import Identity
@@ -39,8 +39,8 @@ class Learner:
 
     link: Link
     members: Membership
-    exchange: Exchange
-    events: list[Event]
+    exchange: DeltaExchange
+    events: list[ConsensusEvent]
     task: asyncio.Task[None]
 
 
@@ -59,7 +59,7 @@ class Fleet:
         members = Membership(link, SUBJECTS, Peers(node, LOCAL))
         identity = Identity.make()
         members.set(GOSSIP_KEY, attest(identity, "default", node))
-        exchange = Exchange(
+        exchange = DeltaExchange(
             link,
             SUBJECTS,
             members,
@@ -70,7 +70,7 @@ class Fleet:
             {"weight": np.full((size, 10), value, np.float32), "bias": np.zeros(10, np.float32)},
             options=options,
         )
-        events: list[Event] = []
+        events: list[ConsensusEvent] = []
         exchange.on_event(events.append)
 
         async def run() -> None:

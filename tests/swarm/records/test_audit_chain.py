@@ -13,7 +13,7 @@ from swarm.errors import DecodeError
 from swarm.records.chain import MOST_DOUBTS, Extent, verify
 from swarm.records.record import (
     BEGINNING,
-    Entry,
+    RecordEntry,
     agent_token,
     canonical,
     digest_of,
@@ -35,7 +35,9 @@ def chains(counts: list[int], first: int = 1) -> list[Record]:
                 continue
             name = f"node-{number}"
             sequence, prev = heads[name]
-            entry = Entry("request", "robot", 1.5e9 + turn, f"{name}-{turn}", {"status": "OK"})
+            entry = RecordEntry(
+                "request", "robot", 1.5e9 + turn, f"{name}-{turn}", {"status": "OK"}
+            )
             data, digest = seal(entry, name, sequence + 1, prev)
             heads[name] = (sequence + 1, digest)
             made.append((first + len(made), data))
@@ -139,12 +141,12 @@ def test_a_stream_that_ends_before_what_a_living_node_has_stored_was_cut() -> No
 
 
 def test_a_record_whose_place_in_the_stream_was_doubtful_may_be_another_recorders() -> None:
-    first, head = seal(Entry("request", "a", 1.0, "r1"), "n", 1, BEGINNING)
-    second, next_head = seal(Entry("request", "a", 1.0, "r2"), "n", 2, head)
-    third, _ = seal(Entry("request", "a", 1.0, "r3"), "n", 3, next_head, **{"or": head})
+    first, head = seal(RecordEntry("request", "a", 1.0, "r1"), "n", 1, BEGINNING)
+    second, next_head = seal(RecordEntry("request", "a", 1.0, "r2"), "n", 2, head)
+    third, _ = seal(RecordEntry("request", "a", 1.0, "r3"), "n", 3, next_head, **{"or": head})
     assert verify([(1, first), (2, second), (3, third)], Extent(1, 3)).good
     assert verify([(1, first), (2, third)], Extent(1, 2)).good
-    plain, _ = seal(Entry("request", "a", 1.0, "r3"), "n", 3, next_head)
+    plain, _ = seal(RecordEntry("request", "a", 1.0, "r3"), "n", 3, next_head)
     assert not verify([(1, first), (2, plain)], Extent(1, 2)).good
 
 
@@ -153,11 +155,13 @@ def test_of_records_in_a_row_that_were_doubtful_any_may_be_missing(
     stored: list[bool],
 ) -> None:
     """As a recorder writes them: the last one was stored for sure."""
-    first, head = seal(Entry("request", "a", 1.0, "r1"), "n", 1, BEGINNING)
+    first, head = seal(RecordEntry("request", "a", 1.0, "r1"), "n", 1, BEGINNING)
     kept, others = [first], list[str]()
     for number, is_stored in enumerate([*stored, True], 2):
         more = {"or": " ".join(others)} if others else {}
-        data, digest = seal(Entry("request", "a", 1.0, f"r{number}"), "n", number, head, **more)
+        data, digest = seal(
+            RecordEntry("request", "a", 1.0, f"r{number}"), "n", number, head, **more
+        )
         others, head = [head, *others][:MOST_DOUBTS], digest
         if is_stored:
             kept.append(data)
@@ -166,7 +170,7 @@ def test_of_records_in_a_row_that_were_doubtful_any_may_be_missing(
     assert verify(records, extent).good
     # A record that nobody doubted is missed all the same.
     last = 2 + len(stored) + 2
-    after, _ = seal(Entry("request", "a", 1.0, "later"), "n", last, "0" * 63 + "1")
+    after, _ = seal(RecordEntry("request", "a", 1.0, "later"), "n", last, "0" * 63 + "1")
     faults = verify([*records, (len(records) + 1, after)], Extent(1, len(records) + 1)).faults
     assert [fault.kind for fault in faults] == ["removed"]
 
@@ -179,7 +183,7 @@ def test_what_is_no_record_is_refused_and_stops_nothing(data: bytes) -> None:
 
 
 def test_a_record_in_another_form_is_refused() -> None:
-    data, _ = seal(Entry("request", "a", 1.0, "r"), "n", 1, BEGINNING)
+    data, _ = seal(RecordEntry("request", "a", 1.0, "r"), "n", 1, BEGINNING)
     assert parse(data)["recorder"] == "n"
     with pytest.raises(DecodeError):
         parse(data.replace(b":", b": ", 1))

@@ -17,7 +17,7 @@ from swarm.errors import ApiError, NotConnected
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.records.acts import record_act
 from swarm.records.chain import ChainVerdict, verify
-from swarm.records.record import Entry
+from swarm.records.record import RecordEntry
 from swarm.records.recorder import RECORDS, Recorder
 from swarm.records.stream import AuditLimits, ensure_audit, extent_of, read_stream, stream_config
 from swarm.subjects import Subjects, api
@@ -36,8 +36,8 @@ async def recorder(link: Link, name: str, told: list[str]) -> AsyncIterator[Reco
         await asyncio.gather(running, return_exceptions=True)
 
 
-def asked(request: str) -> Entry:
-    return Entry("request", "robot", 1.5e9, request, {"status": "OK"})
+def asked(request: str) -> RecordEntry:
+    return RecordEntry("request", "robot", 1.5e9, request, {"status": "OK"})
 
 
 async def judged(link: Link) -> ChainVerdict:
@@ -62,7 +62,7 @@ async def test_a_full_stream_keeps_nobody_waiting_and_what_was_lost_is_told(
         await jetstream.change_stream(link, full["name"], {"max_msgs": -1})
         await eventually(lambda: made.waiting == 0, "all are written", 60.0)
         made.offer(asked("behind"))
-        await made.close(Entry("end", "node-1", 1.5e9))
+        await made.close(RecordEntry("end", "node-1", 1.5e9))
         assert "again" in told[1]
     verdict = await judged(link)
     assert verdict.good, verdict.faults[:3]
@@ -79,8 +79,8 @@ async def test_two_recorders_of_one_request_leave_one_record_and_two_good_chains
             digests = {"input": {"x": np.full(8, number)}}
             first.offer(asked(f"r{number}"), digests)
             second.offer(asked(f"r{number}"), digests)
-        await one.close(Entry("end", "node-1", 1.5e9))
-        await other.close(Entry("end", "node-2", 1.5e9))
+        await one.close(RecordEntry("end", "node-1", 1.5e9))
+        await other.close(RecordEntry("end", "node-2", 1.5e9))
         assert one.counters.elsewhere + other.counters.elsewhere == 20
     verdict = await judged(link)
     assert verdict.good, verdict.faults
@@ -92,7 +92,7 @@ async def test_one_id_hides_no_second_question(server: EmbeddedServer, links: Li
     async with recorder(link, "node-1", []) as made:
         for value in (1, 2):
             made.offer(asked("same"), {"input": {"x": np.full(8, value)}})
-        await made.close(Entry("end", "node-1", 1.5e9))
+        await made.close(RecordEntry("end", "node-1", 1.5e9))
     assert (await judged(link)).records == 3
 
 
@@ -106,8 +106,8 @@ async def test_whoever_stores_something_beforehand_hides_no_act(
         headers = b"NATS/1.0\r\nNats-Msg-Id: node-1/%d\r\n\r\n" % number
         await link.request(SUBJECTS.audit("x"), b"{}", 5.0, headers, from_server=True)
     async with recorder(link, "node-1", []) as made:
-        made.offer(Entry("act", "node-1", 1.5e9, fields={"act": "promote"}))
-        await made.close(Entry("end", "node-1", 1.5e9))
+        made.offer(RecordEntry("act", "node-1", 1.5e9, fields={"act": "promote"}))
+        await made.close(RecordEntry("end", "node-1", 1.5e9))
         assert made.counters.elsewhere == 0
     assert (await judged(link)).heads["node-1"][0] == 2
 
@@ -129,7 +129,7 @@ async def test_a_record_whose_answer_is_lost_with_the_connection_leaves_a_good_c
     async with recorder(link, "node-1", []) as made:
         for number in range(2):
             made.offer(asked(f"r{number}"))
-        await made.close(Entry("end", "node-1", 1.5e9))
+        await made.close(RecordEntry("end", "node-1", 1.5e9))
         assert made.counters.written == 3
     verdict = await judged(link)
     assert lost

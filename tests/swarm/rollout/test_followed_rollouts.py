@@ -19,7 +19,7 @@ from swarm.link import Link, jetstream
 from swarm.model import ModelInfo
 from swarm.models.catalog import Catalog
 from swarm.models.registry import Registry
-from swarm.rollout import Plan, Report, Seen, Statement, Verdict, plan_of
+from swarm.rollout import GuardCounts, Plan, RolloutReport, Statement, Verdict, plan_of
 from swarm.rollout.followed import REPORT_EVERY
 from swarm.rollout.registered import abort, roll_out
 from swarm.rollout.rollouts import Rollouts
@@ -27,7 +27,7 @@ from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration
 SUBJECTS = Subjects("test")
-NONE = (Seen(), Seen())
+NONE = (GuardCounts(), GuardCounts())
 
 
 def plan(id: str = "p1", version: str = "2", **more: Any) -> Plan:
@@ -226,9 +226,9 @@ async def test_requests_keep_to_the_version_before_until_nodes_serve_the_next(
 async def test_what_is_observed_is_reported_and_a_guard_broken_here_stops_at_once(
     scene: Scene, links: Links, server: EmbeddedServer
 ) -> None:
-    reports: list[Report] = []
+    reports: list[RolloutReport] = []
     judge = await links.connect(server.url)
-    judge.subscribe(SUBJECTS.reports("m"), lambda m: reports.append(Report.decode(m.data)))
+    judge.subscribe(SUBJECTS.reports("m"), lambda m: reports.append(RolloutReport.decode(m.data)))
     await judge.flush()
     await scene.begin(plan())
     scene.state(0.0)
@@ -238,7 +238,9 @@ async def test_what_is_observed_is_reported_and_a_guard_broken_here_stops_at_onc
     assert scene.rollouts.answered("m", "1", 0.001, Status.OK) == ""
     scene.now += 2 * REPORT_EVERY
     scene.rollouts.answered("m", "1", 0.001, Status.OK)
-    await eventually(lambda: bool(reports) and reports[-1].total == (Seen(5, 5), Seen(5, 5)))
+    await eventually(
+        lambda: bool(reports) and reports[-1].total == (GuardCounts(5, 5), GuardCounts(5, 5))
+    )
     assert await scene.versions() == {"1": 200}
 
 
@@ -259,10 +261,10 @@ async def test_what_no_lane_took_and_what_no_server_could_answer_is_no_evidence(
     finally:
         resume(own_server)
     # The server is there after all, so that it was the version that did not answer.
-    await eventually(lambda: followed.tally.total() == (Seen(1, 1), Seen(1, 1)))
+    await eventually(lambda: followed.tally.total() == (GuardCounts(1, 1), GuardCounts(1, 1)))
     cut(scene.link)
     scene.rollouts.answered("m", "2", 0.5, Status.DEADLINE_EXCEEDED)
     await eventually(lambda: not scene.link.connected)
     await scene.link.ready(GENEROUS)
     await scene.link.flush()
-    assert followed.tally.total() == (Seen(1, 1), Seen(1, 1))
+    assert followed.tally.total() == (GuardCounts(1, 1), GuardCounts(1, 1))

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from swarm.sites.forwarding import Forwarding, Progress, beginning
-from swarm.sites.turn import TAKE_OVER_AFTER, Turn
+from swarm.sites.forwarding import Forwarding, SiteProgress, beginning
+from swarm.sites.turn import TAKE_OVER_AFTER, ForwarderTurn
 
 WINDOW = 4
 
@@ -34,9 +34,9 @@ class Site:
                 self.dropped.add(oldest)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> SiteProgress:
         last = self.answers[-1] if self.answers else None
-        seen = None if last is None else Progress(last[0], len(self.answers), last[1])
+        seen = None if last is None else SiteProgress(last[0], len(self.answers), last[1])
         return beginning(min(self.submitted, default=self.last + 1), seen, len(self.answers))
 
     def read(self, least: int, count: int) -> list[int]:
@@ -156,7 +156,7 @@ def test_a_site_that_was_never_served_tells_how_many_it_has_dropped(first: int, 
 
 
 def test_answers_that_ended_by_age_are_no_reason_to_count_requests_as_dropped() -> None:
-    assert beginning(41, None, 40) == Progress(40, 40, 0)
+    assert beginning(41, None, 40) == SiteProgress(40, 40, 0)
 
 
 def test_an_answer_waits_for_those_before_it() -> None:
@@ -170,12 +170,12 @@ def test_an_answer_waits_for_those_before_it() -> None:
     assert [p.after for p in forwarding.publications()] == [0, 1, 2]
     assert forwarding.publications() == [], "each is published once"
     forwarding.stored(2, 2)
-    assert forwarding.progress == Progress(2, 2, 0)
+    assert forwarding.progress == SiteProgress(2, 2, 0)
     assert forwarding.in_hand == 1
 
 
 def test_who_was_overtaken_rests_until_the_other_one_stands_still() -> None:
-    turn = Turn(0.0)
+    turn = ForwarderTurn(0.0)
     turn.lost(1.0)
     for second in range(2, 20):
         turn.saw(tail=second, waiting=True, now=float(second))

@@ -20,7 +20,7 @@ import swarm
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import InvalidArgument, NoResponders, ResourceExhausted, Status
 from swarm.link import LinkMessage
-from swarm.sites.store import Limits, SiteStore
+from swarm.sites.store import SiteStore, StoreLimits
 from swarm.wire.messages import Request, Result
 
 HOURS = 5 * 3600
@@ -34,7 +34,7 @@ async def test_over_a_link_that_drops_again_and_again_each_answer_comes_once(
         swarm.connect(servers.hub.url) as hub,
         forwarding(hub) as forwarder,
     ):
-        await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
+        await SiteStore(site.link, site.subjects, SITE).prepare(StoreLimits())
         reading = asyncio.create_task(read(site, "a", 60))
         for number in range(60):
             if number % 20 == 5:
@@ -58,7 +58,7 @@ async def test_a_request_under_a_bad_name_or_with_forged_headers_holds_nobody_up
         swarm.connect(servers.hub.url) as hub,
     ):
         store = SiteStore(site.link, site.subjects, SITE)
-        await store.prepare(Limits())
+        await store.prepare(StoreLimits())
         forged = (
             b"NATS/1.0\r\nNats-Subject: swarm.default.submit.edge1.b.m\r\nNats-Sequence: 900\r\n"
             b"Swarm-Number: 77\r\n\r\n"
@@ -94,7 +94,7 @@ async def test_an_answer_that_has_no_form_is_a_failure_and_holds_nobody_up(
         swarm.connect(servers.site.url, agent="a") as site,
         swarm.connect(servers.hub.url) as hub,
     ):
-        await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
+        await SiteStore(site.link, site.subjects, SITE).prepare(StoreLimits())
         await site.submit("m", numbered(1))
         await site.submit("m", numbered(2))
         async with forwarding(hub, complex_first):
@@ -109,7 +109,7 @@ async def test_two_agents_may_choose_the_same_id_and_one_does_not_take_anothers_
         swarm.connect(servers.site.url) as site,
         swarm.connect(servers.hub.url) as hub,
     ):
-        await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
+        await SiteStore(site.link, site.subjects, SITE).prepare(StoreLimits())
         first = await site.submit("m", numbered(1), agent="a", request_id="1")
         again = await site.submit("m", numbered(1), agent="a", request_id="1")
         other = await site.submit("m", numbered(2), agent="b", request_id="1")
@@ -135,7 +135,7 @@ async def test_no_age_and_no_budget_compares_the_clocks_of_two_sites(
         swarm.connect(servers.hub.url) as hub,
     ):
         store = SiteStore(site.link, site.subjects, SITE)
-        await store.prepare(Limits())
+        await store.prepare(StoreLimits())
         await site.submit("m", numbered(1), budget=0.5)
         assert 0 <= (await store.state()).oldest < 60
         async with forwarding(hub):
@@ -166,7 +166,7 @@ async def test_a_site_whose_disk_is_full_refuses_in_one_line_and_loses_nothing(
         EmbeddedServer(store=small_disk / "store", domain=SITE) as server,
         swarm.connect(server.url, agent="a") as site,
     ):
-        await SiteStore(site.link, site.subjects, SITE).prepare(Limits())
+        await SiteStore(site.link, site.subjects, SITE).prepare(StoreLimits())
         await site.submit("m", {"x": large})
         filler = small_disk / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:

@@ -17,7 +17,7 @@ from swarm.errors import PermissionDenied
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.server_conf import operator_conf
 from swarm.sites.forwarder import Forwarder
-from swarm.sites.store import Limits, SiteStore
+from swarm.sites.store import SiteStore, StoreLimits
 from swarm.wire.messages import Request, Result
 
 pytestmark = pytest.mark.integration
@@ -57,7 +57,7 @@ async def test_a_requester_submits_a_gateway_forwards_and_nobody_else_may(
         return Result(request.id, model, outputs={"y": request.inputs["x"] * 2})
 
     async with connect("operator") as operator, connect("gateway") as gateway:
-        await SiteStore(operator.link, operator.subjects, SITE).prepare(Limits())
+        await SiteStore(operator.link, operator.subjects, SITE).prepare(StoreLimits())
         forwarder = Forwarder(gateway.link, gateway.subjects, SITE, ask)
         task = asyncio.create_task(forwarder.run())
         async with asyncio.timeout(30), connect("requester") as client:

@@ -13,7 +13,7 @@ from support.waiting import GENEROUS, eventually
 import swarm
 from swarm.errors import InvalidArgument, NotFound, ResourceExhausted, Status, Unavailable
 from swarm.sites.forwarding import dropped_so_far
-from swarm.sites.store import DROP_OLDEST, Limits, SiteStore
+from swarm.sites.store import DROP_OLDEST, SiteStore, StoreLimits
 from swarm.wire.messages import Request, Result
 
 COUNT = 120
@@ -27,7 +27,7 @@ async def test_each_request_of_a_site_that_is_cut_off_is_answered_once_and_in_or
         swarm.connect(servers.hub.url) as hub,
         forwarding(hub) as forwarder,
     ):
-        await SiteStore(hub.link, hub.subjects, SITE).prepare(Limits())
+        await SiteStore(hub.link, hub.subjects, SITE).prepare(StoreLimits())
         await site.submit("m", numbered(0), agent="a")
         (first,) = await read(site, "a", 1)
         assert first.result.outputs["y"] == [0]
@@ -71,7 +71,7 @@ async def test_two_forwarders_and_a_restart_answer_nothing_twice(servers: Linked
     ):
         reading = None
         async with forwarding(one, slowly), forwarding(two, slowly):
-            await SiteStore(one.link, one.subjects, SITE).prepare(Limits())
+            await SiteStore(one.link, one.subjects, SITE).prepare(StoreLimits())
             reading = asyncio.create_task(read(site, "a", COUNT))
             for number in range(COUNT // 2):
                 await site.submit("m", numbered(number))
@@ -92,7 +92,7 @@ async def test_a_full_store_refuses_the_newest_request_at_once(servers: LinkedSe
     large = {"x": np.zeros(4000, np.int64)}
     async with swarm.connect(servers.site.url, agent="a") as site:
         store = SiteStore(site.link, site.subjects, SITE)
-        await store.prepare(Limits(max_bytes=100_000))
+        await store.prepare(StoreLimits(max_bytes=100_000))
         fit = 100_000 // 32_500
         for _ in range(fit):
             await site.submit("m", large)
@@ -111,7 +111,7 @@ async def test_a_store_that_drops_the_oldest_says_how_many_it_dropped(
     large = np.zeros(4000, np.int64)
     async with swarm.connect(servers.site.url, agent="a") as site:
         store = SiteStore(site.link, site.subjects, SITE)
-        await store.prepare(Limits(max_bytes=100_000, when_full=DROP_OLDEST))
+        await store.prepare(StoreLimits(max_bytes=100_000, when_full=DROP_OLDEST))
         for number in range(10):
             await site.submit("m", {"x": large + number})
         state = await store.state()
@@ -134,7 +134,7 @@ async def test_answers_that_nobody_reads_hold_up_the_work_and_lose_nothing(
     large = np.zeros(4000, np.int64)
     async with swarm.connect(servers.site.url, agent="a") as site:
         store = SiteStore(site.link, site.subjects, SITE)
-        await store.prepare(Limits(max_bytes=100_000))
+        await store.prepare(StoreLimits(max_bytes=100_000))
         async with swarm.connect(servers.hub.url) as hub, forwarding(hub) as forwarder:
             sent = 0
             async with asyncio.timeout(GENEROUS):
@@ -159,7 +159,7 @@ async def test_any_client_submits_in_json_and_a_bad_request_is_answered_too(
         forwarding(hub),
     ):
         store = SiteStore(site.link, site.subjects, SITE)
-        await store.prepare(Limits())
+        await store.prepare(StoreLimits())
         good = b'{"inputs":[{"name":"x","datatype":"INT64","shape":[1],"data":[7]}],"id":"mine"}'
         subject = site.subjects.submit(SITE, "a", "m")
         for body in (good, b"{", b"\xff\xff"):
@@ -188,7 +188,7 @@ async def test_a_site_without_a_store_or_a_name_is_told_in_one_line(
         with pytest.raises(InvalidArgument, match="by which the answers are read"):
             await swarm.connect(servers.site.url).submit("m", numbered(1), site=SITE)
     async with swarm.connect(servers.hub.url, agent="a") as hub:
-        await SiteStore(hub.link, hub.subjects, SITE).prepare(Limits())
+        await SiteStore(hub.link, hub.subjects, SITE).prepare(StoreLimits())
         ticket = await hub.submit("m", numbered(1), site=SITE)
         assert ticket.number == 1, "the hub may submit at a site too"
         await servers.link.cut()

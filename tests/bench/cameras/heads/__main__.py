@@ -26,7 +26,7 @@ from bench.cameras.heads import (
     yolox_models,
 )
 from bench.cameras.heads.case import Case, Row
-from shards.cameras import Classes, Depth, Detections, Result, Segments, Task, Text
+from shards.cameras import Classes, DepthGrid, Detections, Result, Segments, Task, Text
 from shards.cameras.wish import Wish
 from shards.errors import TaskError
 from shards.runtimes.ort import make_session
@@ -122,11 +122,11 @@ def compared(found: Result, rows: list[Row], shape: tuple[int, ...]) -> Apart:
         both = theirs.keys() & ours.keys()
         score = max((abs(theirs[kind] - ours[kind]) for kind in both), default=0.0)
         return Apart(len(ours), 2 * (len(ours) - len(both)), score=score)
-    if isinstance(found, Depth | Segments):
-        ours_map = found.values if isinstance(found, Depth) else found.classes
+    if isinstance(found, DepthGrid | Segments):
+        ours_map = found.values if isinstance(found, DepthGrid) else found.classes
         theirs_map = rows[0].grid
         assert theirs_map is not None
-        tolerance = 1e-3 * float(np.abs(theirs_map).max()) if isinstance(found, Depth) else 0
+        tolerance = 1e-3 * float(np.abs(theirs_map).max()) if isinstance(found, DepthGrid) else 0
         return Apart(1, places=float((np.abs(ours_map - theirs_map * 1.0) > tolerance).mean()))
     assert isinstance(found, Detections)
     return _objects(found, rows, shape)

@@ -26,7 +26,7 @@ from swarm.fleet.events import ensure_events
 from swarm.gossip import wire as gossip
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.models.registry import Registry
-from swarm.rollout.statement import Report
+from swarm.rollout.statement import RolloutReport
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.server_conf import operator_conf
 from swarm.subjects import Subjects, api, speaker
@@ -243,7 +243,7 @@ def refused_by(reader: Callable[[bytes], object]) -> Callable[[LinkMessage], boo
 # What the members hear from each other: where, who listens for this test, and why an answer of the
 # server is nothing there. <fallback> is the user of that name.
 AMONG_MEMBERS: dict[str, tuple[str, Callable[[LinkMessage], bool]]] = {
-    "swarm.default.reports.digits.x": ("fallback", refused_by(Report.decode)),
+    "swarm.default.reports.digits.x": ("fallback", refused_by(RolloutReport.decode)),
     # A question to any node is answered to whom its reply names.
     "swarm.default.fleet": ("fallback", lambda message: not message.reply),
     "swarm.default.gossip.<fallback>.x": (
