@@ -15,7 +15,7 @@ who = partial(setting, "who it is, and where the server is")
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessOptions:
     """Paths of files, and a JetStream domain, "" for none; each is the flag of its name, on every
     command."""
 
@@ -37,7 +37,7 @@ class Access:
     )
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Access:
+    def of(cls, settings: Mapping[str, Any]) -> AccessOptions:
         """From settings by name; others are left out."""
         return cls(**{f.name: str(settings.get(f.name, "")) for f in fields(cls)})
 
@@ -54,7 +54,7 @@ class Access:
         ]
 
 
-HELP = {each.name: each.help for each in settings_of(Access)}
+HELP = {each.name: each.help for each in settings_of(AccessOptions)}
 REPLICAS = ("auto", "1", "3")
 REPLICAS_HELP = (
     "Servers of a cluster that keep a copy of keys, artifacts, dead letters and audit. auto: three "
@@ -69,4 +69,4 @@ def read_replicas(text: str) -> int:
     return 0 if text == "auto" else int(text)
 
 
-NOTHING = Access()
+NOTHING = AccessOptions()

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from nodes.access import REPLICAS, REPLICAS_HELP, Access, read_replicas, who
+from nodes.access import REPLICAS, REPLICAS_HELP, AccessOptions, read_replicas, who
 from nodes.feature import NodeRole
 from nodes.features import features
-from nodes.place import Place
+from nodes.place import ListenPlace
 from nodes.placing.ways import CORE, CORE_JPEG, OFF, RAW, checked_mode, jpeg_quality
 from nodes.roles import ROLES, SHARD
 from nodes.settings import Setting, WrongSetting, check, setting, settings_of, tuning, writable
@@ -328,7 +328,7 @@ class NodeConfig:
         False, "Print each change of the node's state as a JSON line.", spelled=("--json",)
     )
 
-    access: Access = field(default_factory=Access)
+    access: AccessOptions = field(default_factory=AccessOptions)
     edge: EdgeOptions = field(default_factory=EdgeOptions)
     parts: tuple[object, ...] = ()
     missed: bool = False
@@ -344,7 +344,7 @@ class NodeConfig:
             raise InvalidArgument(f"--node {self.node}: it has {LONGEST_ID} characters at most")
         if self.metrics:
             try:
-                Place.of(self.metrics)
+                ListenPlace.of(self.metrics)
             except InvalidArgument as error:
                 raise InvalidArgument(f"--metrics-port {error}") from None
         if self.role not in (roles := roles_of_nodes()) and self.stage < 1:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from nodes.audit import Audit
     from nodes.config import NodeConfig
     from nodes.connection.connection import Connection
-    from nodes.demo.frame import Asked
+    from nodes.demo.frame import StoryOptions
     from nodes.health.endpoint import Pages
     from nodes.meaning import Meaning, Opens
     from nodes.up.companion import Companion
     from nodes.versions.loaded import Loaded, Loading
-    from nodes.versions.serving import Serving, Shared
+    from nodes.versions.serving import Serving, SharedByStages
     from nodes.versions.versions import Versions
     from shards.manifest import Manifest
     from shards.parts import Addition, ModelHints
@@ -114,7 +114,7 @@ class KindOfServing:
     """
 
     prepare: Callable[[Loading], Awaitable[Callable[[], Loaded]]]
-    serving: Callable[[Shared, Loaded], Serving]
+    serving: Callable[[SharedByStages, Loaded], Serving]
 
 
 class Service(Protocol):
@@ -180,7 +180,7 @@ class ModelLines(Protocol):
         ...
 
 
-class Heard(Protocol):
+class HeardMesh(Protocol):
     """What a page that hears a mesh has at hand."""
 
     link: Link
@@ -230,7 +230,7 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class Group:
+class CommandGroup:
     """Commands of `swarm` that begin with one word. help: of the group."""
 
     help: str
@@ -239,7 +239,7 @@ class Group:
 
 Commands = Mapping[str, Mapping[str, Any]]
 """Commands by the heading of their help and by name: each is the function `module:name`, whose file
-is imported when the command is called, or a `Group`."""
+is imported when the command is called, or a `CommandGroup`."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class Feature:
     """Of `swarm`, by the heading of its help and by name; `model push` is the command `push` of the
     group `model`. One of a name that the core has takes its place."""
 
-    model_lines: Callable[[Heard, Callable[[], Iterable[str]]], ModelLines] | None = None
+    model_lines: Callable[[HeardMesh, Callable[[], Iterable[str]]], ModelLines] | None = None
     """What becomes of the models of these names, for people who watch."""
 
     source: Callable[[str], Source | None] = lambda path: None
@@ -347,7 +347,7 @@ class Feature:
     pushes: Callable[[Given], Iterable[AtPush]] = lambda given: ()
     """What options of `model push` ask for. Raises `InvalidArgument`."""
 
-    stories: Callable[[Given], Sequence[Callable[[Asked], int]]] = lambda given: ()
+    stories: Callable[[Given], Sequence[Callable[[StoryOptions], int]]] = lambda given: ()
     """Of `swarm demo`, those that its options ask for; each returns the exit code."""
 
     asks: Callable[[Manifest, str], Asking | None] = lambda manifest, mesh: None

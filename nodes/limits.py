@@ -37,7 +37,7 @@ def lane_bytes(info: ModelInfo) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class CreditBounds:
     """How many messages of one lane a node asks for."""
 
     most: int = 32
@@ -50,7 +50,7 @@ class Credit:
     """Work that a node may have in hand beyond what it runs."""
 
 
-CREDIT = Credit()
+CREDIT = CreditBounds()
 # Bytes for a message's header beside its tensors: ids and names, and a hop of each stage before,
 # of 0.4 KB where the request is traced.
 HEADER_ROOM = 16 * 1024

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, np.ndarray]
 
 
-class Finding(Protocol):
+class AnswerMeaning(Protocol):
     """What one answer says."""
 
     def document(self) -> dict[str, Any]:
@@ -25,7 +25,7 @@ class Finding(Protocol):
         """For people."""
         ...
 
-    def decides_as(self, other: Finding) -> bool:
+    def decides_as(self, other: AnswerMeaning) -> bool:
         """Whether both say the same, though their numbers differ a little."""
         ...
 
@@ -51,22 +51,22 @@ class Meaning(Protocol):
         """What the file that the version was made of takes instead of these inputs."""
         ...
 
-    def read(self, outputs: Tensors, shape: Sequence[int] = ()) -> Finding:
+    def read(self, outputs: Tensors, shape: Sequence[int] = ()) -> AnswerMeaning:
         """What outputs say. shape: of the picture's array; without it of the model's own."""
         ...
 
 
-class Opened(Protocol):
+class OpenedFile(Protocol):
     """A file that a model is asked about. inputs: the model's."""
 
     @property
     def inputs(self) -> dict[str, np.ndarray]: ...
 
-    async def read(self, client: Mesh, answer: Result) -> Finding:
+    async def read(self, client: Mesh, answer: Result) -> AnswerMeaning:
         """What an answer says, as the version that answered means it. Raises `ShardsError`,
         `NotFound`, `Unavailable`."""
         ...
 
 
 # Opens a file for a model of this name. Raises `ShardsError`, `SwarmError`.
-Opens = Callable[["Mesh", str], Awaitable[Opened]]
+Opens = Callable[["Mesh", str], Awaitable[OpenedFile]]

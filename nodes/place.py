@@ -14,14 +14,14 @@ BACKLOG = 128  # connections that wait to be taken, Linux' bound of old
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenPlace:
     """host: an address of this machine, or its name. port: 0 for a free one."""
 
     host: str
     port: int
 
     @classmethod
-    def of(cls, text: str) -> Place:
+    def of(cls, text: str) -> ListenPlace:
         """Of `PORT`, on loopback alone, or `ADDRESS:PORT`. Raises `InvalidArgument`."""
         host, colon, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")

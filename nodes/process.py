@@ -155,11 +155,11 @@ def endpoints_of(node: Node | Undecided) -> Iterator[None]:
 def _serve_endpoints(node: Node | Undecided, stack: contextlib.ExitStack) -> None:
     # Imported here: a node that nobody probes has no server.
     from nodes.health.endpoint import endpoint, probes
-    from nodes.health.health import Health
-    from nodes.place import Place
+    from nodes.health.health import NodeHealth
+    from nodes.place import ListenPlace
 
-    def health() -> Health:
-        return Health.of(node.status(), node.mesh.link.connected)
+    def health() -> NodeHealth:
+        return NodeHealth.of(node.status(), node.mesh.link.connected)
 
     pages = probes(asyncio.get_running_loop(), health)
     if node.config.health:
@@ -167,7 +167,7 @@ def _serve_endpoints(node: Node | Undecided, stack: contextlib.ExitStack) -> Non
     if not node.config.metrics:
         return
     served = {path: page for each in features() for path, page in each.pages(node).items()}
-    where = Place.of(node.config.metrics)
+    where = ListenPlace.of(node.config.metrics)
     port = stack.enter_context(endpoint(where, {**served, **pages}))
     log.info("figures at http://%s", where.at(port))
 

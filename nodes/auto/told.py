@@ -30,7 +30,7 @@ Documents = Iterable[Mapping[str, Any]]  # status documents of living nodes, as 
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldNode:
     """A node of role auto. model: of which it serves versions. paces: microseconds of each stage,
     by the version that it has measured."""
 
@@ -55,7 +55,7 @@ class MeshDevices:
     how: Mapping[str, str]
 
 
-def auto_nodes_told(documents: Documents) -> list[Told]:
+def auto_nodes_told(documents: Documents) -> list[ToldNode]:
     """The nodes of role auto that serve, and tell their room."""
     found = []
     for doc in documents:
@@ -73,7 +73,7 @@ def auto_nodes_told(documents: Documents) -> list[Told]:
             for row in rows
             if row.get("pace_us")
         }
-        found.append(Told(node, str(doc.get("model", "")), paces))
+        found.append(ToldNode(node, str(doc.get("model", "")), paces))
     return found
 
 
@@ -97,7 +97,7 @@ def by_hand(documents: Documents, version: Version) -> list[AutoNode]:
 
 def mesh_devices(
     segments: Sequence[Segment],
-    nodes: Sequence[Told],
+    nodes: Sequence[ToldNode],
     usual: Mapping[Version, Sequence[float]],
     version: Version | None = None,
     hand: Sequence[AutoNode] = (),
@@ -146,7 +146,7 @@ def _device(node: AutoNode, speed: float, times: Sequence[float], session: int |
     return Device(node.node, speed, memory, site_of(node), tuple(times), **more)
 
 
-def _speed(told: Told, usual: Mapping[Version, Sequence[float]]) -> float:
+def _speed(told: ToldNode, usual: Mapping[Version, Sequence[float]]) -> float:
     """1.0: as fast as the machine that measured these versions; 0.0 where nothing is known."""
     spent = computed = 0.0
     for version, pace in told.paces.items():

@@ -9,13 +9,13 @@ from typing import Any
 
 from nodes.cameras.anatomy import Anatomy
 from nodes.cameras.crops.crops import Crops
-from nodes.cameras.frame import Source
+from nodes.cameras.frame import FrameSource
 from nodes.cameras.gate.gate import Gate
-from nodes.cameras.gate.rule import Rule, Standing
-from nodes.cameras.guard.rule import Action, GuardRule
-from nodes.cameras.guard.watch import GuardFiles, Watch
+from nodes.cameras.gate.rule import GateRule, ResultValidity
+from nodes.cameras.guard.rule import GuardAction, GuardRule
+from nodes.cameras.guard.watch import CameraGuard, GuardFiles
 from nodes.cameras.mask.door import Cleared, Door, MaskingDoor, OpenDoor
-from nodes.cameras.mask.proof import Proof
+from nodes.cameras.mask.proof import MaskProof
 from nodes.cameras.mask.regions import MaskRule
 from nodes.cameras.settings import CameraOptions
 from nodes.stage.counters import histogram, latencies
@@ -54,10 +54,10 @@ class Eye:
     the frame whose answer the gate's next verdict stands for. sent: frames, answered or failed by
     now. repeated: frames for which the gate let an answer stand."""
 
-    source: Source
+    source: FrameSource
     door: Door
     gate: Gate | None = None
-    guard: Watch | None = None
+    guard: CameraGuard | None = None
     age: LatencyWindow = field(default_factory=LatencyWindow)
     sent: int = 0
     answered: int = 0
@@ -74,19 +74,19 @@ class Eye:
     def is_alarmed(self) -> bool:
         return self.guard is not None and self.guard.verdict.is_alarmed
 
-    def standing(self, version: str) -> Standing:
+    def standing(self, version: str) -> ResultValidity:
         """What the last answer has to hold for. version: that the mesh desires."""
         if self.last is None:
-            return Standing(version, False, self.is_alarmed)
+            return ResultValidity(version, False, self.is_alarmed)
         result = self.last.result
         weights = max((hop.weights for hop in result.hops), default=0)
         name = f"{version}/{weights}" if weights else version
-        return Standing(name, result.degraded, self.is_alarmed)
+        return ResultValidity(name, result.degraded, self.is_alarmed)
 
     @property
     def asks_whole(self) -> bool:
         """Whether an alarm asks for the whole model's answer to each frame."""
-        return self.guard is not None and self.guard.rule.action is Action.WHOLE
+        return self.guard is not None and self.guard.rule.action is GuardAction.WHOLE
 
     def follow(self, seen: SeenFrame) -> SeenFrame:
         """The answer with its objects' ids, unless it is older than one that came before."""
@@ -157,16 +157,16 @@ class Eye:
         await self.source.close()
 
 
-def eye_of(source: Source, options: CameraOptions, files: GuardFiles | None = None) -> Eye:
+def eye_of(source: FrameSource, options: CameraOptions, files: GuardFiles | None = None) -> Eye:
     """A camera with the steps that the settings ask for. Raises `InvalidArgument`."""
-    rule = Rule.of(options.gate, options.most_skipped, options.gate_oldest)
+    rule = GateRule.of(options.gate, options.most_skipped, options.gate_oldest)
     guard = GuardRule.of(options.guard, options.guard_action, options.guard_warm_up)
     door = _door(options)
     return Eye(
         source,
         door,
         None if rule is None else Gate(rule),
-        None if guard is None else Watch(guard, isinstance(door, MaskingDoor), files),
+        None if guard is None else CameraGuard(guard, isinstance(door, MaskingDoor), files),
     )
 
 
@@ -176,4 +176,4 @@ def _door(options: CameraOptions) -> Door:
     rule = MaskRule(
         options.mask_threshold, options.mask_margin, options.mask_frames, options.mask_within
     )
-    return MaskingDoor(rule, Proof.of(options.mask_proof))
+    return MaskingDoor(rule, MaskProof.of(options.mask_proof))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nodes.cli.options import Splitting
     from nodes.config import NodeConfig
-    from nodes.demo.frame import Asked
+    from nodes.demo.frame import StoryOptions
     from nodes.meaning import Meaning, Opens
     from shards.manifest import Manifest
     from shards.parts import Addition
@@ -98,7 +98,7 @@ def _options() -> Mapping[str, Sequence[type]]:
     return {"demo": [CameraStory]}
 
 
-def _stories(given: Given) -> list[Callable[[Asked], int]]:
+def _stories(given: Given) -> list[Callable[[StoryOptions], int]]:
     from nodes.cameras.demo.declared import CameraStory
 
     options = given.of(CameraStory)

@@ -31,7 +31,7 @@ class Frame:
         return self.captured if self.at is None else self.at
 
 
-class Source(Protocol):
+class FrameSource(Protocol):
     """Frames of one camera, the latest only: a slow consumer never gets an old frame.
 
     `arrived` and `latest` are called by one consumer. A source that fails tries again by itself,

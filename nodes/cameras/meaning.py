@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nodes.meaning import Finding, Tensors
+from nodes.meaning import AnswerMeaning, Tensors
 from shards.cameras import Result, Task, document, lines
 from shards.cameras.picture import decode_picture
 from shards.cameras.same import decides_the_same
@@ -17,7 +17,7 @@ from swarm.wire.picture import MOST_PIXELS, Picture
 
 
 @dataclass(frozen=True)
-class Found:
+class TaskReading:
     """What a task reads of an answer. shape: of the picture's array, empty where it is not known:
     boxes are shares of the model's own picture then."""
 
@@ -30,8 +30,8 @@ class Found:
     def lines(self) -> list[str]:
         return lines(self.result, self.shape)
 
-    def decides_as(self, other: Finding) -> bool:
-        return isinstance(other, Found) and decides_the_same(self.result, other.result)
+    def decides_as(self, other: AnswerMeaning) -> bool:
+        return isinstance(other, TaskReading) and decides_the_same(self.result, other.result)
 
 
 class TaskMeaning:
@@ -58,6 +58,6 @@ class TaskMeaning:
         name = self._task.preprocess.input
         return {**inputs, name: self._task.arranged(inputs[name])}
 
-    def read(self, outputs: Tensors, shape: Sequence[int] = ()) -> Found:
+    def read(self, outputs: Tensors, shape: Sequence[int] = ()) -> TaskReading:
         own = self._task.preprocess.height, self._task.preprocess.width
-        return Found(self._task.read(outputs, shape or own), tuple(shape))
+        return TaskReading(self._task.read(outputs, shape or own), tuple(shape))

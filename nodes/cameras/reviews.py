@@ -14,7 +14,7 @@ import time
 import cv2
 
 from nodes.cameras.eye import Eye
-from nodes.cameras.guard.rule import Action
+from nodes.cameras.guard.rule import GuardAction
 from nodes.cameras.mask.door import Cleared, Unmasked, image_of
 from nodes.life.node import Node
 from swarm.errors import SwarmError
@@ -35,7 +35,7 @@ class Reviews:
     def ask(self, eye: Eye, cleared: Cleared) -> None:
         """Publish the frame, where the camera's guard says so and it is time."""
         guard, frame, now = eye.guard, cleared.frame, time.monotonic()
-        if guard is None or guard.rule.action is not Action.REVIEW:
+        if guard is None or guard.rule.action is not GuardAction.REVIEW:
             return
         if now - self._asked.get(frame.source, -EVERY) < EVERY:
             return

@@ -23,7 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from nodes.cameras.board import MOST_WATCHERS, Board
-from nodes.place import LOOPBACK, Place
+from nodes.place import LOOPBACK, ListenPlace
 from swarm.errors import InvalidArgument
 
 PAGE = Path(__file__).parent / "page"
@@ -41,9 +41,9 @@ BOUNDARY = "frame"
 NAMES = ["127.0.0.1", "localhost", "[::1]"]
 
 
-def own_place(text: str) -> Place:
+def own_place(text: str) -> ListenPlace:
     """Of `--view`: a place that only this machine reaches. Raises `InvalidArgument`."""
-    place = Place.of(text)
+    place = ListenPlace.of(text)
     if not place.is_loopback:
         raise InvalidArgument(
             f"--view {text}: whoever reaches {place.host} would see through the cameras. Serve it "

@@ -68,8 +68,8 @@ def _measured(manifest: Manifest, folder: Path, allowed: AllowedCodecs) -> Manif
         load_stage(manifest, shard.stage, lambda name: folder / name) for shard in manifest.shards
     ]
     try:
-        features = {name: Crossing(features=name) for name in allowed.for_features()}
-        results = {name: Crossing(results=name) for name in allowed.for_results()}
+        features = {name: LossyCodecs(features=name) for name in allowed.for_features()}
+        results = {name: LossyCodecs(results=name) for name in allowed.for_results()}
         errors = errors_of(stages, feeds, {*features.values(), *results.values()})
     finally:
         for stage in stages:
@@ -94,14 +94,14 @@ def _feeds(manifest: Manifest, samples: str) -> Iterator[Tensors]:
 
 
 @dataclass(frozen=True)
-class Crossing:
+class LossyCodecs:
     """The lossy codecs of what crosses the wire, "" for the exact values."""
 
     features: str = ""
     results: str = ""
 
 
-EXACT = Crossing()
+EXACT = LossyCodecs()
 
 
 @dataclass
@@ -131,8 +131,8 @@ class _Sums:
 
 
 def errors_of(
-    stages: Sequence[StageRuntime], feeds: Iterable[Tensors], crossings: Collection[Crossing]
-) -> dict[Crossing, CodecError]:
+    stages: Sequence[StageRuntime], feeds: Iterable[Tensors], crossings: Collection[LossyCodecs]
+) -> dict[LossyCodecs, CodecError]:
     """The model's outputs with all that crosses a cut, and the inputs and results, in these codecs,
     against the exact ones, which are computed once for all codecs."""
     sums = {crossing: _Sums() for crossing in crossings}
@@ -144,7 +144,7 @@ def errors_of(
 
 
 def _run(
-    stages: Sequence[StageRuntime], feed: Mapping[str, np.ndarray], crossing: Crossing
+    stages: Sequence[StageRuntime], feed: Mapping[str, np.ndarray], crossing: LossyCodecs
 ) -> Tensors:
     outputs = frozenset(spec.name for spec in stages[-1].shard.sends)
     tensors = dict(feed)
@@ -156,7 +156,7 @@ def _run(
 
 
 def _across(
-    tensors: Mapping[str, np.ndarray], outputs: frozenset[str], crossing: Crossing
+    tensors: Mapping[str, np.ndarray], outputs: frozenset[str], crossing: LossyCodecs
 ) -> Tensors:
     """The tensors as the next one reads them. outputs: the names of results."""
     read: Tensors = {}

@@ -33,7 +33,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from nodes.extras import MissingExtra, lacking
-from nodes.feature import Commands, Given, Group
+from nodes.feature import CommandGroup, Commands, Given
 from nodes.features import features
 from nodes.settings import read_settings
 from swarm.errors import InvalidArgument
@@ -123,7 +123,7 @@ class _Loaded(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         panel, command = self.declared[name]
         words = f"{self._words} {name}".strip()
-        if isinstance(command, Group):
+        if isinstance(command, CommandGroup):
             made = typer.Typer(
                 cls=group(command.commands, words), help=command.help, no_args_is_help=True
             )
@@ -151,7 +151,7 @@ class _Loaded(Mapping[str, Any]):
     def unloaded(self, name: str) -> TyperCommand:
         """As help and completion show it; it is loaded when it is called."""
         panel, command = self.declared[name]
-        if isinstance(command, Group):
+        if isinstance(command, CommandGroup):
             about = command.help
         elif isinstance(command, typer.Typer):
             about = str(command.info.help)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nodes.cli.options import OwnServers
-from nodes.cli.server_doctor import Kept, look_at_mesh
+from nodes.cli.server_doctor import KeptStreams, look_at_mesh
 from nodes.cli.servers import look_at
 from nodes.console import out, print_json
 from nodes.extras import is_there
@@ -39,7 +39,7 @@ async def run_doctor(target: OwnServers) -> int:
     there = [offer.device for offer in found if offer.is_there]
     looked = await look_at(target.link("doctor")) if target.nats else []
     faults = any(each.fault for each in looked)
-    kept = await look_at_mesh(target) if target.nats and not faults else Kept()
+    kept = await look_at_mesh(target) if target.nats and not faults else KeptStreams()
     if target.json:
         told = {"servers": [asdict(each) for each in looked]}
         print_json(_document(found, there) | told | kept.document())

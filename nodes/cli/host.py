@@ -22,7 +22,7 @@ LEAST_SHM = 256 << 20  # bytes: features between nodes of one host
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HostFinding:
     """value: as it is here, "" where this machine does not say. ok: None where nobody can tell.
     wanted: what is better, why: what the present value costs, remedy: a line to type."""
 
@@ -58,9 +58,9 @@ def _read(path: str) -> str:
         return ""
 
 
-def _governor() -> Finding:
+def _governor() -> HostFinding:
     value = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    return Finding(
+    return HostFinding(
         "CPU governor",
         value,
         None if not value else value == "performance",
@@ -70,10 +70,10 @@ def _governor() -> Finding:
     )
 
 
-def _congestion() -> Finding:
+def _congestion() -> HostFinding:
     value = _read("/proc/sys/net/ipv4/tcp_congestion_control")
     there = _read("/proc/sys/net/ipv4/tcp_available_congestion_control").split()
-    return Finding(
+    return HostFinding(
         "TCP congestion control",
         value,
         True if value == "bbr" else None,  # whether the links lose packets is not known here
@@ -85,9 +85,9 @@ def _congestion() -> Finding:
     )
 
 
-def _files() -> Finding:
+def _files() -> HostFinding:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Finding(
+    return HostFinding(
         "open files",
         str(soft),
         soft >= LEAST_FILES,
@@ -97,12 +97,12 @@ def _files() -> Finding:
     )
 
 
-def _shared_memory() -> Finding:
+def _shared_memory() -> HostFinding:
     try:
         size = shutil.disk_usage("/dev/shm").total
     except OSError:
         size = 0
-    return Finding(
+    return HostFinding(
         "shared memory",
         f"{size >> 20} MiB",
         size >= LEAST_SHM,
@@ -112,9 +112,9 @@ def _shared_memory() -> Finding:
     )
 
 
-def _clock() -> Finding:
+def _clock() -> HostFinding:
     value = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-    return Finding(
+    return HostFinding(
         "clock source",
         value,
         None if not value else value not in ("acpi_pm", "hpet", "jiffies"),
@@ -124,10 +124,10 @@ def _clock() -> Finding:
     )
 
 
-def _swap() -> Finding:
+def _swap() -> HostFinding:
     value = _read("/proc/sys/vm/swappiness")
     swaps = len(_read("/proc/swaps").splitlines()) > 1
-    return Finding(
+    return HostFinding(
         "swap",
         f"swappiness {value}" if swaps else "none",
         not swaps or (value.isdigit() and int(value) <= 10),
@@ -137,9 +137,9 @@ def _swap() -> Finding:
     )
 
 
-def _cores() -> Finding:
+def _cores() -> HostFinding:
     count, allowed = os.cpu_count() or 1, len(os.sched_getaffinity(0))
-    return Finding(
+    return HostFinding(
         "cores",
         f"{allowed} of {count}",
         allowed > 1,
@@ -149,7 +149,7 @@ def _cores() -> Finding:
     )
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (
+CHECKS: tuple[Callable[[], HostFinding], ...] = (
     _cores,
     _governor,
     _clock,

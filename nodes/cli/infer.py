@@ -16,7 +16,7 @@ from nodes.cli.short_ids import short_ids
 from nodes.cli.with_mesh import asked_model, connect
 from nodes.console import delivery, duration, out, print_json
 from nodes.features import first
-from nodes.meaning import Finding
+from nodes.meaning import AnswerMeaning
 from swarm.addresses import without_credentials
 from swarm.errors import InvalidArgument, Status, error_for
 from swarm.fleet.status_listener import CURRENT_AFTER
@@ -43,7 +43,7 @@ async def run_infer(model: str, options: InferOptions, target: Target) -> int:
         results = await ask_many(client, model, inputs, options)
         if lost := [r for r in results if r.status in NOBODY_ANSWERED]:
             await say_who_lacks(client, lost[-1], target)
-        said: Finding | None = None
+        said: AnswerMeaning | None = None
         if opened and (good := [r for r in results if r.status is Status.OK]):
             said = await opened.read(client, good[-1])
     answered = [r for r in results if r.status is Status.OK]
@@ -148,7 +148,7 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
     return doc
 
 
-def show(results: list[Result], options: InferOptions, said: Finding | None = None) -> None:
+def show(results: list[Result], options: InferOptions, said: AnswerMeaning | None = None) -> None:
     """Print the outputs, or what they say, and where the time went."""
     last = next(r for r in reversed(results) if r.status is Status.OK)
     for line in said.lines() if said else ():

@@ -30,7 +30,7 @@ from nodes.cli.options import (
     Target,
     UpOptions,
 )
-from nodes.feature import Commands, Given, Group
+from nodes.feature import CommandGroup, Commands, Given
 from nodes.features import features
 from nodes.terminal import any_encoding, plain_where_asked
 
@@ -109,9 +109,9 @@ def demo(options: DemoOptions, given: Given) -> int:
     if len(stories) + options.secure > 1:
         raise typer.BadParameter("--secure and the other stories are told one at a time: give one")
     companions = [companion for each in features() for companion in each.companions(given)]
-    from nodes.demo.frame import Asked
+    from nodes.demo.frame import StoryOptions
 
-    asked = Asked(options.seconds, options.rate, options.json, companions)
+    asked = StoryOptions(options.seconds, options.rate, options.json, companions)
     if stories:
         return stories[0](asked)
     from nodes.demo.demo import tell
@@ -171,7 +171,7 @@ def status(
     return run_status(target, any_node=any_node)
 
 
-KEYS = Group(
+KEYS = CommandGroup(
     "Whose models nodes take, and who may ask a gateway.",
     {
         "Commands": {

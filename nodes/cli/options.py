@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nodes.access import HELP, Access
+from nodes.access import HELP, AccessOptions
 from nodes.cli.command import Named, option, seldom
 from swarm.addresses import checked
 from swarm.errors import BadAddress, InvalidArgument
@@ -98,8 +98,8 @@ class Servers:
     domain: Annotated[str, DOMAIN] = _access("domain")
 
     @property
-    def access(self) -> Access:
-        return Access.of(vars(self))
+    def access(self) -> AccessOptions:
+        return AccessOptions.of(vars(self))
 
     def link(self, name: str) -> LinkOptions:
         """Of a connection with this name."""

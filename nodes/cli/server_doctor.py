@@ -18,7 +18,7 @@ from swarm.link.kept_stream import MISSING
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptStreams:
     """flaws: what is wrong. memory, files: bytes that the account's streams have set aside."""
 
     flaws: Sequence[Flaw] = ()
@@ -50,7 +50,7 @@ async def nodes_serve(client: swarm.Mesh) -> bool:
         return bool(stages_told(watch.picture.living(time.monotonic())))
 
 
-async def look_at_mesh(target: Target) -> Kept:
+async def look_at_mesh(target: Target) -> KeptStreams:
     """Look, and mend nothing. Raises `SwarmError`."""
     async with client_of(target, signs=False) as client:
         models = dict.fromkeys(model for model, _ in await client.registry.models())
@@ -59,4 +59,4 @@ async def look_at_mesh(target: Target) -> Kept:
             left = left if await nodes_serve(client) else []  # nothing was ever pushed here
         info = await jetstream.call(client.link, "$JS.API.INFO")
         aside = [int(info.get(f"reserved_{where}", 0)) for where in ("memory", "storage")]
-        return Kept(left, *aside)
+        return KeptStreams(left, *aside)

@@ -170,7 +170,7 @@ def _any(_: Sequence[NodeView]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StatusColumn:
     """A column: its cell for a node, and how wide it may be. need: 0 for always, else the columns
     with the least need come first. It is left out where `says` nothing."""
 
@@ -190,10 +190,10 @@ class Column:
 
 
 COLUMNS = (
-    Column("role", 0, 8, 10, lambda v: v.role or ABSURD, right=False),
-    Column("node", 0, 6, 16, lambda v: v.node, right=False),
-    Column("state", 0, 8, 8, lambda v: v.state or ABSURD, right=False),
-    Column(
+    StatusColumn("role", 0, 8, 10, lambda v: v.role or ABSURD, right=False),
+    StatusColumn("node", 0, 6, 16, lambda v: v.node, right=False),
+    StatusColumn("state", 0, 8, 8, lambda v: v.state or ABSURD, right=False),
+    StatusColumn(
         "stages",
         1,
         6,
@@ -201,11 +201,11 @@ COLUMNS = (
         lambda v: v.stages or UNMEASURED,
         says=lambda views: any(v.stages for v in views),
     ),
-    Column("rate\n1/s", 1, 6, 6, lambda v: figure_text(v.rate)),
-    Column("compute ms\np50/p99", 2, 11, 13, lambda v: _pair_text(v.compute)),
-    Column("waiting", 3, 7, 7, lambda v: count_text(v.waiting)),
-    Column("failed", 4, 6, 6, lambda v: count_text(v.failed)),
-    Column(
+    StatusColumn("rate\n1/s", 1, 6, 6, lambda v: figure_text(v.rate)),
+    StatusColumn("compute ms\np50/p99", 2, 11, 13, lambda v: _pair_text(v.compute)),
+    StatusColumn("waiting", 3, 7, 7, lambda v: count_text(v.waiting)),
+    StatusColumn("failed", 4, 6, 6, lambda v: count_text(v.failed)),
+    StatusColumn(
         "weights",
         5,
         7,
@@ -213,12 +213,12 @@ COLUMNS = (
         lambda v: ",".join(map(count_text, v.weights)) or UNMEASURED,
         says=lambda views: any(v.weights for v in views),
     ),
-    Column("model", 6, 9, 24, lambda v: v.model or UNMEASURED, right=False),
-    Column("queue ms\np50/p99", 7, 11, 13, lambda v: _pair_text(v.queue)),
-    Column("served", 8, 6, 6, lambda v: count_text(v.served)),
-    Column("RSS\nMB", 9, 5, 6, lambda v: _megabytes(v.rss)),
-    Column("host", 10, 8, 20, lambda v: v.host or UNMEASURED, right=False),
-    Column("detail", 11, 10, 60, lambda v: v.detail or UNMEASURED, right=False),
+    StatusColumn("model", 6, 9, 24, lambda v: v.model or UNMEASURED, right=False),
+    StatusColumn("queue ms\np50/p99", 7, 11, 13, lambda v: _pair_text(v.queue)),
+    StatusColumn("served", 8, 6, 6, lambda v: count_text(v.served)),
+    StatusColumn("RSS\nMB", 9, 5, 6, lambda v: _megabytes(v.rss)),
+    StatusColumn("host", 10, 8, 20, lambda v: v.host or UNMEASURED, right=False),
+    StatusColumn("detail", 11, 10, 60, lambda v: v.detail or UNMEASURED, right=False),
 )
 
 
@@ -286,5 +286,5 @@ def status_table(views: Sequence[NodeView], width: int, height: int | None = Non
     return table
 
 
-def _style(column: Column, view: NodeView) -> str:
+def _style(column: StatusColumn, view: NodeView) -> str:
     return COLORS.get(view.state, "yellow") if column.heading == "state" else ""

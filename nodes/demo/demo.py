@@ -25,8 +25,8 @@ from nodes.console import out
 from nodes.demo.frame import (
     MODEL,
     PIPELINE,
-    Asked,
-    Frame,
+    StoryOptions,
+    StoryRun,
     kill_and_return,
     last_status,
     report,
@@ -46,12 +46,12 @@ SINK = "demo"
 READY_WITHIN = 30.0  # seconds
 
 
-def tell(asked: Asked, secure: bool) -> int:
+def tell(asked: StoryOptions, secure: bool) -> int:
     """Exit code 0 only if every image was answered, and rightly; with `secure`, only if each
     protection held too."""
     rate = asked.rate or 30.0
 
-    async def story(frame: Frame) -> None:
+    async def story(frame: StoryRun) -> None:
         with progress("demo: splitting the digits model into three shards", silent=asked.as_json):
             expected = await asyncio.to_thread(_whole_model)
             record = DemoRecord(expected, digits_heldout()[1], aloud=not frame.live)
@@ -116,7 +116,7 @@ def _whole_model() -> np.ndarray:
 
 
 @contextlib.asynccontextmanager
-async def _drawn(frame: Frame, local: LocalMesh, record: DemoRecord) -> AsyncIterator[None]:
+async def _drawn(frame: StoryRun, local: LocalMesh, record: DemoRecord) -> AsyncIterator[None]:
     """Draw the live picture meanwhile, if there is one."""
     if not frame.live:
         yield

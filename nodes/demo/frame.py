@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.console import err, guarded, out, print_json, unless
-from nodes.demo.record import Takeover
+from nodes.demo.record import TakeoverRecord
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
 from nodes.up.companion import Companion
@@ -33,7 +33,7 @@ Step = tuple[float, Callable[[NodeProcess], Awaitable[None]]]  # the part of the
 
 
 @dataclass(frozen=True)
-class Asked:
+class StoryOptions:
     """How a story was asked for. seconds, rate: None where the story has its own. companions: what
     features do beside it."""
 
@@ -44,7 +44,7 @@ class Asked:
 
 
 @dataclass
-class Frame:
+class StoryRun:
     """Of one run of a story. seconds: that it takes. live: whether a picture is drawn meanwhile,
     which shows the story's lines too. began: when the story did, on the event loop's clock. code:
     the exit code, once it is known."""
@@ -93,9 +93,9 @@ def kill(node: NodeProcess) -> None:
 
 
 async def kill_and_return(
-    frame: Frame,
+    frame: StoryRun,
     local: LocalMesh,
-    seen: Takeover,
+    seen: TakeoverRecord,
     say: Callable[[str], None],
     more: Sequence[Step] = (),
 ) -> None:
@@ -158,8 +158,8 @@ def report(
 
 
 def run_story(
-    story: Callable[[Frame], Coroutine[Any, Any, None]],
-    asked: Asked,
+    story: Callable[[StoryRun], Coroutine[Any, Any, None]],
+    asked: StoryOptions,
     seconds: float,
     level: int = logging.ERROR,
 ) -> int:
@@ -170,7 +170,7 @@ def run_story(
 
     async def main() -> int:
         live = not asked.as_json and out.is_terminal
-        frame = Frame(asked.seconds or seconds, live, asked.companions)
+        frame = StoryRun(asked.seconds or seconds, live, asked.companions)
         await unless(stop_on_signals(), story(frame))
         return frame.code
 

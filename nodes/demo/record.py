@@ -17,7 +17,7 @@ TOLERANCE = 1e-4  # relative: ONNX Runtime optimises the shards and the whole mo
 
 
 @dataclass
-class Takeover:
+class TakeoverRecord:
     """How the nodes of stage 2 changed. old_node: who was killed. Moments are `time.monotonic()`,
     0 where they have not come."""
 
@@ -78,7 +78,7 @@ class DemoRecord:
     failed: int = 0
     twice: int = 0
     degraded: int = 0
-    takeover: Takeover = field(default_factory=Takeover)
+    takeover: TakeoverRecord = field(default_factory=TakeoverRecord)
     last: str = ""
     story: list[str] = field(default_factory=list)
 

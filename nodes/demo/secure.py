@@ -192,7 +192,7 @@ def pieces_of(files: Mapping[str, bytes]) -> list[bytes]:
     return pieces
 
 
-class Found:
+class FoundPieces:
     """What a search saw. names: of the files that hold a piece."""
 
     def __init__(self) -> None:
@@ -200,9 +200,9 @@ class Found:
         self.names: list[str] = []
 
 
-def files_with(pieces: list[bytes], folders: list[Path]) -> Found:
+def files_with(pieces: list[bytes], folders: list[Path]) -> FoundPieces:
     """The files below some folders that hold any of these pieces."""
-    found = Found()
+    found = FoundPieces()
     for folder in folders:
         for path in folder.rglob("*"):
             try:

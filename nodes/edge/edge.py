@@ -29,7 +29,7 @@ import numpy as np
 
 from nodes.config import EdgeOptions
 from nodes.edge.kept_results import KeptResults
-from nodes.edge.live import Backlog
+from nodes.edge.live import CaptureBacklog
 from nodes.life.node import Node
 from nodes.placing.ways import RAW
 from swarm.errors import InvalidArgument, Status
@@ -106,7 +106,9 @@ class Edge:
         drops = options.on_full == "drop-oldest" or (
             options.on_full == "auto" and not options.count
         )
-        self._queue: Backlog[Capture] = Backlog(options.queue, options.in_flight, drops)
+        self._queue: CaptureBacklog[Capture] = CaptureBacklog(
+            options.queue, options.in_flight, drops
+        )
         self._mesh_time = Usual()
         self._reported_dropped = 0
         self._report_at = 0.0

@@ -13,7 +13,7 @@ from swarm.flow.ack_wait import link_credit
 T = TypeVar("T")
 
 
-class Backlog(Generic[T]):
+class CaptureBacklog(Generic[T]):
     """Captures that wait to be sent.
 
     capacity: captures that may wait. most: captures in flight. drops: whether the oldest one gives

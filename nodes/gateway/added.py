@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class GatewayContext:
     """What an application behind the door works with. on_refused: is told of callers that may ask
     again later."""
 
@@ -51,7 +51,7 @@ class FeatureOfDoor(Feature):
     by the protocol of the gateway; see `nodes.gateway.page.lines.lines_for`."""
 
     below: str
-    app: Callable[[Behind], Page]
+    app: Callable[[GatewayContext], Page]
     described: Callable[[], Described] = field(default=lambda: Described({}, {}))
     lines: Callable[[ModelInfo, str, str], Lines | None] = lambda info, url, key: None
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from nodes.gateway.access.callers import AnyCallers, ListedCallers
 from nodes.gateway.access.tls import ServerTls
-from nodes.gateway.added import Behind, added
+from nodes.gateway.added import GatewayContext, added
 from nodes.gateway.call import Callers
 from nodes.gateway.door import Door
-from nodes.gateway.hand import Hand
+from nodes.gateway.hand import BytesInHand
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import MeshModels
@@ -105,14 +105,14 @@ class Front:
             node.answerer.answer,
             models.describe,
             options.most_in_flight,
-            Hand(options.bodies),
+            BytesInHand(options.bodies),
             refused,
         )
         self._inference = inference
         regions = ClientRegions() if options.allow_client_shm else None
         if options.http:
             context = None if tls is None else tls.context
-            behind = Behind(node.mesh, models, callers, options, refused)
+            behind = GatewayContext(node.mesh, models, callers, options, refused)
             page = PageApp(inference, models, callers, 503 if options.full_is_503 else 429)
             self._doors[HTTP] = HttpServer(
                 inference,

@@ -10,7 +10,7 @@ from swarm.errors import ResourceExhausted
 RETRY_AFTER = 0.1  # seconds: the requests in hand have ended by then, usually
 
 
-class Hand:
+class BytesInHand:
     """most: bytes. held: those that are taken. refused: requests that found no room."""
 
     def __init__(self, most: int) -> None:

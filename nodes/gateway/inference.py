@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from nodes.gateway.call import InferAnswer, InferCall
-from nodes.gateway.hand import RETRY_AFTER, Hand
+from nodes.gateway.hand import RETRY_AFTER, BytesInHand
 from nodes.gateway.statistics import Statistics
 from swarm.errors import ResourceExhausted, SwarmError
 from swarm.model import ModelInfo
@@ -27,7 +27,7 @@ class Inference:
         answer: Answer,
         describe: Describe,
         most_in_flight: int,
-        hand: Hand,
+        hand: BytesInHand,
         on_refused: OnRefused = lambda agent, error, peer: None,
     ) -> None:
         self._answer = answer

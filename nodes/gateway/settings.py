@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from nodes.place import Place
+from nodes.place import ListenPlace
 from nodes.settings import check, setting, tuning
 from swarm.errors import InvalidArgument
 
@@ -153,14 +153,14 @@ class GatewayOptions:
         return self.goes_on_for + DRAIN_TIMEOUT + 2.0
 
     @property
-    def http_place(self) -> Place | None:
+    def http_place(self) -> ListenPlace | None:
         """None where HTTP is off. Raises `InvalidArgument`."""
-        return Place.of(self.http) if self.http else None
+        return ListenPlace.of(self.http) if self.http else None
 
     @property
-    def grpc_place(self) -> Place | None:
+    def grpc_place(self) -> ListenPlace | None:
         """None where gRPC is off. Raises `InvalidArgument`."""
-        return Place.of(self.grpc) if self.grpc else None
+        return ListenPlace.of(self.grpc) if self.grpc else None
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nodes.health.health import NO_ANSWER, PROBES, Health, ProbeAnswer
-from nodes.place import Place
+from nodes.health.health import NO_ANSWER, PROBES, NodeHealth, ProbeAnswer
+from nodes.place import ListenPlace
 from nodes.settings import WrongSetting
 
 SNAPSHOT_TIMEOUT = 2.0  # seconds in which the event loop tells what is known
@@ -58,7 +58,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, question: Callable[[], T]) -> T:
     return told.result(SNAPSHOT_TIMEOUT)
 
 
-def probes(loop: asyncio.AbstractEventLoop, health: Callable[[], Health]) -> Pages:
+def probes(loop: asyncio.AbstractEventLoop, health: Callable[[], NodeHealth]) -> Pages:
     """The pages `/livez`, `/readyz` and `/startupz`: 200 for yes, 503 for no, each with a reason.
     health() is called on the loop."""
 
@@ -86,7 +86,7 @@ class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 @contextmanager
-def endpoint(where: Place | Path, pages: Pages) -> Iterator[int]:
+def endpoint(where: ListenPlace | Path, pages: Pages) -> Iterator[int]:
     """Serve pages; gives the port, 0 for a socket in the file system. Raises `WrongSetting`
     where nobody may listen there."""
 

@@ -24,7 +24,7 @@ class ProbeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class NodeHealth:
     """What a node says of itself. state, detail: of its status document. connected: to a server.
     was_ready: every lane of its first version has pulled; its sessions are built and self-tested.
     """
@@ -35,7 +35,7 @@ class Health:
     was_ready: bool
 
     @classmethod
-    def of(cls, status: Mapping[str, Any], connected: bool) -> Health:
+    def of(cls, status: Mapping[str, Any], connected: bool) -> NodeHealth:
         """Of a status document."""
         was_ready = status.get("ready_ms", 0) > 0
         return cls(str(status["state"]), str(status["detail"]), connected, was_ready)

@@ -20,8 +20,8 @@ from nodes.console import out
 from nodes.demo.frame import (
     KILL_AT,
     VICTIM,
-    Asked,
-    Frame,
+    StoryOptions,
+    StoryRun,
     kill,
     node_of,
     report,
@@ -45,7 +45,7 @@ READY_WITHIN, TOLD_WITHIN = 30.0, 5.0  # seconds
 
 
 @dataclass
-class Answer:
+class ChatAnswer:
     """What came: tokens, their texts, and the moments (`time.monotonic`)."""
 
     seed: int
@@ -63,10 +63,10 @@ class Answer:
         return max((1e3 * (b - a) for a, b in pairs if b > since), default=0.0)
 
 
-def tell(asked: Asked) -> int:
+def tell(asked: StoryOptions) -> int:
     """Exit code 0 only if both answers are equal, and the kill hit the session."""
 
-    async def story(frame: Frame) -> None:
+    async def story(frame: StoryRun) -> None:
         frame.tell("splitting a toy language model into three shards …")
         with Scratch("toy") as folder:
             result = await asyncio.to_thread(_split, folder)
@@ -133,7 +133,7 @@ def _printer(killed: _Kill) -> Callable[[str], None]:
     return heard
 
 
-async def _undisturbed(local: LocalMesh, model: str) -> Answer:
+async def _undisturbed(local: LocalMesh, model: str) -> ChatAnswer:
     """The first seed's answer that is long enough. Raises `Unavailable`."""
     for seed in range(1, MOST_SEEDS + 1):
         answer = await _ask(local, model, seed)
@@ -148,8 +148,8 @@ async def _ask(
     seed: int,
     heard: Callable[[str], None] | None = None,
     killed: _Kill | None = None,
-) -> Answer:
-    answer = Answer(seed)
+) -> ChatAnswer:
+    answer = ChatAnswer(seed)
     options: GenerateOptions = {**OPTIONS, "seed": seed}
     async for token in local.mesh.chat(model, QUESTION, **options):
         answer.times.append(time.monotonic())
@@ -170,7 +170,7 @@ def _has_taken(local: LocalMesh, node: NodeProcess) -> bool:
 
 
 def summarise(
-    right: Answer, got: Answer, *, killed_at: float, after: int, took: bool
+    right: ChatAnswer, got: ChatAnswer, *, killed_at: float, after: int, took: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """The figures, and a sentence for each broken promise. right: undisturbed. killed_at: the
     moment of the kill, after so many tokens; 0 for none. took: another node had the sessions."""
@@ -197,7 +197,7 @@ def summarise(
     return doc, broken
 
 
-def _report(right: Answer, got: Answer, killed: _Kill, took: bool, as_json: bool) -> int:
+def _report(right: ChatAnswer, got: ChatAnswer, killed: _Kill, took: bool, as_json: bool) -> int:
     doc, broken = summarise(right, got, killed_at=killed.at, after=killed.after, took=took)
     kept = "the text is the undisturbed one, token for token"
     then = "swarm up --model toy, and beside it: swarm chat toy --nats URL"

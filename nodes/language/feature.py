@@ -20,10 +20,10 @@ from nodes.language.settings import GenerationOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nodes.demo.frame import Asked
+    from nodes.demo.frame import StoryOptions
     from nodes.up.companion import Companion
     from nodes.versions.loaded import Loaded, Loading
-    from nodes.versions.serving import Serving, Shared
+    from nodes.versions.serving import Serving, SharedByStages
     from shards.manifest import Manifest
     from swarm.requests.witnessing import Notices
 
@@ -34,7 +34,7 @@ async def _prepare(loading: Loading) -> Callable[[], Loaded]:
     return await prepare(loading)
 
 
-def _serving(shared: Shared, loaded: Loaded) -> Serving:
+def _serving(shared: SharedByStages, loaded: Loaded) -> Serving:
     from nodes.language.serving import GenerationServing
 
     return GenerationServing(shared, loaded)
@@ -90,7 +90,7 @@ def _companions(given: Given) -> list[Companion]:
     return companions(given)
 
 
-def _stories(given: Given) -> list[Callable[[Asked], int]]:
+def _stories(given: Given) -> list[Callable[[StoryOptions], int]]:
     from nodes.language.up import ChatStory
 
     options = given.of(ChatStory)

@@ -28,9 +28,9 @@ def checked(schema: str) -> None:
         raise InvalidArgument(f"schema: {error}") from None
 
 
-class Reader:
-    """What the last stage reads schemas by: `Reader(...)(schema)`. grammars: None where the library
-    is not installed. slow: seconds of processor time. Raises `InvalidArgument`.
+class SchemaReader:
+    """What the last stage reads schemas by: `SchemaReader(...)(schema)`. grammars: None where the
+    library is not installed. slow: seconds of processor time. Raises `InvalidArgument`.
 
     All sessions wait while the tokens that one may have are looked for. So an answer for which
     that is slow `MOST_SLOW` times is ended, and its schema is refused from then on: its trial
@@ -41,7 +41,7 @@ class Reader:
         self._grammars, self._node, self._slow = grammars, node, slow
         self._refused: OrderedDict[str, None] = OrderedDict()
 
-    def __call__(self, schema: str) -> Followed:
+    def __call__(self, schema: str) -> TimedGrammar:
         if self._grammars is None:
             raise InvalidArgument(
                 f"schema: {self._node} reads none: it needs 'swarm-mesh[grammar]'"
@@ -49,7 +49,9 @@ class Reader:
         if schema in self._refused:
             raise _too_slow()
         try:
-            return Followed(self._grammars.of(schema), self._slow, partial(self._refuse, schema))
+            return TimedGrammar(
+                self._grammars.of(schema), self._slow, partial(self._refuse, schema)
+            )
         except ModelError as error:
             raise InvalidArgument(f"schema: {error}") from None
 
@@ -59,7 +61,7 @@ class Reader:
             self._refused.popitem(last=False)
 
 
-class Followed:
+class TimedGrammar:
     """A grammar whose errors are those of the mesh. See `swarm.language.grammar`. on_slow: it
     takes too long too often."""
 

@@ -21,7 +21,7 @@ import numpy as np
 from nodes.language.draft_model import DraftModel
 from nodes.language.members import Ran, run_members
 from nodes.language.prompts import characters, with_ids, with_sampling
-from nodes.language.schemas import Reader, checked
+from nodes.language.schemas import SchemaReader, checked
 from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
 from shards.errors import ModelError
@@ -124,7 +124,7 @@ class GenerationServer:
             decoder.kv_bytes_per_token,
             decoder.vocabulary,
         )
-        read = Reader(grammars, node)
+        read = SchemaReader(grammars, node)
         self.core: StageCore
         if stage == 1:
             self.core = HeadCore(

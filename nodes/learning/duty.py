@@ -19,7 +19,7 @@ from nodes.learning.frozen import FrozenModel
 from nodes.learning.head import Parameters
 from nodes.learning.learner import Learner
 from nodes.learning.options import LearnOptions
-from nodes.learning.samples import Samples
+from nodes.learning.samples import SampleWindow
 from nodes.low_priority import in_low_priority_thread
 from nodes.versions.versions import Versions
 from shards.errors import ShardsError
@@ -128,7 +128,7 @@ class Learning(Part):
         return await in_low_priority_thread(lambda: FrozenModel.load(manifest, info, fetch))
 
     def _new_learner(self, frozen: FrozenModel, old: Learner | None) -> Learner:
-        samples: Samples | None = None
+        samples: SampleWindow | None = None
         start: Parameters | None = None
         before: Learner | None = None
         if old is not None and old.frozen.features_id == frozen.features_id:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nodes.config import NodeConfig
-    from nodes.demo.frame import Asked
+    from nodes.demo.frame import StoryOptions
     from swarm.link.kept_stream import KeptStream
     from swarm.mesh import Mesh
     from swarm.model import ModelInfo
@@ -70,7 +70,7 @@ def _options() -> Mapping[str, Sequence[type]]:
     return {"demo": [LearnStory]}
 
 
-def _stories(given: Given) -> list[Callable[[Asked], int]]:
+def _stories(given: Given) -> list[Callable[[StoryOptions], int]]:
     from nodes.learning.demo.declared import LearnStory
 
     options = given.of(LearnStory)

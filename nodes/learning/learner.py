@@ -27,7 +27,7 @@ from nodes.learning.head import Parameters
 from nodes.learning.minting import is_due, is_news, rank
 from nodes.learning.options import LearnOptions
 from nodes.learning.privacy import epsilon_of
-from nodes.learning.samples import Samples
+from nodes.learning.samples import SampleWindow
 from nodes.learning.training import Training, change
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, NotFound, SwarmError
@@ -42,7 +42,7 @@ MEET_TRIES = 10  # for neighbours, while a learner waits for them
 T = TypeVar("T")
 
 
-class Exchange(Protocol):
+class NeighbourExchange(Protocol):
     """What a learner needs of the exchange of deltas with its neighbours."""
 
     @property
@@ -85,7 +85,7 @@ class Exchange(Protocol):
 
 
 # (parameters to begin with, epoch)
-MakeExchange = Callable[[Parameters, int], Exchange]
+MakeExchange = Callable[[Parameters, int], NeighbourExchange]
 Tell = Callable[[str, dict[str, Any]], None]
 
 
@@ -110,7 +110,7 @@ class Learner:
         make_exchange: MakeExchange,
         options: LearnOptions,
         *,
-        samples: Samples | None = None,
+        samples: SampleWindow | None = None,
         start: Parameters | None = None,
         before: Learner | None = None,
         in_background: Callable[[Callable[[], Any]], Awaitable[Any]],
@@ -120,7 +120,7 @@ class Learner:
     ) -> None:
         layout = frozen.layout
         self.frozen = frozen
-        self.samples = samples or Samples(
+        self.samples = samples or SampleWindow(
             layout.width, layout.classes, options.capacity, options.held_out
         )
         self.training = Training(layout, self.samples, options, seed)
@@ -132,7 +132,7 @@ class Learner:
         self._node = node
         self._weights = weights
         self._make_exchange = make_exchange
-        self._exchange: Exchange | None = None
+        self._exchange: NeighbourExchange | None = None
         self._options = options
         self._in_background = in_background
         self._is_idle = is_idle
@@ -238,7 +238,7 @@ class Learner:
                     self._tell("learning", {"what": "waiting", "detail": reported[:500]})
                 await asyncio.sleep(self._options.retry_after)
 
-    async def _learn(self, exchange: Exchange) -> None:
+    async def _learn(self, exchange: NeighbourExchange) -> None:
         loop = asyncio.get_running_loop()
         await self._meet_neighbours(exchange)
         due = loop.time()
@@ -255,7 +255,7 @@ class Learner:
             else:
                 self.skipped += 1
 
-    async def _meet_neighbours(self, exchange: Exchange) -> None:
+    async def _meet_neighbours(self, exchange: NeighbourExchange) -> None:
         """Where nothing was minted yet, a node that comes late begins with its neighbours'
         parameters, if there are any soon."""
         for _ in range(MEET_TRIES):
@@ -273,7 +273,7 @@ class Learner:
             await asyncio.sleep(self._options.poll_every)
         return True
 
-    async def _round(self, exchange: Exchange) -> None:
+    async def _round(self, exchange: NeighbourExchange) -> None:
         exchange.mix()
         mixed = start = exchange.parameters
         if len(self.samples.held_out[1]):
@@ -311,7 +311,7 @@ class Learner:
 
     # --- the guard ------------------------------------------------------------------------
 
-    async def _judged(self, exchange: Exchange, mixed: Parameters) -> Parameters:
+    async def _judged(self, exchange: NeighbourExchange, mixed: Parameters) -> Parameters:
         """The parameters to go on from: those given, or the last good ones."""
         training = self.training
         own = self.accuracy = training.accuracy(mixed)
@@ -371,7 +371,7 @@ class Learner:
             self.training.forget_velocity()
             log.info("learning goes on from weight version %d, epoch %d", record.n, record.epoch)
 
-    async def _mint_regularly(self, exchange: Exchange) -> None:
+    async def _mint_regularly(self, exchange: NeighbourExchange) -> None:
         options = self._options
         while True:
             await asyncio.sleep(min(options.every, options.mint_every) / 2)
@@ -387,7 +387,7 @@ class Learner:
                 log.warning("no weight version was minted: %s", error)
                 self._changed_at = time.monotonic()
 
-    async def _mint(self, exchange: Exchange) -> None:
+    async def _mint(self, exchange: NeighbourExchange) -> None:
         """Make the neighbourhood's mean the next weight version, if it is one worth serving."""
         info, training = self.frozen.info, self.training
         await self._weights.prepare()  # a server may have lost it

@@ -24,7 +24,7 @@ def learns(config: NodeConfig) -> bool:
 
 
 @dataclass(frozen=True)
-class Privacy:
+class SamplePrivacy:
     """How much a step may tell of one sample. Raises `InvalidArgument`."""
 
     noise: float = learning(
@@ -135,7 +135,7 @@ class LearnOptions:
     epsilon_every: float = 30.0
     """Seconds between two computations of epsilon, which take some tenths of one."""
 
-    privacy: Privacy = field(default_factory=Privacy)
+    privacy: SamplePrivacy = field(default_factory=SamplePrivacy)
     """Without noise, training is not private."""
 
     def __post_init__(self) -> None:

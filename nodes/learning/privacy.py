@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from nodes.learning.head import Array, HeadLayout, Labels, Parameters
-from nodes.learning.options import Privacy
+from nodes.learning.options import SamplePrivacy
 
 # Renyi orders. Any set of them gives a bound that holds; at fractions near 1 the series of the
 # sampled Gaussian do not converge.
@@ -28,7 +28,7 @@ def private_gradient(
     parameters: Mapping[str, Array],
     features: Array,
     labels: Labels,
-    privacy: Privacy,
+    privacy: SamplePrivacy,
     rng: np.random.Generator,
 ) -> Parameters:
     """One step's gradient over samples drawn here from all training samples.
@@ -51,7 +51,7 @@ def private_gradient(
     return head.parameters(matrix / expected, bias / expected)
 
 
-def epsilon_of(privacy: Privacy, steps: int) -> float:
+def epsilon_of(privacy: SamplePrivacy, steps: int) -> float:
     """Epsilon at `privacy.delta` after that many steps; 0.0 before the first.
 
     For neighbours by adding or removing one sample. Takes some 0.1 s, and seconds at first for the

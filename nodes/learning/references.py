@@ -13,7 +13,7 @@ import numpy as np
 
 from nodes.learning.head import Array, HeadLayout, Labels, Parameters
 from nodes.learning.options import LearnOptions
-from nodes.learning.samples import Samples
+from nodes.learning.samples import SampleWindow
 from nodes.learning.training import Training
 from swarm.learning.consensus.graph import graph_of, mixing_matrix
 
@@ -82,7 +82,7 @@ def references(
 def _training(
     layout: HeadLayout, features: Array, labels: Labels, options: LearnOptions, seed: int
 ) -> Training:
-    samples = Samples(layout.width, layout.classes, options.capacity, options.held_out)
+    samples = SampleWindow(layout.width, layout.classes, options.capacity, options.held_out)
     samples.add(features, labels)
     return Training(layout, samples, options, seed)
 

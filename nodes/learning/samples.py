@@ -19,14 +19,14 @@ from swarm.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedSamples:
     """Samples of one call, by side."""
 
     trained_on: int
     held_out: int
 
 
-class Samples:
+class SampleWindow:
     """width: features of a sample. classes: labels are 0 … classes - 1. capacity: samples that
     are kept. held_out: the share, 0 < share < 1, that is never trained on."""
 
@@ -67,7 +67,7 @@ class Samples:
                 "teach two classes at least in the first call"
             )
 
-    def add(self, features: NDArray[np.float32], labels: NDArray[np.int64]) -> Added:
+    def add(self, features: NDArray[np.float32], labels: NDArray[np.int64]) -> AddedSamples:
         """Keep samples: features FP32 [n, width], labels [n]. All of them or, with
         `InvalidArgument`, none."""
         if features.ndim != 2 or features.shape[1] != self.width:
@@ -80,7 +80,7 @@ class Samples:
         held = np.array([_fraction(row) < self._share for row in features])
         self._held.add(features[held], labels[held])
         self._training.add(features[~held], labels[~held])
-        return Added(int((~held).sum()), int(held.sum()))
+        return AddedSamples(int((~held).sum()), int(held.sum()))
 
     def seen(self) -> list[int]:
         """The classes that have a sample, sorted."""

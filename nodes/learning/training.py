@@ -9,7 +9,7 @@ import numpy as np
 from nodes.learning.head import Array, HeadLayout, Momentum, Parameters, smooth_rate
 from nodes.learning.options import LearnOptions
 from nodes.learning.privacy import private_gradient
-from nodes.learning.samples import Samples
+from nodes.learning.samples import SampleWindow
 
 MOST_LENGTH = 8.0  # of a sample, in median lengths of all samples
 MOST_JUDGED = 256  # held-out samples that one round's accuracies are measured on
@@ -21,7 +21,7 @@ class Training:
     def __init__(
         self,
         layout: HeadLayout,
-        samples: Samples,
+        samples: SampleWindow,
         options: LearnOptions,
         seed: int | None = None,
     ) -> None:

@@ -30,8 +30,8 @@ from nodes.life.watchdog_rules import (
     TEST_EVERY,
     TEST_FACTOR,
     TEST_WITHIN,
-    Action,
     Watchdog,
+    WatchdogAction,
     WatchdogVerdict,
     run_bound,
 )
@@ -207,13 +207,13 @@ class NodeWatchdog:
             "actions": [str(action) for action in actions],
         }
         self._tell("watchdog", detail)
-        if Action.RETURN in actions:
+        if WatchdogAction.RETURN in actions:
             server.suspend()
-        if Action.STAY_OUT in actions:
+        if WatchdogAction.STAY_OUT in actions:
             log.error("stage %d stays out: restart the node", server.stage)
             self._on_out(f"stage {server.stage} stays out: {verdict.reason}; restart the node")
             return
-        if Action.RESTART in actions:
+        if WatchdogAction.RESTART in actions:
             await self._restart(server)
         else:
             server.resume()

@@ -11,7 +11,7 @@ from enum import StrEnum
 from swarm.flow.window import SlidingCount
 
 
-class Action(StrEnum):
+class WatchdogAction(StrEnum):
     """return: hand the work back to its lane, so that another node does it; restart: replace the
     worker or the session; stay-out: leave the lanes until a person or a supervisor restarts the
     process."""
@@ -25,7 +25,7 @@ class Action(StrEnum):
 class WatchdogVerdict:
     """What to do, in order (nothing, where all is well), and why."""
 
-    actions: tuple[Action, ...] = ()
+    actions: tuple[WatchdogAction, ...] = ()
     reason: str = ""
 
     def __bool__(self) -> bool:
@@ -97,8 +97,10 @@ class Watchdog:
         if self.out or failures >= MAX_FAILURES:
             self.out = True
             return WatchdogVerdict(
-                (Action.RETURN, Action.STAY_OUT),
+                (WatchdogAction.RETURN, WatchdogAction.STAY_OUT),
                 f"{reason}; {failures} failures in {WINDOW:g} s",
             )
-        actions = (Action.RETURN, Action.RESTART) if restart else (Action.RETURN,)
+        actions = (
+            (WatchdogAction.RETURN, WatchdogAction.RESTART) if restart else (WatchdogAction.RETURN,)
+        )
         return WatchdogVerdict(actions, reason)

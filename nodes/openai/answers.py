@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 
 from nodes.gateway.call import Caller
-from nodes.openai.wanted import Wanted
+from nodes.openai.wanted import WantedAnswer
 from swarm.errors import Internal, InvalidArgument, ResourceExhausted, Status, SwarmError
 from swarm.language.cascaded import CascadedGeneration
 from swarm.language.client import Generation
@@ -64,7 +64,7 @@ class _Turns:
         return True
 
 
-def asked(mesh: Mesh, wanted: Wanted, version: str, caller: Caller) -> list[Generation]:
+def asked(mesh: Mesh, wanted: WantedAnswer, version: str, caller: Caller) -> list[Generation]:
     """One answer to each choice, which begins once it is iterated. Sessions of one request whose
     seed nobody named draw by seeds that follow each other, too."""
     drawn = secrets.randbits(32)

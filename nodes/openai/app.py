@@ -18,17 +18,17 @@ from typing import Any
 import orjson
 
 from nodes.gateway import statuses
-from nodes.gateway.added import Behind
+from nodes.gateway.added import GatewayContext
 from nodes.gateway.call import Caller
 from nodes.gateway.http.body import whole_body
-from nodes.gateway.http.connection import CONNECTION, Bounds
+from nodes.gateway.http.connection import CONNECTION, HttpBounds
 from nodes.gateway.http.server import BOUNDS
 from nodes.gateway.statuses import NoSuchMethod, NoSuchPath
 from nodes.openai import documents
 from nodes.openai.answers import Token, asked, begun, together
-from nodes.openai.documents import Answer, Choice
+from nodes.openai.documents import AnswerDocument, GrowingAnswer
 from nodes.openai.tool_calls import ToolStream
-from nodes.openai.wanted import Wanted, wanted
+from nodes.openai.wanted import WantedAnswer, wanted
 from swarm.errors import (
     Internal,
     InvalidArgument,
@@ -61,7 +61,7 @@ class OpenAiApp:
     """An ASGI application for paths below `/v1`, behind the HTTP door. Who cancels a call of it
     ends its sessions on all nodes."""
 
-    def __init__(self, behind: Behind, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, behind: GatewayContext, bounds: HttpBounds = BOUNDS) -> None:
         self._mesh = behind.mesh
         self._models = behind.models
         self._callers = behind.callers
@@ -135,7 +135,7 @@ class OpenAiApp:
 
     # --- answers ----------------------------------------------------------------------------
 
-    async def _complete(self, wish: Wanted, caller: Caller, send: _Answering) -> None:
+    async def _complete(self, wish: WantedAnswer, caller: Caller, send: _Answering) -> None:
         versions = await self._all_served(wish)
         count = len(wish.requests)
         if wait := self._spending.owes(caller.agent, time.monotonic()):
@@ -155,7 +155,7 @@ class OpenAiApp:
                 spent = sum(answer.spent for answer in answers)
                 self._spending.spend(caller.agent, caller.tokens, spent, time.monotonic())
 
-    async def _all_served(self, wish: Wanted) -> dict[str, str]:
+    async def _all_served(self, wish: WantedAnswer) -> dict[str, str]:
         """The versions that may answer, by the name that the client gives. Raises as `_served`; of
         a cascade one of two models will do."""
         names = [_whole_name(wish.model, wish.version)]
@@ -173,20 +173,20 @@ class OpenAiApp:
 
     async def _answer(
         self,
-        wish: Wanted,
+        wish: WantedAnswer,
         versions: Mapping[str, str],
         answers: Sequence[Generation],
         tokens: AsyncIterator[Token | None],
         send: _Answering,
     ) -> None:
         choices = [
-            Choice(index, ToolStream(wish.tools) if wish.tools else None)
+            GrowingAnswer(index, ToolStream(wish.tools) if wish.tools else None)
             for index in range(len(wish.requests))
         ]
         first = await begun(tokens, len(choices))
         who = answers[0]  # of a cascade it is decided by now
         name = _whole_name(who.model, who.request.version)
-        answer = Answer(
+        answer = AnswerDocument(
             id=("chatcmpl-" if wish.is_chat else "cmpl-") + ulid(),
             name=name,
             version=f"{who.model}@{versions.get(name, '')}",
@@ -251,7 +251,9 @@ class _Answering:
         await self._send({"type": "http.response.start", "status": code, "headers": headers})
 
 
-def _chunk(answer: Answer, choice: Choice, found: GeneratedToken | SwarmError) -> dict[str, Any]:
+def _chunk(
+    answer: AnswerDocument, choice: GrowingAnswer, found: GeneratedToken | SwarmError
+) -> dict[str, Any]:
     if isinstance(found, SwarmError):
         return answer.failed_chunk(choice, found)
     return answer.chunk(choice.take(found))

@@ -38,7 +38,7 @@ class Grown:
 
 
 @dataclass(slots=True)
-class Choice:
+class GrowingAnswer:
     """One answer as it grows. tools: what finds calls in it, None where there are no tools. offset:
     characters that have come. said: those that are no calls. error: that ended this one alone."""
 
@@ -82,7 +82,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerDocument:
     """What all documents of an answer have in common. name: the model's, as the client wrote it.
     version: that answers, `NAME@VERSION`. created: seconds since 1970. degraded: of a cascade, a
     larger model should have answered."""
@@ -114,7 +114,7 @@ class Answer:
         piece |= {"delta": delta} if self.is_chat else {"text": grown.text}
         return self._chunk([piece | {"logprobs": self._logprobs([grown.token], grown.offset)}])
 
-    def failed_chunk(self, choice: Choice, error: SwarmError) -> dict[str, Any]:
+    def failed_chunk(self, choice: GrowingAnswer, error: SwarmError) -> dict[str, Any]:
         """The chunk that ends one choice of several by a fault of its own."""
         choice.hear(error)
         piece: dict[str, Any] = {"index": choice.index, "logprobs": None}
@@ -126,7 +126,7 @@ class Answer:
         """The last chunk, for a client that asks for it."""
         return self._chunk([]) | {"usage": usage}
 
-    def whole(self, choices: Sequence[Choice], usage: dict[str, int]) -> dict[str, Any]:
+    def whole(self, choices: Sequence[GrowingAnswer], usage: dict[str, int]) -> dict[str, Any]:
         """The answer in one piece."""
         found = []
         for choice in choices:
@@ -141,7 +141,7 @@ class Answer:
         kind = "chat.completion" if self.is_chat else "text_completion"
         return self._document(kind) | {"choices": found, "usage": usage}
 
-    def _message(self, choice: Choice) -> dict[str, Any]:
+    def _message(self, choice: GrowingAnswer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.said, "refusal": None}
         if choice.calls:
             message["content"] = choice.said or None
@@ -184,7 +184,7 @@ class Answer:
         }
 
 
-def usage_of(choices: Iterable[Choice], prompts: int) -> dict[str, int]:
+def usage_of(choices: Iterable[GrowingAnswer], prompts: int) -> dict[str, int]:
     """Tokens of each prompt once, and of all answers. prompts: how many there are."""
     ended = list(choices)
     each = max(1, len(ended) // prompts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodes.gateway.added import Behind, Described, FeatureOfDoor
+from nodes.gateway.added import Described, FeatureOfDoor, GatewayContext
 
 if TYPE_CHECKING:
     from nodes.gateway.http.app import Page
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from swarm.model import ModelInfo
 
 
-def _app(behind: Behind) -> Page:
+def _app(behind: GatewayContext) -> Page:
     from nodes.openai.app import OpenAiApp
 
     return OpenAiApp(behind)

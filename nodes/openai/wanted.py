@@ -43,7 +43,7 @@ _ANY_OBJECT = '{"type": "object"}'
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedAnswer:
     """model, version: as the client names them, "" for the version that serves. requests: one for
     each choice, without session and seed where the client names none. prompts: choices with the
     same prompt follow each other, and so many prompts there are. logprobs: whether the client
@@ -62,7 +62,7 @@ class Wanted:
     cascade: Cascade | None = None
 
 
-def wanted(doc: Mapping[str, Any], is_chat: bool) -> Wanted:
+def wanted(doc: Mapping[str, Any], is_chat: bool) -> WantedAnswer:
     """Raises `InvalidArgument`."""
     for field, usual in _LEFT_OUT.items():
         if doc.get(field) not in usual:
@@ -99,7 +99,7 @@ def wanted(doc: Mapping[str, Any], is_chat: bool) -> Wanted:
     options = doc.get("stream_options") or {}
     if not isinstance(options, dict):
         raise InvalidArgument("stream_options: an object")
-    return Wanted(
+    return WantedAnswer(
         model,
         version,
         is_chat,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from nodes.placing.link_time import LinkTime
-from nodes.placing.ways import AUTO, NOWHERE, Privacy, Way
+from nodes.placing.ways import AUTO, NOWHERE, FeaturePrivacy, RequestWay
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class PlacementConfig:
 
 
 DEFAULTS = PlacementConfig()
-NOTHING_STAYS = Privacy(picture=True)
+NOTHING_STAYS = FeaturePrivacy(picture=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PlacingFacts:
     """What is known when a request comes; times in seconds.
 
     budget: of the request. connected: whether a server is there. round_trip, rate (bytes a second,
@@ -71,15 +71,15 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenWay:
     """way, and why; predicted: seconds until its answer, infinity where none is to be expected.
     facts: by which it was chosen. probe: another way, which a copy is to take, if any."""
 
-    way: Way
+    way: RequestWay
     why: str
     predicted: float
-    facts: Facts
-    probe: Way | None = None
+    facts: PlacingFacts
+    probe: RequestWay | None = None
 
 
 class _Time:
@@ -96,7 +96,7 @@ class _Time:
         self.at = now
 
 
-class Placement:
+class EdgeWays:
     """The ways of one model version of `last` stages at one edge.
 
     mode: `AUTO`, or the kind or the name of the ways to be taken. local: seconds of each stage
@@ -107,11 +107,11 @@ class Placement:
 
     def __init__(
         self,
-        ways: Sequence[Way],
+        ways: Sequence[RequestWay],
         last: int,
         local: Mapping[int, float],
         mode: str = AUTO,
-        privacy: Privacy = NOTHING_STAYS,
+        privacy: FeaturePrivacy = NOTHING_STAYS,
         config: PlacementConfig = DEFAULTS,
     ) -> None:
         self._config = config
@@ -127,20 +127,20 @@ class Placement:
         # Seconds beyond the prediction.
         self._beyond = {way.name: _Time(0.0) for way in self.ways}
         self._tried_at = {way.name: -inf for way in self.ways}
-        self._present: Way | None = None
+        self._present: RequestWay | None = None
         self._since = -inf
         self._requests = 0
 
     @property
-    def whole(self) -> Way | None:
+    def whole(self) -> RequestWay | None:
         """The way that computes all here, if it may be taken."""
         return next((way for way in self.ways if way.entry == NOWHERE), None)
 
-    def here(self, way: Way) -> float:
+    def here(self, way: RequestWay) -> float:
         """Usual seconds of a way's stages here."""
         return sum([self._local[stage].seconds for stage in way.local if stage in self._local])
 
-    def choose(self, facts: Facts, now: float) -> Choice | None:
+    def choose(self, facts: PlacingFacts, now: float) -> ChosenWay | None:
         """The way of a request that comes at `now`; None where no way may be taken."""
         if not self.ways:
             return None
@@ -151,13 +151,13 @@ class Placement:
         self._requests += 1
         self.taken[way.name] += 1
         self._tried_at[way.name] = now
-        return Choice(way, self.why, times[way.name], facts, self._probe(way, times, facts, now))
+        return ChosenWay(way, self.why, times[way.name], facts, self._probe(way, times, facts, now))
 
-    def _time(self, way: Way, facts: Facts) -> float:
+    def _time(self, way: RequestWay, facts: PlacingFacts) -> float:
         """Seconds until an answer by this way."""
         return max(0.0, self._expected(way, facts) + self._beyond[way.name].seconds)
 
-    def _expected(self, way: Way, facts: Facts) -> float:
+    def _expected(self, way: RequestWay, facts: PlacingFacts) -> float:
         here = self.here(way) + (facts.local_wait if way.local else 0.0)
         if way.entry == NOWHERE:
             return here
@@ -166,7 +166,9 @@ class Placement:
         stages = [facts.remote.get(stage, inf) for stage in range(way.entry, self._last + 1)]
         return here + facts.backlog + self._link.of(way.sent + way.answered) + sum(stages)
 
-    def _usual(self, times: Mapping[str, float], facts: Facts, now: float) -> tuple[Way, str]:
+    def _usual(
+        self, times: Mapping[str, float], facts: PlacingFacts, now: float
+    ) -> tuple[RequestWay, str]:
         """The way of a request, and why."""
         best = min(self.ways, key=lambda way: (times[way.name], way.entry != NOWHERE))
         fastest, present, config = times[best.name], self._present, self._config
@@ -183,12 +185,12 @@ class Placement:
             return self._take(best, now), self._reason(best, times, facts)
         return present, f"kept, {_ms(kept)}: {best.name} is little faster, {_ms(fastest)}"
 
-    def _take(self, way: Way, now: float) -> Way:
+    def _take(self, way: RequestWay, now: float) -> RequestWay:
         if way is not self._present:
             self._present, self._since = way, now
         return way
 
-    def _reason(self, best: Way, times: Mapping[str, float], facts: Facts) -> str:
+    def _reason(self, best: RequestWay, times: Mapping[str, float], facts: PlacingFacts) -> str:
         others = [way for way in self.ways if way is not best]
         if not others:
             return "the only way that may be taken"
@@ -200,8 +202,8 @@ class Placement:
         return f"fastest, {_ms(time)}; {second.name}: {_ms(times[second.name])}{late}"
 
     def _probe(
-        self, present: Way, times: Mapping[str, float], facts: Facts, now: float
-    ) -> Way | None:
+        self, present: RequestWay, times: Mapping[str, float], facts: PlacingFacts, now: float
+    ) -> RequestWay | None:
         """Another way, to learn how long it takes at present; None for none."""
         config = self._config
         if self.probes + 1 > config.probe_share * self._requests:
@@ -226,8 +228,8 @@ class Placement:
 
     def ended(
         self,
-        way: Way,
-        facts: Facts,
+        way: RequestWay,
+        facts: PlacingFacts,
         seconds: float,
         on_way: float | None,
         now: float,

@@ -66,7 +66,7 @@ def stages_held(mode: str, stages: Sequence[int]) -> Sequence[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RequestWay:
     """entry: the stage at which the request enters the mesh, or `NOWHERE`. local: the stages that
     are computed here before, in order; stage 0 is the edge's own. sent, answered: bytes of one
     row's tensors towards the mesh and back, as they are without a codec. shows_input: whether an
@@ -86,14 +86,14 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Privacy:
+class FeaturePrivacy:
     """What may leave this device beside results. picture: the model's input. from_stage: features
     may enter the mesh at this stage and at later ones."""
 
     picture: bool = False
     from_stage: int = 1
 
-    def allows(self, way: Way) -> bool:
+    def allows(self, way: RequestWay) -> bool:
         """Whether nothing leaves by this way that has to stay."""
         if way.entry == NOWHERE:
             return True
@@ -102,12 +102,12 @@ class Privacy:
         return way.entry >= self.from_stage
 
 
-def ways_of(info: ModelInfo, held: Collection[int], quality: int = 0) -> tuple[Way, ...]:
+def ways_of(info: ModelInfo, held: Collection[int], quality: int = 0) -> tuple[RequestWay, ...]:
     """The ways of a model's requests here. held: the stages that are loaded, of which those count
     that follow each other from the first one on. quality: of JPEGs, 0 where none are made."""
     inputs = {spec.name for spec in info.inputs}
     back = sum(spec.nbytes for spec in info.outputs)
-    ways: list[Way] = []
+    ways: list[RequestWay] = []
     local: tuple[int, ...] = ()
     if info.edge is not None:
         if 0 not in held:
@@ -118,13 +118,13 @@ def ways_of(info: ModelInfo, held: Collection[int], quality: int = 0) -> tuple[W
             jpeg_bytes(spec, quality) if spec.name == info.picture else spec.nbytes
             for spec in info.inputs
         )
-        ways.append(Way(CORE_JPEG, 1, (), sent, back, shows_input=True, as_picture=True))
+        ways.append(RequestWay(CORE_JPEG, 1, (), sent, back, shows_input=True, as_picture=True))
     for stage in info.stages:
         name = f"{SPLIT}@{stage.stage}" if local else CORE
         sent = sum(spec.nbytes for spec in stage.receives)
         shows = any(spec.name in inputs for spec in stage.receives)
-        ways.append(Way(name, stage.stage, local, sent, back, shows))
+        ways.append(RequestWay(name, stage.stage, local, sent, back, shows))
         if stage.stage not in held:
             return tuple(ways)
         local = (*local, stage.stage)
-    return (*ways, Way(EDGE, NOWHERE, local))
+    return (*ways, RequestWay(EDGE, NOWHERE, local))

@@ -21,7 +21,7 @@ import numpy as np
 
 from nodes.audit import EndedSession
 from nodes.connection.connection import Connection
-from nodes.records.refusals import Refusals
+from nodes.records.refusals import RecordRefusals
 from swarm.errors import DecodeError, Status, SwarmError
 from swarm.ids import ulid
 from swarm.model import ModelInfo
@@ -57,7 +57,7 @@ class NodeAudit:
         self._inbox = link.options.inbox if config.answers_requests else ""
         self._stored = not config.shares_memory
         self._view = connection.peers.view
-        self._sessions, self._callers = Refusals(), Refusals()
+        self._sessions, self._callers = RecordRefusals(), RecordRefusals()
         self._askers: frozenset[str] = frozenset()
         self._askers_at = 0.0
         if self._inbox:

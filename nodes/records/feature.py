@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nodes.feature import Commands, Feature, Given, Group
+from nodes.feature import CommandGroup, Commands, Feature, Given
 from nodes.records.settings import AuditOptions
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ COMMANDS: Commands = {
         "replay": "nodes.records.commands.replay:replay",
     },
     "Trust": {
-        "audit": Group(
+        "audit": CommandGroup(
             "Who asked what, with which outcome; was the record changed?",
             {
                 "Commands": {

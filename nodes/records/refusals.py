@@ -10,7 +10,7 @@ from swarm.flow.bucket import TokenBucket
 RATE, BURST = 20.0, 100.0
 
 
-class Refusals:
+class RecordRefusals:
     """`take` one; the fields of a record are those of `before` too."""
 
     def __init__(self) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 
 from nodes.config import NodeConfig
 from nodes.features import features, first
-from nodes.meaning import Finding
+from nodes.meaning import AnswerMeaning
 from nodes.records.compare import Difference, compare, decides_otherwise
 from nodes.records.recorded import Recorded
-from nodes.stage.pictures import PictureInput
+from nodes.stage.pictures import PictureReader
 from nodes.versions.artifacts import NodeArtifacts
 from nodes.versions.live_weights import NodeWeights
 from nodes.versions.loaded import Loaded, load
@@ -52,7 +52,7 @@ class Replay:
     steps: tuple[RepeatedStage, ...]
     otherwise: bool | None = None
     note: str = ""
-    found: Finding | None = None
+    found: AnswerMeaning | None = None
 
     @property
     def compared(self) -> int:
@@ -68,7 +68,7 @@ class Replay:
         )
 
 
-class Session:
+class ReplaySession:
     """One model version's stages. Create with `open`, end with `close`."""
 
     def __init__(self, loaded: Loaded, weights: NodeWeights, mesh: Mesh) -> None:
@@ -79,7 +79,7 @@ class Session:
     @classmethod
     async def open(
         cls, mesh: Mesh, model: str, version: str, key: ModelKey | None = None
-    ) -> Session:
+    ) -> ReplaySession:
         """Load all stages of a version, as nodes do. key: opens an encrypted model. Raises
         `NotFound`, `Unavailable`, and `shards.errors.ShardsError`."""
         config = NodeConfig("fallback", f"{model}@{version}", device="cpu")
@@ -95,7 +95,7 @@ class Session:
         """The version that is loaded."""
         return self._loaded.info.version
 
-    def read(self, outputs: Mapping[str, np.ndarray]) -> Finding | None:
+    def read(self, outputs: Mapping[str, np.ndarray]) -> AnswerMeaning | None:
         """What the model's outputs say; None where its version does not say what they mean. The
         picture as it was captured is not known here, so boxes are shares of the model's own."""
         info = self._loaded.info
@@ -126,7 +126,7 @@ class Session:
     async def run(self, stage: int, tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, float]:
         """What a stage makes of these tensors, and its seconds. Raises `ShardsError`, and
         `InvalidArgument` for a picture that is none, or that nobody here can decode."""
-        runtime, pictures = self._loaded.stages[stage], PictureInput(self._loaded.info)
+        runtime, pictures = self._loaded.stages[stage], PictureReader(self._loaded.info)
 
         def work() -> Tensors:
             is_picture = stage == 1 and pictures.comes_as_picture(tensors)
@@ -148,13 +148,13 @@ class Session:
         self._loaded.close()
 
 
-async def replay_same(session: Session, request: Recorded) -> Replay:
+async def replay_same(session: ReplaySession, request: Recorded) -> Replay:
     """Run each stage on what came to it then, and compare with what came to the next one: a
     deviation is told of the very stage that makes it. The last stage's answer is compared by its
     hash in the audit."""
     await session.use_weights(request.weights)
     steps = []
-    found: Finding | None = None
+    found: AnswerMeaning | None = None
     for stage, came in request.stages.items():
         made, seconds = await session.run(stage, came.tensors)
         behind = request.stages.get(stage + 1)
@@ -189,7 +189,7 @@ def why_incomplete(request: Recorded, last: int) -> str:
     return "; ".join(reasons)
 
 
-async def replay_other(session: Session, then: Session, request: Recorded) -> Replay:
+async def replay_other(session: ReplaySession, then: ReplaySession, request: Recorded) -> Replay:
     """Run another version from the question on, beside the version of then, whose answer is not
     recorded but comes from the same weights. Cuts of equal tensors are compared too.
 

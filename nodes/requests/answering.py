@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from nodes.placing.choice import Choice, Facts, Placement
-from nodes.placing.ways import NOWHERE, Way
+from nodes.placing.choice import ChosenWay, EdgeWays, PlacingFacts
+from nodes.placing.ways import NOWHERE, RequestWay
 from nodes.requests.placer import Placer, decode_pictures
 from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
 from nodes.stage.counters import histogram, latencies
 from nodes.stage.on_loop import OnLoop
-from nodes.stage.pictures import EXTRA, PictureInput
+from nodes.stage.pictures import EXTRA, PictureReader
 from nodes.stage.worker import Worker
 from nodes.versions.loaded import EDGE, Loaded
 from shards.errors import RunTerminated, ShardsError
@@ -231,7 +231,7 @@ class InferAnswerer:
     async def _ask(self, question: _Question) -> Result:
         """Ask the mesh; the lighter model, if there is one, answers in its place where it fails."""
         loaded = question.loaded
-        pictures = PictureInput(loaded.info)
+        pictures = PictureReader(loaded.info)
         if pictures.comes_as_picture(question.request.inputs) and self._computes_itself(loaded):
             coded = question.request.inputs
             inputs = await self._in_thread(lambda token: pictures.decoded(coded), question.deadline)
@@ -356,9 +356,9 @@ class InferAnswerer:
     async def _by_or_fail(
         self,
         question: _Question,
-        placement: Placement,
-        way: Way,
-        facts: Facts,
+        placement: EdgeWays,
+        way: RequestWay,
+        facts: PlacingFacts,
         deadline: float,
         shadow: bool = False,
     ) -> Result:
@@ -378,8 +378,8 @@ class InferAnswerer:
     async def _by(
         self,
         question: _Question,
-        placement: Placement,
-        way: Way,
+        placement: EdgeWays,
+        way: RequestWay,
         deadline: float,
         shadow: bool,
     ) -> tuple[Result, float | None]:
@@ -413,7 +413,7 @@ class InferAnswerer:
         spent = sum([hop.queue_us + hop.compute_us for hop in away]) / 1e6
         return result, max(0.0, time.perf_counter() - began - spent)
 
-    def _probe(self, question: _Question, placement: Placement, choice: Choice) -> None:
+    def _probe(self, question: _Question, placement: EdgeWays, choice: ChosenWay) -> None:
         """A copy of the request by another way, whose answer nobody gets; one at a time."""
         way, facts = choice.probe, choice.facts
         if way is None or (self._probing is not None and not self._probing.done()):

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.config import EdgeOptions
-from nodes.placing.choice import Facts, Placement
-from nodes.placing.ways import AUTO, Privacy, jpeg_quality, ways_of
+from nodes.placing.choice import EdgeWays, PlacingFacts
+from nodes.placing.ways import AUTO, FeaturePrivacy, jpeg_quality, ways_of
 from nodes.versions.loaded import EDGE, Loaded
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
@@ -27,7 +27,7 @@ class _Kept:
     """One version's. remote: seconds of each stage in the mesh, as of `looked_at`."""
 
     loaded: Loaded
-    placement: Placement
+    placement: EdgeWays
     remote: Mapping[int, float] = field(default_factory=dict)
     looked_at: float = -math.inf
 
@@ -46,12 +46,12 @@ class Placer:
     ) -> None:
         self._mode = options.placement
         self._quality = jpeg_quality(options.send)
-        self._privacy = Privacy(options.allow_picture, options.placement_from)
+        self._privacy = FeaturePrivacy(options.allow_picture, options.placement_from)
         self._mesh = mesh
         self._candidates = candidates
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
-    def of(self, loaded: Loaded) -> Placement:
+    def of(self, loaded: Loaded) -> EdgeWays:
         """The placement of a version's requests."""
         return self._of(loaded).placement
 
@@ -66,7 +66,7 @@ class Placer:
             runtimes[EDGE] = loaded.edge
         ways = ways_of(loaded.info, runtimes, self._quality)
         local = {stage: runtime.compute_ms / 1e3 for stage, runtime in runtimes.items()}
-        placement = Placement(ways, loaded.info.last, local, self._mode, self._privacy)
+        placement = EdgeWays(ways, loaded.info.last, local, self._mode, self._privacy)
         kept = self._kept[key] = _Kept(loaded, placement)
         if len(self._kept) > MOST_VERSIONS:
             self._kept.popitem(last=False)
@@ -84,7 +84,7 @@ class Placer:
         text += f"--allow-picture is {picture}, and features may leave "
         return text + f"from stage {self._privacy.from_stage} on"
 
-    def facts(self, loaded: Loaded, budget: float, local_wait: float) -> Facts:
+    def facts(self, loaded: Loaded, budget: float, local_wait: float) -> PlacingFacts:
         """As of now. budget, local_wait: seconds."""
         info, kept, now = loaded.info, self._of(loaded), time.monotonic()
         if now - kept.looked_at >= LOOK_EVERY:
@@ -92,7 +92,7 @@ class Placer:
         link = self._mesh.routes_for(info).link
         speed = link.send_rate
         rate = speed.rate if math.isfinite(speed.rate) else 0.0
-        return Facts(
+        return PlacingFacts(
             budget,
             link.connected,
             speed.round_trip,

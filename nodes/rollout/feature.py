@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from nodes.feature import Commands, Feature, Heard, ModelLines, Part, Surroundings
+from nodes.feature import Commands, Feature, HeardMesh, ModelLines, Part, Surroundings
 
 
 def _parts(around: Surroundings) -> list[Part]:
@@ -13,7 +13,7 @@ def _parts(around: Surroundings) -> list[Part]:
     return [Judging(around.connection, around.versions)]
 
 
-def _model_lines(heard: Heard, models: Callable[[], Iterable[str]]) -> ModelLines:
+def _model_lines(heard: HeardMesh, models: Callable[[], Iterable[str]]) -> ModelLines:
     from nodes.rollout.watched import RolloutWatch
 
     return RolloutWatch(heard.link, heard.subjects, heard.registry, models)

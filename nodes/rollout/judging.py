@@ -19,7 +19,7 @@ from nodes.versions.versions import Versions
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import LinkMessage
 from swarm.periodic import BEAT, beat
-from swarm.rollout import Plan, RolloutReport, Statement, Verdict, share_of
+from swarm.rollout import RolloutPlan, RolloutReport, Statement, Verdict, share_of
 from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.judge import Judge, reason
 from swarm.rollout.registered import abort
@@ -75,7 +75,7 @@ class Judging(Part):
         present = rollout_of(self._mesh.rollouts, self._model) is followed
         return present and not followed.progress.aborted
 
-    def _place(self, plan: Plan) -> int:
+    def _place(self, plan: RolloutPlan) -> int:
         """Of this node in the order of those that may judge."""
         nodes = {self._node}
         for serving in self._versions.all():
@@ -124,14 +124,14 @@ class Judging(Part):
             subject = self._mesh.subjects.guards(self._model, self._node)
             self._mesh.link.publish(subject, statement.encode())
 
-    def _is_ready(self, plan: Plan) -> bool:
+    def _is_ready(self, plan: RolloutPlan) -> bool:
         """Whether each stage of the new version has a node."""
         serving = self._versions.serving.get(plan.version)
         return serving is not None and all(
             self._mesh.placement.serving(serving.info, stage.stage) for stage in serving.info.stages
         )
 
-    async def _abort(self, plan: Plan, statement: Statement) -> None:
+    async def _abort(self, plan: RolloutPlan, statement: Statement) -> None:
         why = reason(plan, statement)
         try:
             first = await abort(
@@ -159,7 +159,7 @@ class Judging(Part):
             kind = "rolled-out" if done else "rollout"
             self._tell(kind, self._named(followed.plan) | {"share": share})
 
-    def _named(self, plan: Plan) -> dict[str, Any]:
+    def _named(self, plan: RolloutPlan) -> dict[str, Any]:
         return {"model": self._model, "version": plan.version, "plan": plan.id}
 
     def status(self) -> dict[str, Any]:

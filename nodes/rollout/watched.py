@@ -15,7 +15,7 @@ from functools import partial
 from swarm.errors import DecodeError, SwarmError
 from swarm.link import Link, LinkMessage
 from swarm.models.registry import Registry
-from swarm.rollout import Plan, Statement, share_of
+from swarm.rollout import RolloutPlan, Statement, share_of
 from swarm.rollout.followed import FollowedRollout
 from swarm.routing import BadDesiredState
 from swarm.subjects import Subjects, speaker
@@ -73,7 +73,7 @@ class RolloutWatch:
     async def _read(self, model: str) -> None:
         present = await self._registry.in_force(model)
         plan = None if present is None else present.state.rollout
-        if present is None or not isinstance(plan, Plan):
+        if present is None or not isinstance(plan, RolloutPlan):
             self._followed.pop(model, None)
             if model in self._sids:
                 self._link.unsubscribe(self._sids.pop(model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodes.feature import Commands, Feature, Group, Part, Surroundings
+from nodes.feature import CommandGroup, Commands, Feature, Part, Surroundings
 from nodes.sites.settings import SiteOptions
 from swarm.errors import InvalidArgument
 
@@ -20,14 +20,14 @@ def _check(config: NodeConfig) -> None:
 def _parts(around: Surroundings) -> list[Part]:
     if not around.connection.config.of(SiteOptions).sites:
         return []
-    from nodes.sites.forwarding import Forwarding  # other nodes forward nothing
+    from nodes.sites.forwarding import ForwardingPart  # other nodes forward nothing
 
-    return [Forwarding(around)]
+    return [ForwardingPart(around)]
 
 
 COMMANDS: Commands = {
     "Fleet": {
-        "site": Group(
+        "site": CommandGroup(
             "What a linked site stores while it is cut off; see `swarm submit`.",
             {
                 "Commands": {

@@ -10,7 +10,7 @@ from nodes.sites.settings import SiteOptions
 from swarm.sites.forwarder import Forwarder
 
 
-class Forwarding(Part):
+class ForwardingPart(Part):
     """One forwarder for each site of `--site`."""
 
     name = "sites"

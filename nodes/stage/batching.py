@@ -17,7 +17,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Group(Generic[Key]):
+class BatchGroup(Generic[Key]):
     """Queued requests that may run together: same model, version, stage and tensor shapes.
 
     key: what they share. size: how many are queued. oldest: when the first came (seconds).
@@ -29,7 +29,7 @@ class Group(Generic[Key]):
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Generic[Key]):
+class RunGroup(Generic[Key]):
     """Run the `size` oldest requests of `key` now."""
 
     key: Key
@@ -44,7 +44,7 @@ class Wait:
 
 
 def decide(
-    groups: Sequence[Group[Key]],
+    groups: Sequence[BatchGroup[Key]],
     idle_workers: int,
     now: float,
     *,
@@ -52,7 +52,7 @@ def decide(
     max_wait_s: float,
     arrivals_per_s: float,
     run_s: float,
-) -> Run[Key] | Wait:
+) -> RunGroup[Key] | Wait:
     """Whether a lane runs or waits at `now` (seconds). Ask at each arrival, finish and `until`.
 
     idle_workers: workers free to run. max_batch: most requests in one run, >= 1.
@@ -80,7 +80,7 @@ def decide(
         latest = group.oldest + max_wait_s
         expected = now + gap
         if idle_workers > 1 or size == max_batch or expected > latest or size * gap >= run_s:
-            return Run(group.key, size)
+            return RunGroup(group.key, size)
         # Twice the gap: arrivals are random, and the mean is exceeded every third time.
         until = min(until, latest, now + 2 * gap)
     return Wait(until)

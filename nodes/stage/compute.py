@@ -86,7 +86,7 @@ class StageOptions:
 
 
 class Pictures(Protocol):
-    """What a stage needs of a picture input (`nodes.stage.pictures.PictureInput`)."""
+    """What a stage needs of a picture input (`nodes.stage.pictures.PictureReader`)."""
 
     def comes_as_picture(self, tensors: Any) -> bool: ...
     def decoded(self, tensors: Any) -> dict[str, np.ndarray]: ...

@@ -26,7 +26,7 @@ def codecs_read() -> list[str]:
     return [*known_codecs(), *(codec for feature in features() for codec in feature.codecs())]
 
 
-class PictureInput:
+class PictureReader:
     """The input of a model version that may come as a picture."""
 
     __slots__ = ("_info", "_name")

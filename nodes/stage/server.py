@@ -26,7 +26,7 @@ from nodes.stage.continued import Continued
 from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
 from nodes.stage.on_loop import OnLoop
-from nodes.stage.pictures import PictureInput
+from nodes.stage.pictures import PictureReader
 from nodes.stage.selftest import Known, SelfTest
 from swarm.errors import (
     NoLeader,
@@ -137,7 +137,7 @@ class StageServer:
         self._longest_budget_us = 0  # of the requests since it was asked for last
         self._clock = routes.clock
         takes_input = stage == 1 and info.edge is None
-        pictures = PictureInput(info) if takes_input and info.picture else None
+        pictures = PictureReader(info) if takes_input and info.picture else None
         self._compute = Compute(
             stage, model, options, self.stats, self, self._clock, pictures, self._self_test.proves
         )

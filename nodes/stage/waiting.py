@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from nodes.stage.batching import ArrivalRate, BatchLimit, Group, Run, decide
+from nodes.stage.batching import ArrivalRate, BatchGroup, BatchLimit, RunGroup, decide
 from nodes.stage.jobs import Job
 
 
@@ -75,7 +75,7 @@ class Waiting:
         """How many to run now; 0: wait, a timer is set."""
         first = self.queue[0]
         decision = decide(
-            [Group(first.shape, len(self.queue), first.arrived)],
+            [BatchGroup(first.shape, len(self.queue), first.arrived)],
             1,
             now,
             max_batch=max(1, self.limit.size),
@@ -83,7 +83,7 @@ class Waiting:
             arrivals_per_s=self._arrivals.per_s(now),
             run_s=run_s,
         )
-        if isinstance(decision, Run):
+        if isinstance(decision, RunGroup):
             return decision.size
         if self._timer is None:
             delay = max(0.0, min(decision.until - now, self._max_wait))

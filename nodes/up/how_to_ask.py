@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodes.access import NOTHING, Access
+from nodes.access import NOTHING, AccessOptions
 from nodes.features import first
 from shards.manifest import Manifest
 from shards.specs import TensorSpec
@@ -47,8 +47,8 @@ def how_to_ask(
     mesh: str,
     environment: Mapping[str, str] = os.environ,
     *,
-    asks: Access = NOTHING,
-    reads: Access = NOTHING,
+    asks: AccessOptions = NOTHING,
+    reads: AccessOptions = NOTHING,
 ) -> HowToAsk:
     """The lines for a model version that a mesh at `url` serves.
 
@@ -101,7 +101,7 @@ def swarm_line(
     words: str,
     url: str,
     mesh: str,
-    access: Access = NOTHING,
+    access: AccessOptions = NOTHING,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
     """A command of `swarm` for the mesh at `url`, for a shell. environment: as `how_to_ask`."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import swarm
-from nodes.access import NOTHING, Access
+from nodes.access import NOTHING, AccessOptions
 from nodes.up.embedded_cluster import EmbeddedCluster, elected
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.up.kept_model import KeptModel, push_to_serve
@@ -64,7 +64,7 @@ class LocalMesh:
     report: ServerReport
     shm: bool = True
     rights: LocalRights | None = None
-    access: Access = NOTHING
+    access: AccessOptions = NOTHING
     trusted: str = ""
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -229,7 +229,7 @@ async def local_mesh(
     secure: bool = False,
     tls: bool = True,
     store_key: str | None = None,
-    access: Access = NOTHING,
+    access: AccessOptions = NOTHING,
     signer: Identity | None = None,
 ) -> AsyncIterator[LocalMesh]:
     """A mesh with no node yet. Everything started inside ends with it: nodes drain, then the

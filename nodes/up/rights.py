@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from nodes.access import Access
+from nodes.access import AccessOptions
 from nodes.announce import announce, end_connections
 from swarm.link import LinkOptions
 from swarm.security.authority.authority import Authority
@@ -64,16 +64,16 @@ class LocalRights:
     def _to(self, url: str) -> LinkOptions:
         return LinkOptions(servers=(url,), tls_ca=self._trusted)
 
-    def issue(self, role: str, *models: str) -> Access:
+    def issue(self, role: str, *models: str) -> AccessOptions:
         """New credentials for one process."""
         self._issued += 1
         return self.access(f"{role}-{self._issued}", role, *models)
 
-    def access(self, name: str, role: str, *models: str) -> Access:
+    def access(self, name: str, role: str, *models: str) -> AccessOptions:
         """New credentials with this name."""
         self.authority.add(name, role, list(models))
         credentials = str(self.authority.credentials(name))
-        return Access(credentials=credentials, tls_ca=self._trusted)
+        return AccessOptions(credentials=credentials, tls_ca=self._trusted)
 
     @property
     def _trusted(self) -> str:

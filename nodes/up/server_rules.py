@@ -24,7 +24,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds before a start after failed on
 FULL_BELOW, ROOM_ABOVE = 1 << 20, 2 << 20
 
 
-class Event(Enum):
+class ServerEvent(Enum):
     """What a probe of the server found, or what became of a start."""
 
     ANSWERED = auto()
@@ -33,7 +33,7 @@ class Event(Enum):
     START_FAILED = auto()
 
 
-class Do(Enum):
+class ServerAction(Enum):
     """What to do next."""
 
     PROBE = auto()
@@ -60,24 +60,24 @@ class Life:
 class ServerStep:
     """after: seconds to wait before it is done."""
 
-    do: Do
+    do: ServerAction
     after: float = 0.0
 
 
-def next_step(life: Life, event: Event, began: float, now: float) -> tuple[Life, ServerStep]:
+def next_step(life: Life, event: ServerEvent, began: float, now: float) -> tuple[Life, ServerStep]:
     """The life after an event, and what to do. began: when the probe or the start began; both are
     seconds of one monotonic clock."""
-    if event is Event.ANSWERED:
-        return Life(has_answered=True), ServerStep(Do.PROBE)
-    if event is Event.SILENT:
+    if event is ServerEvent.ANSWERED:
+        return Life(has_answered=True), ServerStep(ServerAction.PROBE)
+    if event is ServerEvent.SILENT:
         since = life.silent_since if life.silent_probes else began
         silent = replace(life, silent_since=since, silent_probes=life.silent_probes + 1)
         is_hung = now - since >= HUNG_AFTER and silent.silent_probes >= LEAST_PROBES
-        return silent, ServerStep(Do.KILL if is_hung else Do.PROBE)
-    if event is Event.ENDED and life.has_answered:
-        return Life(), ServerStep(Do.START)
+        return silent, ServerStep(ServerAction.KILL if is_hung else ServerAction.PROBE)
+    if event is ServerEvent.ENDED and life.has_answered:
+        return Life(), ServerStep(ServerAction.START)
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**life.failures)
-    return Life(failures=life.failures + 1), ServerStep(Do.START, pause)
+    return Life(failures=life.failures + 1), ServerStep(ServerAction.START, pause)
 
 
 class StoreState(StrEnum):

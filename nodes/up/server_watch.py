@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from nodes.up.embedded_server import EmbeddedServer
-from nodes.up.server_rules import Do, Event, Life, StoreFiles, StoreState, judged, next_step
+from nodes.up.server_rules import (
+    Life,
+    ServerAction,
+    ServerEvent,
+    StoreFiles,
+    StoreState,
+    judged,
+    next_step,
+)
 from nodes.up.supervisor import one_ends
 from swarm.errors import Unavailable
 
@@ -79,10 +87,10 @@ class ServerWatch:
         while True:
             life, step = next_step(life, event, began, time.monotonic())
             await asyncio.sleep(step.after)
-            if step.do is Do.KILL:
+            if step.do is ServerAction.KILL:
                 await self.kill("it answered nothing for 3 s and was killed")
             began = time.monotonic()
-            event = await (self._start() if step.do is Do.START else self._probe())
+            event = await (self._start() if step.do is ServerAction.START else self._probe())
 
     async def kill(self, cause: str) -> None:
         """End the server; `run` starts it again. cause: what people are told."""
@@ -90,7 +98,7 @@ class ServerWatch:
         self._cause = cause
         await self.server.kill()
 
-    async def _probe(self) -> Event:
+    async def _probe(self) -> ServerEvent:
         """How the server is. Lasts until it is due again, or until the server ends."""
         due = time.monotonic() + PROBE_EVERY
         answered = self.server.alive and await self.server.answers(PROBE_TIMEOUT)
@@ -101,8 +109,8 @@ class ServerWatch:
             await one_ends([self.server.pid], max(0.0, due - time.monotonic()))
         if not self.server.alive:
             self._ended()
-            return Event.ENDED
-        return Event.ANSWERED if answered else Event.SILENT
+            return ServerEvent.ENDED
+        return ServerEvent.ANSWERED if answered else ServerEvent.SILENT
 
     def _ended(self) -> None:
         if self.is_up:
@@ -110,7 +118,7 @@ class ServerWatch:
         self.is_up = False
         self._cause = self._cause or ended_how(self.server.exit_code)
 
-    async def _start(self) -> Event:
+    async def _start(self) -> ServerEvent:
         """Start the server again, on its port and its store."""
         cause = self._cause
         is_gone = self._files_are_gone()
@@ -120,7 +128,7 @@ class ServerWatch:
         except (Unavailable, OSError) as error:
             log.warning("%s", error)
             self._tell("server-start-failed", {"detail": str(error)[-500:]})
-            return Event.START_FAILED
+            return ServerEvent.START_FAILED
         self.restarts += 1
         self._cause = ""
         self._known = frozenset()
@@ -134,7 +142,9 @@ class ServerWatch:
                 "kept": [] if is_gone else [IN_FILES],
             },
         )
-        return Event.ANSWERED if await self.server.answers(PROBE_TIMEOUT) else Event.SILENT
+        return (
+            ServerEvent.ANSWERED if await self.server.answers(PROBE_TIMEOUT) else ServerEvent.SILENT
+        )
 
     # --- its files ----------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class Phase(StrEnum):
     BACK = "going-back"
 
 
-class Kind(StrEnum):
+class ActionKind(StrEnum):
     """What is to be done now."""
 
     WAIT = "wait"
@@ -50,14 +50,14 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class UpgradeAction:
     """version: of what is fetched, made, started as trial, or named by `current`."""
 
-    kind: Kind
+    kind: ActionKind
     version: str = ""
 
 
-WAIT = Action(Kind.WAIT)
+WAIT = UpgradeAction(ActionKind.WAIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunningRelease:
     """Main, or trial, as it runs. version: of all its processes, "" where they differ or none
     runs. ready: all of them are."""
 
@@ -111,21 +111,21 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DeviceFacts:
     """What is seen now. fetched, made: whether the target's files, and its environment, are whole.
     current: the release that `current` names. reached: the mesh's server answers. burning: what
     spends a model's error budget too fast, "" for nothing."""
 
     current: str
-    main: Seen
-    trial: Seen
+    main: RunningRelease
+    trial: RunningRelease
     fetched: bool = False
     made: bool = False
     reached: bool = True
     burning: str = ""
 
 
-class Turn(StrEnum):
+class WaveTurn(StrEnum):
     """What a wave says to one device."""
 
     GO = "go"
@@ -139,11 +139,11 @@ class Order:
 
     wave: str
     version: str
-    turn: Turn
+    turn: WaveTurn
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class UpgradeLimits:
     """Seconds. prepare: to fetch and make a release. ready: for its nodes to become ready. proof:
     for which they then have to stay so."""
 
@@ -153,7 +153,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class PhaseWatch:
     """Seconds of the present phase: waited, without a sign of ready; held, ready at a stretch. They
     run only while a server is reached: its loss is no release's fault. at: of the last look."""
 
@@ -167,16 +167,21 @@ class DeviceStep:
     """record: to be kept before `action` is begun."""
 
     record: Record
-    watch: Watch
-    action: Action = field(default=WAIT)
+    watch: PhaseWatch
+    action: UpgradeAction = field(default=WAIT)
 
 
 def step(
-    record: Record, watch: Watch, facts: Facts, order: Order | None, now: float, limits: Limits
+    record: Record,
+    watch: PhaseWatch,
+    facts: DeviceFacts,
+    order: Order | None,
+    now: float,
+    limits: UpgradeLimits,
 ) -> DeviceStep:
     """What follows from what is seen. order: None where no wave is known."""
     watch = _looked(record, watch, facts, now)
-    withdrawn = order is not None and order.wave == record.wave and order.turn is Turn.WITHDRAWN
+    withdrawn = order is not None and order.wave == record.wave and order.turn is WaveTurn.WITHDRAWN
     match record.phase:
         case Phase.IDLE:
             return _idle(record, watch, facts, order)
@@ -196,33 +201,33 @@ def step(
             return _back(record, watch, facts, limits)
 
 
-def failed(record: Record, watch: Watch, reason: str) -> DeviceStep:
+def failed(record: Record, watch: PhaseWatch, reason: str) -> DeviceStep:
     """The release is refused, for a reason that its fetching, making or running gave."""
     refused = replace(record, refused=reason[:REASON_LIMIT] or "no reason was given")
     return _enter(refused, Phase.BACK, watch)
 
 
-def _looked(record: Record, watch: Watch, facts: Facts, now: float) -> Watch:
+def _looked(record: Record, watch: PhaseWatch, facts: DeviceFacts, now: float) -> PhaseWatch:
     """The clocks of now."""
     passed = max(0.0, now - watch.at) if facts.reached else 0.0
     judged = facts.trial if record.phase is Phase.TRYING else facts.main
     wanted = record.good if record.phase is Phase.BACK else record.target
     if judged.ready and judged.version == wanted:
-        return Watch(now, watch.waited, watch.held + passed)
-    return Watch(now, watch.waited + passed, 0.0)
+        return PhaseWatch(now, watch.waited, watch.held + passed)
+    return PhaseWatch(now, watch.waited + passed, 0.0)
 
 
-def _enter(record: Record, phase: Phase, watch: Watch) -> DeviceStep:
-    return DeviceStep(replace(record, phase=phase), Watch(watch.at))
+def _enter(record: Record, phase: Phase, watch: PhaseWatch) -> DeviceStep:
+    return DeviceStep(replace(record, phase=phase), PhaseWatch(watch.at))
 
 
-def _idle(record: Record, watch: Watch, facts: Facts, order: Order | None) -> DeviceStep:
+def _idle(record: Record, watch: PhaseWatch, facts: DeviceFacts, order: Order | None) -> DeviceStep:
     action = _towards(record.good, facts, False)
     if action is not None:
         return DeviceStep(record, watch, action)
     if facts.trial.running and facts.main.ready:
-        return DeviceStep(record, watch, Action(Kind.STOP_TRIAL))
-    if order is None or order.turn is not Turn.GO or order.wave == record.wave:
+        return DeviceStep(record, watch, UpgradeAction(ActionKind.STOP_TRIAL))
+    if order is None or order.turn is not WaveTurn.GO or order.wave == record.wave:
         return DeviceStep(record, watch)
     if order.version == record.good or not facts.main.ready:
         return DeviceStep(record, watch)
@@ -230,18 +235,22 @@ def _idle(record: Record, watch: Watch, facts: Facts, order: Order | None) -> De
     return _enter(begun, Phase.PREPARING, watch)
 
 
-def _preparing(record: Record, watch: Watch, facts: Facts) -> DeviceStep:
+def _preparing(record: Record, watch: PhaseWatch, facts: DeviceFacts) -> DeviceStep:
     action = _towards(record.good, facts, False)
     if action is not None:
         return DeviceStep(record, watch, action)
     if facts.made:
         return _enter(record, Phase.TRYING, watch)
     return DeviceStep(
-        record, watch, Action(Kind.MAKE if facts.fetched else Kind.FETCH, record.target)
+        record,
+        watch,
+        UpgradeAction(ActionKind.MAKE if facts.fetched else ActionKind.FETCH, record.target),
     )
 
 
-def _trying(record: Record, watch: Watch, facts: Facts, limits: Limits) -> DeviceStep:
+def _trying(
+    record: Record, watch: PhaseWatch, facts: DeviceFacts, limits: UpgradeLimits
+) -> DeviceStep:
     action = _towards(record.good, facts, False)
     if action is not None:
         return DeviceStep(record, watch, action)
@@ -258,14 +267,16 @@ def _trying(record: Record, watch: Watch, facts: Facts, limits: Limits) -> Devic
     return DeviceStep(record, watch)
 
 
-def _start_trial(record: Record, watch: Watch) -> DeviceStep:
+def _start_trial(record: Record, watch: PhaseWatch) -> DeviceStep:
     if record.starts >= MOST_STARTS:
         return failed(record, watch, f"its nodes ended by themselves, {record.starts} times")
     started = replace(record, starts=record.starts + 1)
-    return DeviceStep(started, watch, Action(Kind.START_TRIAL, record.target))
+    return DeviceStep(started, watch, UpgradeAction(ActionKind.START_TRIAL, record.target))
 
 
-def _switching(record: Record, watch: Watch, facts: Facts, limits: Limits) -> DeviceStep:
+def _switching(
+    record: Record, watch: PhaseWatch, facts: DeviceFacts, limits: UpgradeLimits
+) -> DeviceStep:
     if watch.waited > limits.ready:
         return failed(record, watch, f"not ready within {limits.ready:g} s of the switch")
     if facts.burning:
@@ -285,28 +296,30 @@ def _switching(record: Record, watch: Watch, facts: Facts, limits: Limits) -> De
     return _enter(proved, Phase.IDLE, watch)
 
 
-def _back(record: Record, watch: Watch, facts: Facts, limits: Limits) -> DeviceStep:
+def _back(
+    record: Record, watch: PhaseWatch, facts: DeviceFacts, limits: UpgradeLimits
+) -> DeviceStep:
     action = _towards(record.good, facts, watch.waited > limits.ready)
     if action is not None:
         return DeviceStep(record, watch, action)
     if not facts.main.ready:
         return DeviceStep(record, watch)
     if facts.trial.running:
-        return DeviceStep(record, watch, Action(Kind.STOP_TRIAL))
+        return DeviceStep(record, watch, UpgradeAction(ActionKind.STOP_TRIAL))
     return _enter(replace(record, target=""), Phase.IDLE, watch)
 
 
-def _towards(version: str, facts: Facts, overdue: bool) -> Action | None:
+def _towards(version: str, facts: DeviceFacts, overdue: bool) -> UpgradeAction | None:
     """What brings main to a release; None where it runs it. While main serves it is ended only
     where trial serves too, or where that is overdue."""
     if facts.current != version:
-        return Action(Kind.SWITCH, version)
+        return UpgradeAction(ActionKind.SWITCH, version)
     if not facts.main.running:
-        return Action(Kind.START_MAIN)
+        return UpgradeAction(ActionKind.START_MAIN)
     if facts.main.version == version:
         return None
     if facts.trial.ready or not facts.main.ready or overdue:
-        return Action(Kind.RESTART_MAIN)
+        return UpgradeAction(ActionKind.RESTART_MAIN)
     if facts.trial.running and facts.trial.version == version:
         return WAIT
-    return Action(Kind.START_TRIAL, version)
+    return UpgradeAction(ActionKind.START_TRIAL, version)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nodes.feature import Commands, Feature, Group
+from nodes.feature import CommandGroup, Commands, Feature
 
 COMMANDS: Commands = {
     "Fleet": {
-        "install": Group(
+        "install": CommandGroup(
             "A node as a service of this machine.",
             {
                 "Service": {
@@ -16,7 +16,7 @@ COMMANDS: Commands = {
                 }
             },
         ),
-        "fleet": Group(
+        "fleet": CommandGroup(
             "The node software of many devices.",
             {
                 "Commands": {
@@ -25,7 +25,7 @@ COMMANDS: Commands = {
                 }
             },
         ),
-        "release": Group(
+        "release": CommandGroup(
             "Releases of the node software.",
             {
                 "Commands": {
@@ -35,7 +35,7 @@ COMMANDS: Commands = {
                 }
             },
         ),
-        "deploy": Group(
+        "deploy": CommandGroup(
             "Files that run a model's nodes elsewhere.",
             {"Elsewhere": {"k8s": "nodes.upgrade.commands.deploy:k8s"}},
         ),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes.upgrade.release import Release, ReleaseFile, checked_version, is_whole
-from nodes.upgrade.wave import Told, Wave, parse_wave, told
+from nodes.upgrade.wave import DeviceStatement, Wave, parse_wave, told
 from swarm.documents import SignedDocuments
 from swarm.errors import ApiError, InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
@@ -151,10 +151,10 @@ class Releases:
         key = f"device.{token(device, 'device')}"
         await jetstream.kv_put(self._link, self._bucket, key, json.dumps(document).encode())
 
-    async def devices(self) -> dict[str, Told]:
+    async def devices(self) -> dict[str, DeviceStatement]:
         """The last word of each device; one that cannot be read is left out."""
         keys = await jetstream.kv_keys(self._link, self._bucket, "device")
-        found: dict[str, Told] = {}
+        found: dict[str, DeviceStatement] = {}
         for at in range(0, len(keys), AT_A_TIME):
             some = keys[at : at + AT_A_TIME]
             asked = (jetstream.kv_message(self._link, self._bucket, key) for key in some)
@@ -194,7 +194,7 @@ async def _taken(written: Awaitable[bool], key: str) -> None:
         raise Unavailable(f"somebody else has changed {key} meanwhile: try again")
 
 
-def _word(data: bytes | None, at: float) -> Told | None:
+def _word(data: bytes | None, at: float) -> DeviceStatement | None:
     try:
         return None if data is None else told(json.loads(data), at)
     except (ValueError, InvalidArgument, RecursionError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nodes.health.endpoint import asked
-from nodes.upgrade.device import Seen
+from nodes.upgrade.device import RunningRelease
 from nodes.upgrade.environments import Environments
 from swarm.errors import Unavailable
 
@@ -37,7 +37,7 @@ class Units(Protocol):
     """Main and trial of one device. Methods raise `Unavailable` and `OSError` for what could not be
     done; it is tried again."""
 
-    async def seen(self, which: str) -> Seen:
+    async def seen(self, which: str) -> RunningRelease:
         """Main, or trial, as it runs now."""
 
     async def start_main(self) -> None:
@@ -70,14 +70,14 @@ class ProcessUnits:
         self._folder = environments.home / "run"
         self._children: list[subprocess.Popen[bytes]] = []
 
-    async def seen(self, which: str) -> Seen:
+    async def seen(self, which: str) -> RunningRelease:
         """See `Units`."""
         self._reap()
         held = [self._held(self._file(which, n)) for n in range(len(self._nodes))]
         running = [each for each in held if each is not None]
         versions = {each.version for each in running}
         if len(running) < len(held):
-            return Seen(version=versions.pop() if len(versions) == 1 else "")
+            return RunningRelease(version=versions.pop() if len(versions) == 1 else "")
         ready = await asyncio.gather(
             *(
                 asyncio.to_thread(asked, self._health(which, number), "readyz")
@@ -85,7 +85,7 @@ class ProcessUnits:
             )
         )
         version = versions.pop() if len(versions) == 1 else ""
-        return Seen(True, all(verdict.ok for verdict in ready), version)
+        return RunningRelease(True, all(verdict.ok for verdict in ready), version)
 
     async def start_main(self) -> None:
         """See `Units`."""

@@ -21,16 +21,16 @@ from typing import Any
 from nodes.connection.checkpoint import Checkpoint
 from nodes.upgrade.device import (
     WAIT,
-    Action,
+    ActionKind,
+    DeviceFacts,
     DeviceStep,
-    Facts,
-    Kind,
-    Limits,
     Order,
     Phase,
+    PhaseWatch,
     Record,
-    Turn,
-    Watch,
+    UpgradeAction,
+    UpgradeLimits,
+    WaveTurn,
     failed,
     step,
 )
@@ -74,13 +74,13 @@ class Updater:
         trusted: TrustedKeys | None,
         environments: Environments,
         units: Units,
-        limits: Limits | None = None,
+        limits: UpgradeLimits | None = None,
         pace: Pace | None = None,
     ) -> None:
         self._device = device
         self._environments = environments
         self._units = units
-        self._limits = limits or Limits()
+        self._limits = limits or UpgradeLimits()
         self._pace = pace or Pace()
         self._file = RecordFile(environments.home / "record.json")
         self._link = Link(options)
@@ -93,7 +93,7 @@ class Updater:
         self._fetched: set[str] = set()
         self._burning: dict[str, tuple[float, str]] = {}
         self._record = Record(environments.current() or "none")
-        self._watch = Watch(time.monotonic())
+        self._watch = PhaseWatch(time.monotonic())
         self._phase_since = time.monotonic()
         self._starts = 0  # of main, since it was ready
         self._hears = 0  # the subscription to statuses, 0 for none
@@ -144,15 +144,15 @@ class Updater:
                 action = WAIT
             await asyncio.sleep(self._pause(action))
 
-    def _pause(self, action: Action) -> float:
+    def _pause(self, action: UpgradeAction) -> float:
         """Seconds to the next look. Main that ends again and again is started less and less
         often."""
-        if action.kind is Kind.START_MAIN:
+        if action.kind is ActionKind.START_MAIN:
             self._starts += 1
             return min(LONGEST_PAUSE, self._pace.look * 2.0 ** (self._starts - 1))
-        return self._pace.look if action.kind is Kind.WAIT else 0.05
+        return self._pace.look if action.kind is ActionKind.WAIT else 0.05
 
-    async def turn(self) -> Action:
+    async def turn(self) -> UpgradeAction:
         """Look, decide, keep the decision, act. Raises `OSError`, and what stands for a store that
         is away."""
         facts = await self._facts()
@@ -172,10 +172,10 @@ class Updater:
         self._watch = made.watch
         self._take(made.record)
 
-    async def _facts(self) -> Facts:
+    async def _facts(self) -> DeviceFacts:
         main, trial = await asyncio.gather(self._units.seen(MAIN), self._units.seen(TRIAL))
         target = self._record.target
-        return Facts(
+        return DeviceFacts(
             self._environments.current(),
             main,
             trial,
@@ -185,24 +185,24 @@ class Updater:
             burning=self._burns() if self._fleet.guards else "",
         )
 
-    async def _act(self, action: Action) -> None:
-        if action.kind is not Kind.WAIT:
+    async def _act(self, action: UpgradeAction) -> None:
+        if action.kind is not ActionKind.WAIT:
             log.info("%s %s", action.kind, action.version)
         match action.kind:
-            case Kind.FETCH:
+            case ActionKind.FETCH:
                 await self._fetch(action.version)
-            case Kind.MAKE:
+            case ActionKind.MAKE:
                 self._environments.tidy(self._kept())
                 await self._environments.make(await self._releases.release(action.version))
-            case Kind.SWITCH:
+            case ActionKind.SWITCH:
                 self._environments.switch(action.version)
-            case Kind.START_MAIN:
+            case ActionKind.START_MAIN:
                 await self._units.start_main()
-            case Kind.RESTART_MAIN:
+            case ActionKind.RESTART_MAIN:
                 await self._units.restart_main()
-            case Kind.START_TRIAL:
+            case ActionKind.START_TRIAL:
                 await self._units.start_trial(action.version)
-            case Kind.STOP_TRIAL:
+            case ActionKind.STOP_TRIAL:
                 await self._units.stop_trial()
 
     async def _fetch(self, version: str) -> None:
@@ -261,7 +261,7 @@ class Updater:
             fleet.told(mine, time.monotonic())
         fleet.devices = 0  # nobody's word matters, unless this device waits for its turn
         if wave.stopped:
-            fleet.order = Order(wave.id, wave.version, Turn.WITHDRAWN)
+            fleet.order = Order(wave.id, wave.version, WaveTurn.WITHDRAWN)
         elif record.wave == wave.id and record.phase is Phase.IDLE:
             fleet.order = None  # it has been its turn
         else:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from nodes.upgrade.device import Order, Phase, Record, Turn
+from nodes.upgrade.device import Order, Phase, Record, WaveTurn
 from nodes.upgrade.release import checked_version
 from swarm.errors import InvalidArgument
 from swarm.subjects import TOKEN
@@ -85,7 +85,7 @@ def steps(text: str) -> tuple[float, float]:
         raise InvalidArgument(f"--step {text!r}: a share and a time, as 10%/5m") from None
 
 
-class Standing(StrEnum):
+class DeviceStanding(StrEnum):
     """How far a device is in a wave."""
 
     WAITING = "waiting"
@@ -96,7 +96,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DeviceStatement:
     """A device's last word. version: that has proved itself there. seen: the last wave that it
     knows; wave: the last one that it took part in. Seconds by the server's clock: at, of the word;
     since, of its phase; knows, of its first look at the wave. holds: why it would not begin though
@@ -112,17 +112,17 @@ class Told:
     knows: float
     holds: str = ""
 
-    def standing(self, wave: Wave) -> Standing:
+    def standing(self, wave: Wave) -> DeviceStanding:
         """In this wave."""
         if self.wave == wave.id:
             if self.refused:
-                return Standing.REFUSED
+                return DeviceStanding.REFUSED
             if self.phase is not Phase.IDLE:
-                return Standing.UNDER_WAY
+                return DeviceStanding.UNDER_WAY
             if self.version == wave.version:
-                return Standing.DONE
-            return Standing.REFUSED  # it was stopped on its way
-        return Standing.THERE if self.version == wave.version else Standing.WAITING
+                return DeviceStanding.DONE
+            return DeviceStanding.REFUSED  # it was stopped on its way
+        return DeviceStanding.THERE if self.version == wave.version else DeviceStanding.WAITING
 
 
 def word(
@@ -144,7 +144,7 @@ def word(
     }
 
 
-def told(document: object, at: float) -> Told:
+def told(document: object, at: float) -> DeviceStatement:
     """A device's word that was stored at this second of the server. Raises `InvalidArgument`."""
     if not isinstance(document, Mapping):
         raise InvalidArgument("a device's word must be an object")
@@ -159,11 +159,13 @@ def told(document: object, at: float) -> Told:
     except ValueError as error:
         raise InvalidArgument(f"a device's word: {error}") from None
     version, wave, seen, refused, holds = texts
-    return Told(version, phase, wave, seen, refused, at, at - times[0], at - times[1], holds)
+    return DeviceStatement(
+        version, phase, wave, seen, refused, at, at - times[0], at - times[1], holds
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WaveProgress:
     """How a wave stands. order: its devices. open: how many of them may go now. next_at: when the
     next group may, seconds of the server; None while some of the present one are not done. stopped:
     why nobody goes, "" where some do. done: whether all devices are."""
@@ -175,12 +177,14 @@ class Progress:
     done: bool
 
 
-def progress(wave: Wave, began: float, devices: Mapping[str, Told], now: float) -> Progress:
+def progress(
+    wave: Wave, began: float, devices: Mapping[str, DeviceStatement], now: float
+) -> WaveProgress:
     """began: when the wave was stored. now: both in seconds of the server."""
     places = {name: _place(wave, began, name, each, now) for name, each in devices.items()}
     order = sorted((place, name) for name, place in places.items() if place is not None)
     names = tuple(name for _, name in order)
-    refusals = [n for n in names if devices[n].standing(wave) is Standing.REFUSED]
+    refusals = [n for n in names if devices[n].standing(wave) is DeviceStanding.REFUSED]
     # Those that were on their way when it stopped have no reason of their own.
     refusals.sort(key=lambda name: not devices[name].refused)
     stopped = wave.stopped
@@ -191,26 +195,26 @@ def progress(wave: Wave, began: float, devices: Mapping[str, Told], now: float) 
     while now >= opens:
         open_ = min(count, open_ + group)
         before = [devices[name] for name in names[:open_]]
-        if not before or any(each.standing(wave) is not Standing.DONE for each in before):
+        if not before or any(each.standing(wave) is not DeviceStanding.DONE for each in before):
             opens = math.inf
             break
         if open_ == count:
             break
         opens = max(each.since for each in before) + wave.every
         group = max(1, math.ceil(wave.step / 100 * count))
-    done = bool(names) and all(devices[n].standing(wave) is Standing.DONE for n in names)
+    done = bool(names) and all(devices[n].standing(wave) is DeviceStanding.DONE for n in names)
     waits = None if math.isinf(opens) or done else opens
-    return Progress(names, open_, waits, stopped, done)
+    return WaveProgress(names, open_, waits, stopped, done)
 
 
 def _place(
-    wave: Wave, began: float, name: str, each: Told, now: float
+    wave: Wave, began: float, name: str, each: DeviceStatement, now: float
 ) -> tuple[bool, bool, bytes] | None:
     """Sorts the devices; None for one that is not in the wave."""
     standing = each.standing(wave)
-    if standing is Standing.THERE:
+    if standing is DeviceStanding.THERE:
         return None
-    waits = standing is Standing.WAITING
+    waits = standing is DeviceStanding.WAITING
     if waits and (each.seen != wave.id or now - each.at > SILENT):
         return None
     # Whoever comes late stands behind those on whose order others rely.
@@ -218,13 +222,13 @@ def _place(
     return waits, late, hashlib.sha256(f"{wave.id}/{name}".encode()).digest()
 
 
-def order_for(name: str, wave: Wave, how: Progress, burning: str) -> Order:
+def order_for(name: str, wave: Wave, how: WaveProgress, burning: str) -> Order:
     """What the wave says to one device. burning: what spends an error budget too fast, "" for
     nothing."""
     if how.stopped:
-        turn = Turn.WITHDRAWN
+        turn = WaveTurn.WITHDRAWN
     elif burning or name not in how.order[: how.open]:
-        turn = Turn.HOLD
+        turn = WaveTurn.HOLD
     else:
-        turn = Turn.GO
+        turn = WaveTurn.GO
     return Order(wave.id, wave.version, turn)

@@ -48,7 +48,7 @@ def places(servings: Iterable[Serving]) -> set[Where]:
     }
 
 
-def serving_of(shared: Shared, loaded: Loaded) -> Serving:
+def serving_of(shared: SharedByStages, loaded: Loaded) -> Serving:
     """What serves a version. Raises as `Serving`."""
     kind = loaded.kind
     return Serving(shared, loaded) if kind is None else kind.serving(shared, loaded)
@@ -61,7 +61,7 @@ def link_rate(servers: Iterable[StageServer]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedByStages:
     """What the stages of a node share. on_behind(model, version, n): a request asks for weight
     version n, which is not here yet. is_crowded: as for `StageServer`. on_step(info, stage, step):
     the clock of the server that leads the stage's stream was set."""
@@ -77,7 +77,7 @@ class Serving:
     """One version's stages on this node. `run()` owns their sources until `drain()`. Stages may be
     added and removed meanwhile."""
 
-    def __init__(self, shared: Shared, loaded: Loaded) -> None:
+    def __init__(self, shared: SharedByStages, loaded: Loaded) -> None:
         """Raises `ResourceExhausted` where a cut does not fit into the server's messages."""
         mesh = shared.connection.mesh
         check_payload(loaded.info, mesh.link)
@@ -204,7 +204,7 @@ def _nothing(stage: int) -> None:
 
 
 def _server(
-    shared: Shared, loaded: Loaded, stage: int, beside: Callable[[int], StageServer | None]
+    shared: SharedByStages, loaded: Loaded, stage: int, beside: Callable[[int], StageServer | None]
 ) -> StageServer:
     connection, info, runtime = shared.connection, loaded.info, loaded.stages[stage]
     config = connection.config

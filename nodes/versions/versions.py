@@ -19,7 +19,7 @@ from nodes.versions.kept_times import KeptTimes
 from nodes.versions.loaded import Loaded
 from nodes.versions.loader import Loader
 from nodes.versions.refused_versions import RefusedVersions
-from nodes.versions.serving import Serving, Shared, serving_of
+from nodes.versions.serving import Serving, SharedByStages, serving_of
 from shards.errors import ShardsError
 from swarm.errors import ApiError, InvalidArgument, NotFound, SwarmError, Unavailable
 from swarm.fleet.placement import Served
@@ -71,7 +71,7 @@ class Versions:
         self._on_desired = on_desired
         self._times = times
         news = ClockNews(connection.id, connection.peers.serving, connection.events.tell)
-        self._shared = Shared(
+        self._shared = SharedByStages(
             connection, news.stepped, self.loader.weights_are_behind, audit, self._is_crowded
         )
         self._runs: dict[str, asyncio.Task[None]] = {}

@@ -1,7 +1,7 @@
 """Rollouts: how a new version proves itself under a part of the traffic."""
 
 from swarm.rollout.guards import BadGuard, RolloutGuard, parse_guards
-from swarm.rollout.plan import Plan, parse_plan, plan_of
+from swarm.rollout.plan import RolloutPlan, parse_plan, plan_of
 from swarm.rollout.progress import RolloutProgress, progressed, share_of
 from swarm.rollout.statement import RolloutReport, Statement
 from swarm.rollout.verdict import GuardCounts, Verdict
@@ -9,8 +9,8 @@ from swarm.rollout.verdict import GuardCounts, Verdict
 __all__ = [
     "BadGuard",
     "GuardCounts",
-    "Plan",
     "RolloutGuard",
+    "RolloutPlan",
     "RolloutProgress",
     "RolloutReport",
     "Statement",

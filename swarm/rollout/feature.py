@@ -9,12 +9,12 @@ from swarm.feature import CONFIG, GET, MeshFeature, Row
 
 if TYPE_CHECKING:
     from swarm.link import Link
-    from swarm.rollout.plan import Plan
+    from swarm.rollout.plan import RolloutPlan
     from swarm.rollout.rollouts import Rollouts
     from swarm.subjects import Subjects
 
 
-def _trial(document: Any) -> Plan:
+def _trial(document: Any) -> RolloutPlan:
     from swarm.rollout.plan import parse_plan
 
     return parse_plan(document)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarm.rollout.plan import Plan
+from swarm.rollout.plan import RolloutPlan
 from swarm.rollout.progress import RolloutProgress, progressed, share_of
 from swarm.rollout.statement import MOST_REASON, RolloutReport, Statement
 from swarm.rollout.tally import GuardTally
@@ -21,7 +21,7 @@ class FollowedRollout:
     base: the version with the largest share beside it, to which requests go that it fails.
     """
 
-    def __init__(self, plan: Plan, base: str, age: float, now: float) -> None:
+    def __init__(self, plan: RolloutPlan, base: str, age: float, now: float) -> None:
         self.plan = plan
         self.base = base
         self.reason = ""  # why it was aborted

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarm.rollout.plan import Plan
+from swarm.rollout.plan import RolloutPlan
 from swarm.rollout.statement import RolloutReport, Statement
 from swarm.rollout.verdict import GuardCounts, Verdict, is_breach, verdict, worst
 
@@ -37,7 +37,7 @@ class Judge:
     reports are refused, and counted as such (refused).
     """
 
-    def __init__(self, plan: Plan, name: str, most_reporters: int = MOST_REPORTERS) -> None:
+    def __init__(self, plan: RolloutPlan, name: str, most_reporters: int = MOST_REPORTERS) -> None:
         self.plan = plan
         self.refused = 0
         self._name = name
@@ -127,7 +127,7 @@ class Judge:
         return min(seen) // self.plan.samples * self.plan.every if seen else self.plan.lasts
 
 
-def reason(plan: Plan, statement: Statement) -> str:
+def reason(plan: RolloutPlan, statement: Statement) -> str:
     """Why a rollout is rolled back, in one line; "" where nothing says so."""
     if statement.cannot_run:
         return statement.cannot_run

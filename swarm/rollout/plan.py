@@ -32,7 +32,7 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RolloutPlan:
     """A plan that passed `parse_plan`. Shares are in percent, 0..100.
 
     samples: observations before which a guard says nothing good, and for each further step. shadow:
@@ -83,7 +83,7 @@ def plan_of(
     shadow: str = "",
     samples: int = SAMPLES,
     agree: str = "",
-) -> Plan:
+) -> RolloutPlan:
     """A plan from the words of a command: canary "10%", step "10%/1m", shadow "5%". Raises
     `InvalidArgument` (of which `BadGuard` is one) with the remedy."""
     share, slash, time = step.partition("/")
@@ -103,7 +103,7 @@ def plan_of(
     return parse_plan(document)
 
 
-def parse_plan(document: Any) -> Plan:
+def parse_plan(document: Any) -> RolloutPlan:
     """The plan in a parsed JSON document; unknown fields are ignored. Raises `InvalidArgument`."""
     if not isinstance(document, Mapping):
         raise InvalidArgument("a rollout's plan must be an object")
@@ -137,7 +137,7 @@ def parse_plan(document: Any) -> Plan:
     if not shadow and any(guard.measure == "agree" for guard in guards):
         raise InvalidArgument("the guard `agree` compares copies of requests: add --shadow 5%")
     agreement = parse_agreement(document.get("agree", ""))
-    return Plan(
+    return RolloutPlan(
         str(id),
         str(version),
         canary=canary,

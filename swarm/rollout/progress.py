@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from swarm.rollout.plan import Plan
+from swarm.rollout.plan import RolloutPlan
 from swarm.rollout.statement import Statement
 from swarm.rollout.verdict import Verdict
 
@@ -28,7 +28,7 @@ class RolloutProgress:
 
 
 def progressed(
-    plan: Plan,
+    plan: RolloutPlan,
     before: RolloutProgress,
     elapsed: float,
     statements: Iterable[Statement],
@@ -56,7 +56,7 @@ def progressed(
     return replace(before, step=max(before.step, step), done=held >= plan.lasts)
 
 
-def share_of(plan: Plan, progress: RolloutProgress) -> float:
+def share_of(plan: RolloutPlan, progress: RolloutProgress) -> float:
     """Percent of the traffic for the new version, 0..100."""
     if progress.aborted or (progress.step < 0 and not progress.done):
         return 0.0

@@ -8,11 +8,11 @@ from typing import Any
 from swarm.errors import InvalidArgument
 from swarm.link import Link, jetstream
 from swarm.models.registry import REASON_LIMIT, Registry, abort_key
-from swarm.rollout.plan import Plan
+from swarm.rollout.plan import RolloutPlan
 from swarm.subjects import Subjects
 
 
-async def roll_out(registry: Registry, model: str, plan: Plan, done: str = "") -> str:
+async def roll_out(registry: Registry, model: str, plan: RolloutPlan, done: str = "") -> str:
     """Let a version prove itself by a plan, beside the version that serves, which is returned.
     done: as for `Registry.promote`.
 

@@ -19,7 +19,7 @@ from swarm.link import Link, LinkMessage
 from swarm.models.registry import InForce, abort_reason
 from swarm.models.trials import Trials, TriedRequest
 from swarm.rollout.followed import FollowedRollout
-from swarm.rollout.plan import Plan
+from swarm.rollout.plan import RolloutPlan
 from swarm.rollout.shadows import Shadows, answered
 from swarm.rollout.statement import Statement
 from swarm.subjects import Subjects, speaker
@@ -65,7 +65,7 @@ class Rollouts(Trials):
     def follow(self, model: str, present: InForce | None) -> None:
         """A model's desired state was read: follow its rollout, and no other one."""
         plan = None if present is None else present.state.rollout
-        if present is None or not isinstance(plan, Plan):
+        if present is None or not isinstance(plan, RolloutPlan):
             self._unfollow(model)
             return
         followed = self._followed.get(model)

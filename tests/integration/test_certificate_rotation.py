@@ -15,7 +15,7 @@ from support.meshes import READY, Load, split_digits
 from support.waiting import eventually
 
 import swarm
-from nodes.access import Access
+from nodes.access import AccessOptions
 from nodes.up.embedded_server import EmbeddedServer
 from nodes.versions.lanes import lanes_maker
 from swarm.security.authority.authority import SYSTEM_USER, Authority
@@ -34,18 +34,18 @@ class Site:
     server: EmbeddedServer
     folder: Path
 
-    def access(self, name: str, role: str) -> Access:
+    def access(self, name: str, role: str) -> AccessOptions:
         """Credentials and a certificate of this name; one certificate where it has one already."""
         self.authority.add(name, role, [] if role == "operator" else ["digits"])
         return self._with_certificate(name, self.authority.credentials(name))
 
-    def system(self) -> Access:
+    def system(self) -> AccessOptions:
         return self._with_certificate(SYSTEM_USER, self.authority.credentials(SYSTEM_USER))
 
-    def _with_certificate(self, name: str, credentials: Path) -> Access:
+    def _with_certificate(self, name: str, credentials: Path) -> AccessOptions:
         users = self.authority.directory / "users"
         ca, cert, key = self.authority.certificates.issue_client(users, name)
-        return Access(
+        return AccessOptions(
             credentials=str(credentials), tls_ca=str(ca), tls_cert=str(cert), tls_key=str(key)
         )
 

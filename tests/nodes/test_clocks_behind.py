@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from support.waiting import GENEROUS, eventually
 
-from nodes.access import Access
+from nodes.access import AccessOptions
 from nodes.config import NodeConfig
 from nodes.connection.connection import Connection
 from nodes.tasks import end_all
@@ -85,7 +85,7 @@ class Site:
 
     def connection(self, url: str) -> Connection:
         more = {"tls_cert": str(self.own), "tls_key": str(self.own_key)} if self.mutual else {}
-        access = Access(str(self.authority.credentials("ops")), tls_ca=str(self.ca), **more)
+        access = AccessOptions(str(self.authority.credentials("ops")), tls_ca=str(self.ca), **more)
         return Connection(NodeConfig("gateway", "", nats=url, access=access, shm=False))
 
 

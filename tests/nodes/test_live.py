@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.edge.live import Backlog
+from nodes.edge.live import CaptureBacklog
 
 TRANSFER, TRIP, HOLDING = 0.060, 0.010, 0.005
 
 
 def played(captures: int, every: float, known: bool, most: int = 8) -> tuple[list[float], int]:
     """(ages of the answers, captures dropped); known: whether the link's rate is."""
-    backlog: Backlog[float] = Backlog(8, most, drops=True)
+    backlog: CaptureBacklog[float] = CaptureBacklog(8, most, drops=True)
     ages: list[float] = []
     ends: list[tuple[float, float]] = []  # (answered, captured)
     free = 0.0
@@ -30,7 +30,11 @@ def played(captures: int, every: float, known: bool, most: int = 8) -> tuple[lis
 
 
 def _take(
-    backlog: Backlog[float], now: float, free: float, ends: list[tuple[float, float]], known: bool
+    backlog: CaptureBacklog[float],
+    now: float,
+    free: float,
+    ends: list[tuple[float, float]],
+    known: bool,
 ) -> float:
     while (captured := backlog.take(TRANSFER if known else 0.0, TRIP, HOLDING)) is not None:
         free = max(free, now) + TRANSFER
@@ -60,7 +64,7 @@ def test_a_source_slower_than_its_link_loses_nothing() -> None:
 def test_every_capture_is_waiting_in_flight_ended_or_dropped(
     acts: list[str], drops: bool, transfer: float
 ) -> None:
-    backlog: Backlog[int] = Backlog(3, 2, drops)
+    backlog: CaptureBacklog[int] = CaptureBacklog(3, 2, drops)
     added = taken = 0
     last = -1
     for act in acts:

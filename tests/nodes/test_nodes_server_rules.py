@@ -17,9 +17,9 @@ from nodes.up.server_rules import (
     LEAST_PROBES,
     LONGEST_PAUSE,
     ROOM_ABOVE,
-    Do,
-    Event,
     Life,
+    ServerAction,
+    ServerEvent,
     ServerStep,
     StoreFiles,
     StoreState,
@@ -34,56 +34,60 @@ UP = Life(has_answered=True)
 def test_a_server_that_was_up_starts_again_at_once_however_often_it_dies() -> None:
     life = UP
     for turn in range(50):
-        life, step = next_step(life, Event.ENDED, turn, turn)
-        assert step == ServerStep(Do.START, 0.0)
-        life, step = next_step(life, Event.ANSWERED, turn, turn)
-        assert step.do is Do.PROBE
+        life, step = next_step(life, ServerEvent.ENDED, turn, turn)
+        assert step == ServerStep(ServerAction.START, 0.0)
+        life, step = next_step(life, ServerEvent.ANSWERED, turn, turn)
+        assert step.do is ServerAction.PROBE
 
 
-@pytest.mark.parametrize("failure", [Event.ENDED, Event.START_FAILED])
-def test_a_server_that_never_answers_starts_ever_later_up_to_a_limit(failure: Event) -> None:
+@pytest.mark.parametrize("failure", [ServerEvent.ENDED, ServerEvent.START_FAILED])
+def test_a_server_that_never_answers_starts_ever_later_up_to_a_limit(failure: ServerEvent) -> None:
     life, pauses = Life(), []
     for turn in range(10):
         life, step = next_step(life, failure, turn, turn)
-        assert step.do is Do.START
+        assert step.do is ServerAction.START
         pauses.append(step.after)
     assert pauses == [min(LONGEST_PAUSE, FIRST_PAUSE * 2**turn) for turn in range(10)]
-    life, _ = next_step(life, Event.ANSWERED, 20.0, 20.0)
-    assert next_step(life, Event.ENDED, 21.0, 21.0)[1].after == 0.0, "one answer, and all is well"
+    life, _ = next_step(life, ServerEvent.ANSWERED, 20.0, 20.0)
+    assert next_step(life, ServerEvent.ENDED, 21.0, 21.0)[1].after == 0.0, (
+        "one answer, and all is well"
+    )
 
 
 def test_silence_of_three_seconds_is_a_hang_and_one_answer_ends_it() -> None:
     life = UP
     for began in (10.0, 11.0):
-        life, step = next_step(life, Event.SILENT, began, began + 1.0)
-        assert step.do is Do.PROBE
-    assert next_step(life, Event.SILENT, 12.0, 13.0)[1].do is Do.KILL
-    life, _ = next_step(life, Event.ANSWERED, 12.0, 12.5)
-    assert next_step(life, Event.SILENT, 13.0, 14.0)[1].do is Do.PROBE
+        life, step = next_step(life, ServerEvent.SILENT, began, began + 1.0)
+        assert step.do is ServerAction.PROBE
+    assert next_step(life, ServerEvent.SILENT, 12.0, 13.0)[1].do is ServerAction.KILL
+    life, _ = next_step(life, ServerEvent.ANSWERED, 12.0, 12.5)
+    assert next_step(life, ServerEvent.SILENT, 13.0, 14.0)[1].do is ServerAction.PROBE
 
 
 def test_a_supervisor_that_slept_itself_does_not_blame_the_server() -> None:
-    life, step = next_step(UP, Event.SILENT, 10.0, 1000.0)
-    assert step.do is Do.PROBE
-    assert next_step(life, Event.ANSWERED, 1000.0, 1000.1)[1].do is Do.PROBE
+    life, step = next_step(UP, ServerEvent.SILENT, 10.0, 1000.0)
+    assert step.do is ServerAction.PROBE
+    assert next_step(life, ServerEvent.ANSWERED, 1000.0, 1000.1)[1].do is ServerAction.PROBE
 
 
-@given(st.lists(st.tuples(st.sampled_from(Event), st.floats(0.0, 5.0)), max_size=40))
+@given(st.lists(st.tuples(st.sampled_from(ServerEvent), st.floats(0.0, 5.0)), max_size=40))
 def test_only_long_silence_kills_and_every_end_is_followed_by_a_start(
-    story: list[tuple[Event, float]],
+    story: list[tuple[ServerEvent, float]],
 ) -> None:
     life, now = Life(), 0.0
     silent_from, silent = 0.0, 0
     for event, took in story:
         began, now = now, now + took
         life, step = next_step(life, event, began, now)
-        if event is Event.SILENT:
+        if event is ServerEvent.SILENT:
             silent_from, silent = (silent_from, silent + 1) if silent else (began, 1)
         else:
             silent = 0
         is_hung = silent >= LEAST_PROBES and now - silent_from >= HUNG_AFTER
-        ended = event in (Event.ENDED, Event.START_FAILED)
-        assert step.do is (Do.START if ended else Do.KILL if is_hung else Do.PROBE)
+        ended = event in (ServerEvent.ENDED, ServerEvent.START_FAILED)
+        assert step.do is (
+            ServerAction.START if ended else ServerAction.KILL if is_hung else ServerAction.PROBE
+        )
         assert 0.0 <= step.after <= LONGEST_PAUSE
 
 

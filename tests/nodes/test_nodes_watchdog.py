@@ -28,8 +28,8 @@ from nodes.life.watchdog_rules import (
     STALL,
     TEST_EVERY,
     TEST_WITHIN,
-    Action,
     Watchdog,
+    WatchdogAction,
 )
 from nodes.stage.on_loop import OnLoop
 from shards.errors import RunError
@@ -45,7 +45,7 @@ def test_a_run_within_its_bound_is_left_alone() -> None:
 def test_a_hung_run_is_returned_and_its_worker_restarted_once() -> None:
     dog = Watchdog()
     verdict = dog.running("r1", 1.01, 0.001, now=0.0)
-    assert verdict.actions == (Action.RETURN, Action.RESTART)
+    assert verdict.actions == (WatchdogAction.RETURN, WatchdogAction.RESTART)
     assert "r1" in verdict.reason
     assert not dog.running("r1", 1.02, 0.001, now=0.01)
 
@@ -53,23 +53,26 @@ def test_a_hung_run_is_returned_and_its_worker_restarted_once() -> None:
 def test_a_stalled_loop_returns_what_it_holds() -> None:
     dog = Watchdog()
     assert not dog.loop_late(0.8 * STALL, now=0.0)
-    assert dog.loop_late(1.2 * STALL, now=0.0).actions == (Action.RETURN,)
+    assert dog.loop_late(1.2 * STALL, now=0.0).actions == (WatchdogAction.RETURN,)
 
 
 def test_the_third_failure_in_the_window_keeps_it_out_for_good() -> None:
     dog = Watchdog()
     assert not dog.self_test(True, now=0.0)
-    assert Action.RESTART in dog.self_test(False, now=0.0).actions
-    assert Action.RESTART in dog.self_test(False, now=10.0).actions
-    assert dog.self_test(False, now=20.0).actions == (Action.RETURN, Action.STAY_OUT)
+    assert WatchdogAction.RESTART in dog.self_test(False, now=0.0).actions
+    assert WatchdogAction.RESTART in dog.self_test(False, now=10.0).actions
+    assert dog.self_test(False, now=20.0).actions == (
+        WatchdogAction.RETURN,
+        WatchdogAction.STAY_OUT,
+    )
     assert dog.out
-    assert Action.STAY_OUT in dog.self_test(False, now=500.0).actions
+    assert WatchdogAction.STAY_OUT in dog.self_test(False, now=500.0).actions
 
 
 def test_failures_far_apart_never_keep_it_out() -> None:
     dog = Watchdog()
     for minute in range(20):
-        assert Action.RESTART in dog.self_test(False, now=minute * 61.0).actions
+        assert WatchdogAction.RESTART in dog.self_test(False, now=minute * 61.0).actions
     assert not dog.out
 
 

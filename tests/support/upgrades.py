@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodes.access import NOTHING, Access
+from nodes.access import NOTHING, AccessOptions
 from nodes.up.mesh import LocalMesh
-from nodes.upgrade.device import Limits
+from nodes.upgrade.device import UpgradeLimits
 from nodes.upgrade.environments import Environments
 from nodes.upgrade.release import INSTALL, release_of
 from nodes.upgrade.releases import Releases
@@ -26,7 +26,7 @@ NODE = Path(sys.executable).with_name("swarm-node")
 SERVES = f'exec {NODE} "$@"'
 DIES = "[ $1 = --help ] || exit 1"
 FIRST = "1.0"
-QUICK = Limits(prepare=60.0, ready=30.0, proof=0.3)
+QUICK = UpgradeLimits(prepare=60.0, ready=30.0, proof=0.3)
 LOOK = Pace(look=0.1, ask=0.1)
 
 # The program makes an environment with the one command that a device starts.
@@ -95,8 +95,8 @@ def updater(
     home: Path,
     units: Units,
     device: str = "device-1",
-    limits: Limits = QUICK,
-    access: Access = NOTHING,
+    limits: UpgradeLimits = QUICK,
+    access: AccessOptions = NOTHING,
 ) -> Updater:
     """A device's updater in this process."""
     local = publisher.local

@@ -27,7 +27,7 @@ from nodes.auto.told import (
     FAR,
     REQUESTER,
     MeshDevices,
-    Told,
+    ToldNode,
     Version,
     auto_nodes_told,
     by_hand,
@@ -144,7 +144,7 @@ def _stages_of(manifest: Manifest) -> tuple[Measured, tuple[Codec, ...]]:
     return replace(measured, segments=segments), codecs_of(facts[0].received_as)
 
 
-async def _usual(client: swarm.Mesh, nodes: Iterable[Told]) -> dict[Version, list[float]]:
+async def _usual(client: swarm.Mesh, nodes: Iterable[ToldNode]) -> dict[Version, list[float]]:
     """How long the stages of the versions that nodes have measured take where they were split."""
     found = {}
     for version in {version for told in nodes for version in told.paces}:
@@ -156,7 +156,7 @@ async def _usual(client: swarm.Mesh, nodes: Iterable[Told]) -> dict[Version, lis
     return found
 
 
-def _told(found: MeshDevices, nodes: Iterable[Told]) -> list[dict[str, Any]]:
+def _told(found: MeshDevices, nodes: Iterable[ToldNode]) -> list[dict[str, Any]]:
     """The field `devices` of a plan's file."""
     links = {told.node.node: told.node.link for told in nodes}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import swarm
-from nodes.cameras.meaning import Found, TaskMeaning
+from nodes.cameras.meaning import TaskMeaning, TaskReading
 from nodes.cli.options import Splitting
 from nodes.meaning import Opens
 from shards.cameras import Task, read_picture
@@ -102,13 +102,13 @@ def _few(numbers: tuple[float, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Picture:
+class AskedPicture:
     """A picture that is asked about. shape: of its array. inputs: the model's."""
 
     shape: tuple[int, ...]
     inputs: dict[str, np.ndarray]
 
-    async def read(self, client: swarm.Mesh, answer: Answer) -> Found:
+    async def read(self, client: swarm.Mesh, answer: Answer) -> TaskReading:
         """What an answer says: by the task of the version that answered. Raises `ShardsError`,
         `NotFound`, `Unavailable`."""
         info = await client.model(f"{answer.model}@{answer.version}")
@@ -122,7 +122,7 @@ def opened(path: str) -> Opens | None:
     return lambda client, model: open_picture(client, model, path)
 
 
-async def open_picture(client: swarm.Mesh, model: str, path: str) -> Picture:
+async def open_picture(client: swarm.Mesh, model: str, path: str) -> AskedPicture:
     """Raises `PictureError`, `ManifestError` for a model without a task, `NotFound`,
     `Unavailable`, `PermissionDenied`."""
     image = read_picture(path)
@@ -130,4 +130,4 @@ async def open_picture(client: swarm.Mesh, model: str, path: str) -> Picture:
         info = await client.model(model)
     except PermissionDenied as error:
         raise PermissionDenied(f"the model's task: {error}; give --input FILE.npz") from None
-    return Picture(image.shape, Task.of(info.task).prepare(image))
+    return AskedPicture(image.shape, Task.of(info.task).prepare(image))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nodes.cameras.demo.scene import CELL, WIDTH, card
-from nodes.demo.record import Takeover, percentile
+from nodes.demo.record import TakeoverRecord, percentile
 
 NEAR = 2 * CELL / WIDTH  # of a box's side, as a share: two of the model's pixels
 # Frames that the picture may be older than its arrival says: a busy machine encodes late.
@@ -28,7 +28,7 @@ class CameraRecord:
     repeated: int = 0
     wrong: int = 0
     failed: int = 0
-    takeover: Takeover = field(default_factory=Takeover)
+    takeover: TakeoverRecord = field(default_factory=TakeoverRecord)
 
     @property
     def answered(self) -> int:

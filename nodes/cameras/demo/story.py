@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator
 
 from nodes.cameras.demo.record import CameraRecord, broken, summarise
 from nodes.demo.frame import (
-    Asked,
-    Frame,
+    StoryOptions,
+    StoryRun,
     kill_and_return,
     last_status,
     report,
@@ -38,11 +38,11 @@ BUDGET, TAKEOVER = 2000.0, 1000.0  # ms
 READY_WITHIN, BEGIN_WITHIN = 30.0, 20.0  # seconds
 
 
-def tell(asked: Asked) -> int:
+def tell(asked: StoryOptions) -> int:
     """Exit code 0 only if every promise held."""
     rate = asked.rate or 30.0
 
-    async def story(frame: Frame) -> None:
+    async def story(frame: StoryRun) -> None:
         _check_libraries()
         from nodes.cameras.demo.model import NAME, split_camera_model
 

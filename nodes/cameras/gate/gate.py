@@ -6,14 +6,14 @@ import numpy as np
 
 from nodes.cameras.frame import Frame
 from nodes.cameras.gate.measures import MEASURES
-from nodes.cameras.gate.rule import GateState, GateVerdict, Rule, Standing, decide, failed
+from nodes.cameras.gate.rule import GateRule, GateState, GateVerdict, ResultValidity, decide, failed
 
 
 class Gate:
     """`look` at each frame, in their order, before anything else is made of it. A frame that is not
     computed is never sent: the last result stands for it, with its age."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: GateRule) -> None:
         self.rule = rule
         self.computed = 0
         self.skipped = 0
@@ -22,7 +22,7 @@ class Gate:
         self._before: tuple[tuple[int, ...], np.ndarray] | None = None
         self._last: GateVerdict | None = None
 
-    def look(self, frame: Frame, standing: Standing) -> GateVerdict:
+    def look(self, frame: Frame, standing: ResultValidity) -> GateVerdict:
         """Whether the frame is computed; what follows then belongs to this frame."""
         shape = frame.image.shape
         reduced = self._measure.reduced(frame.image)

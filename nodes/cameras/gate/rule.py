@@ -28,7 +28,7 @@ NOISE_BLOCKS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class GateRule:
     """measure: a name of `THRESHOLDS`. threshold: a larger change is computed. most_skipped: frames
     in a row that may be skipped. oldest: seconds that a result may be repeated for."""
 
@@ -38,7 +38,7 @@ class Rule:
     oldest: float = 1.0
 
     @classmethod
-    def of(cls, text: str, most_skipped: int = 10, oldest: float = 1.0) -> Rule | None:
+    def of(cls, text: str, most_skipped: int = 10, oldest: float = 1.0) -> GateRule | None:
         """`MEASURE` or `MEASURE:THRESHOLD`; None for `off`. Raises `InvalidArgument`."""
         if text in ("", OFF):
             return None
@@ -55,7 +55,7 @@ class Rule:
         return cls(name, threshold, most_skipped, oldest)
 
 
-class Standing(NamedTuple):
+class ResultValidity(NamedTuple):
     """What a result holds for: when one of these changes, the next frame is computed. version: of
     the model, with that of its weights. is_degraded: whether the last answer was. is_alarmed:
     whether a guard is."""
@@ -73,7 +73,7 @@ class GateState:
 
     skipped: int = 0
     computed: float = -inf
-    standing: Standing | None = None
+    standing: ResultValidity | None = None
     minima: tuple[float, ...] = ()
     least: float = inf
     counted: int = 0
@@ -98,7 +98,7 @@ class GateVerdict:
 
 
 def decide(
-    rule: Rule, state: GateState, figure: float | None, standing: Standing, now: float
+    rule: GateRule, state: GateState, figure: float | None, standing: ResultValidity, now: float
 ) -> tuple[GateVerdict, GateState]:
     """Whether this frame is computed. figure: its change since the last computed frame, None where
     there is none or where it has another size. now: when the frame was captured, in seconds."""

@@ -33,7 +33,7 @@ class GuardVerdict:
         return self.distance is not None and self.distance > 1
 
 
-class Guard:
+class CutGuard:
     """`look` at the cut of each computed frame, before it leaves. What is usual is followed as it
     changes slowly, and so is what somebody changes slowly on purpose.
 

@@ -16,7 +16,7 @@ OOD = "ood"
 OFF = "off"
 
 
-class Action(StrEnum):
+class GuardAction(StrEnum):
     """What an edge does while it is alarmed."""
 
     FLAG = "flag"  # the result says so
@@ -30,7 +30,7 @@ class GuardRule:
     """warm_up: frames that differ, to be fitted to. alarm_after, clear_after: frames in a row that
     are too far, or usual, before the alarm changes. action: with a mask it is `drop` at least."""
 
-    action: Action = Action.FLAG
+    action: GuardAction = GuardAction.FLAG
     warm_up: int = 225
     alarm_after: int = 2
     clear_after: int = 5
@@ -42,7 +42,7 @@ class GuardRule:
             return None
         if text != OOD:
             raise InvalidArgument(f"--guard {text!r}: it is off or {OOD}")
-        return cls(Action(action), warm_up)
+        return cls(GuardAction(action), warm_up)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from nodes.cameras.guard.artifact import read, save
-from nodes.cameras.guard.guard import Guard, GuardVerdict
-from nodes.cameras.guard.rule import Action, GuardRule
+from nodes.cameras.guard.guard import CutGuard, GuardVerdict
+from nodes.cameras.guard.rule import GuardAction, GuardRule
 from nodes.cameras.guard.statistics import Fitted
 from swarm.errors import BadKey, InvalidArgument, PermissionDenied, Unauthenticated
 from swarm.model import ModelInfo
@@ -59,15 +59,15 @@ class GuardFiles:
         )
 
 
-class Watch:
+class CameraGuard:
     """The guard of one camera. is_masked: then it holds back what is too far, and everything while
     alarmed, whatever the rule's action is."""
 
     def __init__(self, rule: GuardRule, is_masked: bool, files: GuardFiles | None = None) -> None:
         self.rule = rule
-        self._holds = is_masked or rule.action is Action.DROP
+        self._holds = is_masked or rule.action is GuardAction.DROP
         self._files = files
-        self._guards: dict[str, Guard] = {}
+        self._guards: dict[str, CutGuard] = {}
         self._saved: set[str] = set()
         self._newest = ""
 
@@ -94,11 +94,11 @@ class Watch:
         if self._holds and (verdict.is_alarmed or verdict.is_far):
             raise Held("--guard: the picture is not of the kind that this camera usually takes")
 
-    def _guard(self, info: ModelInfo) -> Guard:
+    def _guard(self, info: ModelInfo) -> CutGuard:
         guard = self._guards.get(info.version)
         if guard is None:
             kept = None if self._files is None else self._files.read(info)
-            guard = Guard(self.rule, kept)
+            guard = CutGuard(self.rule, kept)
             if kept is not None:
                 self._saved.add(info.version)
             while len(self._guards) >= MOST_KEPT:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nodes.cameras.frame import Frame
-from nodes.cameras.mask.proof import Proof
+from nodes.cameras.mask.proof import MaskProof
 from nodes.cameras.mask.regions import MaskRule, checked, filled, pixels
 from nodes.stage.worker import Worker
 
@@ -34,7 +34,7 @@ MOST_GIVEN_UP = 4  # threads that hang in a detector
 _SEAL = object()  # only this module has it
 
 
-class Detector(Protocol):
+class MaskDetector(Protocol):
     """Finds what must not leave, on this device."""
 
     def find(self, image: np.ndarray) -> np.ndarray:
@@ -117,8 +117,8 @@ class MaskingDoor:
     def __init__(
         self,
         rule: MaskRule,
-        proof: Proof,
-        detector: Detector | None = None,
+        proof: MaskProof,
+        detector: MaskDetector | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rule = rule
@@ -135,7 +135,7 @@ class MaskingDoor:
         self._given_up = 0
         self._last: Withheld | None = None
 
-    def use(self, detector: Detector | None) -> None:
+    def use(self, detector: MaskDetector | None) -> None:
         """Ask this detector from the next frame on; it has to prove itself first."""
         self._detector = detector
         self._proven = -PROVE_EVERY
@@ -177,7 +177,7 @@ class MaskingDoor:
         picture = replace(frame, image=filled(frame.image, regions))
         return Masked(picture, tuple(regions), found, _SEAL)
 
-    async def _found(self, detector: Detector, image: np.ndarray) -> np.ndarray:
+    async def _found(self, detector: MaskDetector, image: np.ndarray) -> np.ndarray:
         """The boxes in a picture, by a detector that has proven to find. Raises `TimeoutError`,
         `_Hung`, `_Unproven`, and the detector's own errors."""
         began = self._now()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nodes.cameras.mask.detector import Runs, TaskDetector
-from nodes.cameras.mask.proof import Proof
+from nodes.cameras.mask.proof import MaskProof
 from nodes.cameras.mask.regions import checked
 from nodes.cameras.settings import CameraOptions
 from nodes.config import NodeConfig
@@ -47,7 +47,7 @@ class MaskModel:
         camera = self._config.of(CameraOptions)
         parts, task = await (self._of_file() if is_file(camera.mask) else self._of_mesh())
         detector = TaskDetector(parts, task, camera.mask_threshold)
-        proof = Proof.of(camera.mask_proof)
+        proof = MaskProof.of(camera.mask_proof)
         boxes = await asyncio.to_thread(detector.find, proof.image)
         if not proof.is_shown_by(checked(np.asarray(boxes))):
             raise InvalidArgument(

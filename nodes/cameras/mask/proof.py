@@ -43,7 +43,7 @@ def drawn_face() -> np.ndarray:
     return cv2.GaussianBlur(image, (0, 0), 1.0)
 
 
-class Proof:
+class MaskProof:
     """image: uint8 [height, width, 3], RGB. place: where something is to be found, as shares; None
     for anywhere."""
 
@@ -52,7 +52,7 @@ class Proof:
         self.place = place
 
     @classmethod
-    def of(cls, path: str = "") -> Proof:
+    def of(cls, path: str = "") -> MaskProof:
         """The picture in a file; "" is the drawn face. Raises `InvalidArgument`."""
         if not path:
             return cls(drawn_face(), FACE)

@@ -18,7 +18,7 @@ _NAMED = re.compile(r"([A-Za-z0-9_-]+)=(.+)", re.DOTALL)
 FILMS = (".gif",)  # of pictures that may be many, and are played as a video where they are alone
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     """How a source is read."""
 
     FILE = "file"
@@ -30,15 +30,20 @@ class Kind(StrEnum):
     PICAMERA = "picamera2"
 
 
-LIVE = (Kind.RTSP, Kind.UDP, Kind.V4L2, Kind.PICAMERA)  # of HTTP the answer tells
+LIVE = (
+    SourceKind.RTSP,
+    SourceKind.UDP,
+    SourceKind.V4L2,
+    SourceKind.PICAMERA,
+)  # of HTTP the answer tells
 _SCHEMES = {
-    "rtsp": Kind.RTSP,
-    "rtsps": Kind.RTSP,
-    "http": Kind.HTTP,
-    "https": Kind.HTTP,
-    "udp": Kind.UDP,
-    "v4l2": Kind.V4L2,
-    "picamera2": Kind.PICAMERA,
+    "rtsp": SourceKind.RTSP,
+    "rtsps": SourceKind.RTSP,
+    "http": SourceKind.HTTP,
+    "https": SourceKind.HTTP,
+    "udp": SourceKind.UDP,
+    "v4l2": SourceKind.V4L2,
+    "picamera2": SourceKind.PICAMERA,
 }
 
 
@@ -47,7 +52,7 @@ class Address:
     """One source. name: unique on the edge, a token of subjects. where: a URL or a path."""
 
     name: str
-    kind: Kind
+    kind: SourceKind
     where: str
 
     @property
@@ -58,7 +63,7 @@ class Address:
     @property
     def shown(self) -> str:
         """Where it is, for logs and status: without the password."""
-        if self.kind not in (Kind.RTSP, Kind.HTTP):
+        if self.kind not in (SourceKind.RTSP, SourceKind.HTTP):
             return self.where
         parts = urlsplit(self.where)
         place = parts.netloc.rpartition("@")[2]
@@ -119,7 +124,7 @@ def _exists(path: str) -> bool:
         return False
 
 
-def _kind(where: str) -> Kind:
+def _kind(where: str) -> SourceKind:
     scheme, separator, _ = where.partition("://")
     if separator:
         kind = _SCHEMES.get(scheme.lower())
@@ -128,18 +133,18 @@ def _kind(where: str) -> Kind:
             raise InvalidArgument(f"--source {scheme}://…: the schemes are {known}")
         return kind
     if where == "picamera2":
-        return Kind.PICAMERA
+        return SourceKind.PICAMERA
     if where.startswith("/dev/"):
-        return Kind.V4L2
+        return SourceKind.V4L2
     from shards.cameras.picture import SUFFIXES  # most nodes take no pictures
 
     path = Path(where)
     if path.is_dir():
-        return Kind.PICTURES
+        return SourceKind.PICTURES
     if not path.is_file():
         raise InvalidArgument(
             f"--source {where!r}: it is digits, an .npz file, a video, a folder of pictures, a "
             "device as /dev/video0, or a URL of rtsp, http, udp; nothing of that is there"
         )
     suffix = path.suffix.lower()
-    return Kind.PICTURES if suffix in SUFFIXES and suffix not in FILMS else Kind.FILE
+    return SourceKind.PICTURES if suffix in SUFFIXES and suffix not in FILMS else SourceKind.FILE

@@ -19,9 +19,9 @@ from dataclasses import replace
 import numpy as np
 
 from nodes.cameras.frame import Frame
-from nodes.cameras.sources.address import Address, Kind
-from nodes.cameras.sources.feed import BadPicture, CameraLost, Feed, Taken, check_size
-from nodes.cameras.sources.slot import Slot
+from nodes.cameras.sources.address import Address, SourceKind
+from nodes.cameras.sources.feed import BadPicture, CameraFeed, CameraLost, TakenPicture, check_size
+from nodes.cameras.sources.slot import FrameSlot
 from nodes.cameras.sources.thinning import Thinning
 from swarm.errors import InvalidArgument, SwarmError
 from swarm.flow.backoff import Backoff
@@ -49,7 +49,7 @@ class Camera:
     def __init__(
         self,
         address: Address,
-        open_feed: Callable[[Address], Feed],
+        open_feed: Callable[[Address], CameraFeed],
         on_full: str = AUTO,
         rate: float = 0.0,
     ) -> None:
@@ -60,7 +60,7 @@ class Camera:
         self._waits = False  # known once it is open
         self._rate, self._thinning = rate, Thinning(rate)
         self._passed = 0
-        self._slot = Slot(asyncio.get_running_loop())
+        self._slot = FrameSlot(asyncio.get_running_loop())
         self._stop = threading.Event()
         self._decode = Usual()
         self._state, self._error = "waiting", ""
@@ -112,7 +112,7 @@ class Camera:
         await asyncio.to_thread(self._thread.join, CLOSE_WITHIN)
 
     @staticmethod
-    async def _decoded(picture: Taken) -> tuple[np.ndarray, float]:
+    async def _decoded(picture: TakenPicture) -> tuple[np.ndarray, float]:
         """The image, and all seconds of its decoding. Raises `BadPicture`."""
         if isinstance(picture.pixels, _Ready):
             return picture.pixels.image, picture.spent
@@ -148,7 +148,7 @@ class Camera:
         finally:
             self._slot.end()
 
-    def _begin(self, feed: Feed) -> None:
+    def _begin(self, feed: CameraFeed) -> None:
         """Before the first picture. Raises `InvalidArgument`."""
         if self._on_full == BLOCK and not feed.ends:
             raise InvalidArgument(waits_for_nobody(self._address))
@@ -158,7 +158,7 @@ class Camera:
         while feed.ends and not (self._slot.was_asked or self._stop.is_set()):
             self._stop.wait(LOOK_EVERY)
 
-    def _read(self, feed: Feed, pause: Backoff) -> bool:
+    def _read(self, feed: CameraFeed, pause: Backoff) -> bool:
         """Read until the end. Whether it was the feed's, and no wish. Raises `CameraLost`, and
         `InvalidArgument` for a file without any further picture."""
         seen, is_spoilt = time.monotonic(), False
@@ -178,7 +178,7 @@ class Camera:
                 if taken is not None:
                     self._slot.pass_over()
                 # A folder of pictures has an end, whatever they are.
-                is_endless = self._address.kind is not Kind.PICTURES
+                is_endless = self._address.kind is not SourceKind.PICTURES
                 if is_endless and time.monotonic() > seen + NO_PICTURE_FOR:
                     text = f"no picture for {NO_PICTURE_FOR:g} s: {error}"
                     lost = InvalidArgument if feed.ends else CameraLost
@@ -240,7 +240,7 @@ class _Ready:
         return self.image
 
 
-def _decode(taken: Taken) -> tuple[np.ndarray, float]:
+def _decode(taken: TakenPicture) -> tuple[np.ndarray, float]:
     """Raises `BadPicture`, whatever the library of the codec says."""
     began = time.perf_counter()
     try:
@@ -255,7 +255,7 @@ def _decode(taken: Taken) -> tuple[np.ndarray, float]:
     return np.ascontiguousarray(image), taken.spent + time.perf_counter() - began
 
 
-def _moment(taken: Taken) -> float:
+def _moment(taken: TakenPicture) -> float:
     return taken.captured if taken.at is None else taken.at
 
 

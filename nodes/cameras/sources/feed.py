@@ -24,7 +24,7 @@ class BadPicture(SwarmError):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenPicture:
     """A picture as it came. pixels(): [height, width, 3], uint8, RGB; called at most once, from
     any thread; raises `BadPicture`. captured, file, at: as of `Frame`. spent: seconds of decoding
     so far."""
@@ -36,14 +36,14 @@ class Taken:
     at: float | None = None
 
 
-class Feed(Protocol):
+class CameraFeed(Protocol):
     """An open camera. Everything is called by one thread. ends: whether it has an end, as files
     have, and can wait for its consumer. polls: whether it keeps to `--rate` by itself."""
 
     ends: bool
     polls: bool
 
-    def read(self) -> Taken | None:
+    def read(self) -> TakenPicture | None:
         """The next picture; None at the end. Blocks for some seconds at the most. Raises
         `CameraLost`, `BadPicture`."""
         ...

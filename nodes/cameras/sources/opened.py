@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from nodes.cameras.sources.address import Address, Kind, addresses
+from nodes.cameras.sources.address import Address, SourceKind, addresses
 from nodes.cameras.sources.camera import BLOCK, DROP, Camera, waits_for_nobody
-from nodes.cameras.sources.feed import Feed
+from nodes.cameras.sources.feed import CameraFeed
 from swarm.errors import InvalidArgument
 
 INSTALL = "pip install 'swarm-mesh[perception]'"
@@ -24,23 +24,23 @@ def open_sources(text: str, on_full: str, rate: float) -> list[Camera]:
     return [Camera(each, opens, on_full, rate) for each in found]
 
 
-def open_feed(address: Address, rate: float, plays: bool) -> Feed:
+def open_feed(address: Address, rate: float, plays: bool) -> CameraFeed:
     """plays: whether what has an end keeps its own pace, as a camera does. Raises `CameraLost`,
     `InvalidArgument`."""
     match address.kind:
-        case Kind.PICTURES:
+        case SourceKind.PICTURES:
             from nodes.cameras.sources.pictures import PictureFeed
 
             return PictureFeed(address.where, rate, plays)
-        case Kind.V4L2:
+        case SourceKind.V4L2:
             from nodes.cameras.sources.v4l2 import V4l2Feed
 
             return V4l2Feed(address.where)
-        case Kind.PICAMERA:
+        case SourceKind.PICAMERA:
             from nodes.cameras.sources.picamera import PicameraFeed
 
             return PicameraFeed(address.where)
-        case Kind.HTTP:
+        case SourceKind.HTTP:
             from nodes.cameras.sources.snapshots import open_http
 
             return open_http(address, rate, plays)
@@ -55,11 +55,11 @@ def _check_library(address: Address) -> None:
     try:
         import cv2  # noqa: F401
 
-        if address.kind is Kind.V4L2:
+        if address.kind is SourceKind.V4L2:
             import linuxpy.video.device  # noqa: F401
-        elif address.kind is Kind.PICAMERA:
+        elif address.kind is SourceKind.PICAMERA:
             import picamera2  # noqa: F401
-        elif address.kind is not Kind.PICTURES:
+        elif address.kind is not SourceKind.PICTURES:
             import av  # noqa: F401
     except ModuleNotFoundError as error:
         how = INSTALL

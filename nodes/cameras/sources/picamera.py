@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nodes.cameras.sources.feed import CameraLost, Taken
+from nodes.cameras.sources.feed import CameraLost, TakenPicture
 
 SIZE = (1280, 720)
 
@@ -34,7 +34,7 @@ class PicameraFeed:
         except (RuntimeError, IndexError, ValueError) as error:
             raise CameraLost(f"{where}: {error}") from None
 
-    def read(self) -> Taken | None:
+    def read(self) -> TakenPicture | None:
         try:
             request = self._camera.capture_request()
             try:
@@ -45,7 +45,7 @@ class PicameraFeed:
         except RuntimeError as error:
             raise CameraLost(f"the camera stopped: {error}") from None
         captured = stamp / 1e9 if stamp else time.monotonic()
-        return Taken(lambda: image, captured)
+        return TakenPicture(lambda: image, captured)
 
     def close(self) -> None:
         self._camera.stop()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nodes.cameras.sources.feed import MOST_PIXELS, BadPicture, Taken
+from nodes.cameras.sources.feed import MOST_PIXELS, BadPicture, TakenPicture
 from shards.cameras.picture import SUFFIXES, decode_picture, read_picture
 from shards.errors import PictureError
 from swarm.errors import InvalidArgument
@@ -36,7 +36,7 @@ class PictureFeed:
         self._next = 0
         self._due = time.monotonic()
 
-    def read(self) -> Taken | None:
+    def read(self) -> TakenPicture | None:
         if self._next >= len(self._names):
             return None
         now = time.monotonic()
@@ -45,7 +45,7 @@ class PictureFeed:
         path = self._folder / self._names[self._next]
         at = self._next * self._step
         self._next += 1
-        return Taken(partial(_pixels_at, path), time.monotonic(), file=path.name, at=at)
+        return TakenPicture(partial(_pixels_at, path), time.monotonic(), file=path.name, at=at)
 
     def close(self) -> None:
         self._names = []

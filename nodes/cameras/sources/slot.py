@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import threading
 
-from nodes.cameras.sources.feed import Taken
+from nodes.cameras.sources.feed import TakenPicture
 
 
-class Slot:
+class FrameSlot:
     """A picture that nobody took gives way to the next one.
 
     The reader calls `put` and `end`, the loop all else. put_count: pictures so far; dropped: those
@@ -21,7 +21,7 @@ class Slot:
         self.dropped = 0
         self._loop = loop
         self._lock = threading.Lock()
-        self._taken: tuple[int, Taken] | None = None
+        self._taken: tuple[int, TakenPicture] | None = None
         self._ended = False
         self._arrived = asyncio.Event()
         self._emptied = threading.Event()
@@ -38,7 +38,7 @@ class Slot:
         """Whether the consumer waits for a picture: the reader may as well decode it."""
         return self._waited_for
 
-    def put(self, taken: Taken) -> None:
+    def put(self, taken: TakenPicture) -> None:
         """The newest picture."""
         with self._lock:
             was_empty = self._taken is None
@@ -81,7 +81,7 @@ class Slot:
                 self._waited_for = False
         return self._taken is not None
 
-    def take(self) -> tuple[int, Taken] | None:
+    def take(self) -> tuple[int, TakenPicture] | None:
         """The picture with its number, None where there is none."""
         with self._lock:
             taken, self._taken = self._taken, None

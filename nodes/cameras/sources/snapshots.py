@@ -10,7 +10,7 @@ from http.client import HTTPException
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from nodes.cameras.sources.address import Address
-from nodes.cameras.sources.feed import BadPicture, CameraLost, Feed, Taken
+from nodes.cameras.sources.feed import BadPicture, CameraFeed, CameraLost, TakenPicture
 from nodes.cameras.sources.pictures import pixels_of
 from nodes.cameras.sources.streams import IsPicture, StreamFeed
 
@@ -20,7 +20,7 @@ MOST_BYTES = 64 << 20  # of one
 CHUNK = 1 << 16
 
 
-def open_http(address: Address, rate: float, plays: bool) -> Feed:
+def open_http(address: Address, rate: float, plays: bool) -> CameraFeed:
     """What the answer says that it is. Raises `CameraLost`."""
     try:
         return StreamFeed(address, plays)
@@ -29,8 +29,8 @@ def open_http(address: Address, rate: float, plays: bool) -> Feed:
 
 
 class SnapshotFeed:
-    """A `Feed` of a camera that gives its newest picture to each who asks: asked `rate` times a
-    second. The user and the password of the URL are for basic and digest authentication."""
+    """A `CameraFeed` of a camera that gives its newest picture to each who asks: asked `rate` times
+    a second. The user and the password of the URL are for basic and digest authentication."""
 
     ends = False
     polls = True
@@ -50,12 +50,12 @@ class SnapshotFeed:
         self._pause = 1 / (rate or USUAL_RATE)
         self._due = time.monotonic()
 
-    def read(self) -> Taken | None:
+    def read(self) -> TakenPicture | None:
         now = time.monotonic()
         time.sleep(max(0.0, self._due - now))
         self._due = max(now, self._due) + self._pause
         data = self._asked()
-        return Taken(partial(pixels_of, data), time.monotonic())
+        return TakenPicture(partial(pixels_of, data), time.monotonic())
 
     def close(self) -> None:
         self._opener.close()

@@ -21,12 +21,12 @@ import av
 import av.error
 import numpy as np
 
-from nodes.cameras.sources.address import Address, Kind
+from nodes.cameras.sources.address import Address, SourceKind
 from nodes.cameras.sources.feed import (
     MOST_PIXELS,
     BadPicture,
     CameraLost,
-    Taken,
+    TakenPicture,
     check_size,
 )
 from nodes.cameras.sources.pictures import pixels_of_jpeg
@@ -42,7 +42,12 @@ _UDP = _LIVE | {"fflags": "nobuffer+noparse+nofillin"}
 _UDP_QUERY = "fifo_size=21845&overrun_nonfatal=1"
 _RTSP = {"fflags": "nobuffer", "rtsp_transport": "tcp", "max_delay": "0"}
 _RTSP |= {"reorder_queue_size": "0", "analyzeduration": "0", "probesize": "4096"}
-OPTIONS = {Kind.UDP: _UDP, Kind.RTSP: _RTSP, Kind.HTTP: _LIVE, Kind.FILE: {}}
+OPTIONS = {
+    SourceKind.UDP: _UDP,
+    SourceKind.RTSP: _RTSP,
+    SourceKind.HTTP: _LIVE,
+    SourceKind.FILE: {},
+}
 PLAYLIST = "hls"  # FFmpeg's name of its format
 SEGMENT_WITHIN = 15.0  # seconds: a playlist's next part may take as long as it lasts
 
@@ -78,11 +83,11 @@ class StreamFeed:
         self._aspect: Fraction | None = self._stream.sample_aspect_ratio
         self._first_aspect: Fraction | None = None  # of the codec
         self._packets: Iterator[Any] = self._container.demux(self._stream)
-        self._decoded: deque[Taken] = deque()
+        self._decoded: deque[TakenPicture] = deque()
         self._began: tuple[float, float] | None = None  # the clock's and the stream's time
         self._first: float | None = None  # the stream's time of its first frame
 
-    def read(self) -> Taken | None:
+    def read(self) -> TakenPicture | None:
         while not self._decoded:
             packet = self._packet()
             if packet is None or (packet.size == 0 and self._is_jpeg):
@@ -114,7 +119,7 @@ class StreamFeed:
     def _take(self, packet: Any) -> None:
         captured = time.monotonic()
         if self._is_jpeg:
-            self._decoded.append(Taken(partial(pixels_of_jpeg, bytes(packet)), captured))
+            self._decoded.append(TakenPicture(partial(pixels_of_jpeg, bytes(packet)), captured))
             return
         began = time.perf_counter()
         try:
@@ -125,7 +130,9 @@ class StreamFeed:
         for frame in frames:
             check_size(frame.width, frame.height)
             pixels = _Pixels(frame, self._aspect_now())
-            self._decoded.append(Taken(pixels, captured, spent, self._file, self._at(frame.time)))
+            self._decoded.append(
+                TakenPicture(pixels, captured, spent, self._file, self._at(frame.time))
+            )
 
     def _at(self, shown: float | None) -> float | None:
         """Seconds since the first frame, where frames have a time of their own."""
@@ -142,7 +149,7 @@ class StreamFeed:
             self._first_aspect = aspect
         return self._aspect if self._aspect and aspect == self._first_aspect else aspect
 
-    def _at_its_moment(self, taken: Taken) -> Taken:
+    def _at_its_moment(self, taken: TakenPicture) -> TakenPicture:
         """Wait until a picture is due: it is captured then."""
         now = time.monotonic()
         if taken.at is None:
@@ -172,10 +179,10 @@ class _Pixels:
 
 def _opened(address: Address) -> tuple[Any, bool]:
     """A container with pictures, and whether it has an end."""
-    if address.kind is not Kind.HTTP:
-        return _open(address, OPTIONS[address.kind]), address.kind is Kind.FILE
+    if address.kind is not SourceKind.HTTP:
+        return _open(address, OPTIONS[address.kind]), address.kind is SourceKind.FILE
     if not urlsplit(address.where).path.lower().endswith(".m3u8"):
-        container = _open(address, OPTIONS[Kind.HTTP])
+        container = _open(address, OPTIONS[SourceKind.HTTP])
         form = container.format.name
         if form == "image2" or form.endswith("_pipe"):
             container.close()
@@ -189,24 +196,24 @@ def _opened(address: Address) -> tuple[Any, bool]:
 
 def _open(address: Address, options: Mapping[str, str], within: float = READ_WITHIN) -> Any:
     where, options = address.where, dict(options)
-    if address.kind is Kind.UDP:
+    if address.kind is SourceKind.UDP:
         where = where.replace("udp://@", "udp://")
         where += ("&" if "?" in where else "?") + _UDP_QUERY
-    elif address.kind is Kind.RTSP and where.endswith("?listen"):
+    elif address.kind is SourceKind.RTSP and where.endswith("?listen"):
         where = where.removesuffix("?listen")
         options |= {"rtsp_flags": "listen", "listen_timeout": str(int(OPEN_WITHIN))}
     try:
         container = av.open(where, options=options, timeout=(OPEN_WITHIN, within))
     except (av.error.FFmpegError, OSError, ValueError) as error:
         why = f"{getattr(error, 'strerror', None) or error}"
-        if address.kind is Kind.FILE:
+        if address.kind is SourceKind.FILE:
             raise InvalidArgument(f"{address.shown} is no video that FFmpeg reads: {why}") from None
         if isinstance(error, av.error.ExitError):
             raise CameraLost(f"no stream within {OPEN_WITHIN:g} s") from None
         raise CameraLost(f"it cannot be opened: {why}") from None
     if not container.streams.video:
         container.close()
-        if address.kind is Kind.FILE:
+        if address.kind is SourceKind.FILE:
             raise InvalidArgument(f"{address.shown} has no pictures")
         raise CameraLost("the stream has no pictures")
     return container

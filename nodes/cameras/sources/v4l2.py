@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from linuxpy.video.device import Device, Frame, PixelFormat, VideoCapture
 
-from nodes.cameras.sources.feed import BadPicture, CameraLost, Taken, check_size
+from nodes.cameras.sources.feed import BadPicture, CameraLost, TakenPicture, check_size
 from nodes.cameras.sources.pictures import pixels_of_jpeg
 
 READ_WITHIN = 3.0  # seconds
@@ -47,7 +47,7 @@ class V4l2Feed:
             self._device.close()
             raise CameraLost(f"{path}: {error}") from None
 
-    def read(self) -> Taken | None:
+    def read(self) -> TakenPicture | None:
         try:
             frame = self._capture.buffer.frame_reader.read(READ_WITHIN)
         except OSError as error:
@@ -58,7 +58,7 @@ class V4l2Feed:
         now = time.monotonic()
         stamped = float(frame.timestamp)
         # A driver without the monotonic clock stamps with another one, or not at all.
-        return Taken(lambda: pixels(frame), stamped if now - 10.0 < stamped <= now else now)
+        return TakenPicture(lambda: pixels(frame), stamped if now - 10.0 < stamped <= now else now)
 
     def close(self) -> None:
         self._capture.close()

@@ -18,7 +18,7 @@ KNOWN = ("", INFERENCE)  # services that may be asked for; "" stands for the who
 LOOKED_EVERY = 0.5  # seconds between two looks for the watchers
 
 
-class Health:
+class GrpcHealth:
     """The gateway is ready while its node is connected to the mesh and it does not drain."""
 
     def __init__(self, models: Models) -> None:

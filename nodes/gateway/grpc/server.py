@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha.reflection import aio as reflection
 from nodes.gateway.call import Callers, Regions
 from nodes.gateway.door import Figures
 from nodes.gateway.grpc.calls import Calls
-from nodes.gateway.grpc.health import Health
+from nodes.gateway.grpc.health import GrpcHealth
 from nodes.gateway.grpc.inferring import Inferring
 from nodes.gateway.grpc.messages import HEALTH, INFERENCE, POOL, REFLECTION, method_handler
 from nodes.gateway.grpc.models import ModelMethods, not_offered
@@ -22,7 +22,7 @@ from nodes.gateway.grpc.shared_memory import SharedMemoryMethods
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
 from nodes.gateway.settings import GatewayOptions
-from nodes.place import LOOPBACK, Place
+from nodes.place import LOOPBACK, ListenPlace
 from swarm.errors import InvalidArgument
 
 log = logging.getLogger("swarm.gateway")
@@ -38,7 +38,7 @@ MOST_METADATA = 16 << 10  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class GrpcBounds:
     """answer: bytes. connections: at a time. streams: calls at a time on one connection; a client's
     library keeps the next ones back. in_flight: requests of one `ModelStreamInfer` at a time."""
 
@@ -64,15 +64,15 @@ class GrpcServer:
         *,
         regions: Regions | None = None,
         credentials: grpc.ServerCredentials | None = None,
-        bounds: Bounds = Bounds(),
+        bounds: GrpcBounds = GrpcBounds(),
     ) -> None:
         self.figures = Figures(knows_connections=False)
-        self._place = options.grpc_place or Place(LOOPBACK, 0)
+        self._place = options.grpc_place or ListenPlace(LOOPBACK, 0)
         self._options = options
         self._bounds = bounds
         self._credentials = credentials
         self._calls = Calls(callers, self.figures)
-        self._health = Health(models)
+        self._health = GrpcHealth(models)
         self._models = ModelMethods(
             models, inference.statistics, options.server_name, regions is not None
         )

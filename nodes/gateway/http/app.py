@@ -19,7 +19,7 @@ from nodes.gateway.door import Figures
 from nodes.gateway.http import compression
 from nodes.gateway.http.answer import encoded
 from nodes.gateway.http.body import Holder, whole_body
-from nodes.gateway.http.connection import CONNECTION, Bounds, Connection
+from nodes.gateway.http.connection import CONNECTION, HttpBounds, HttpConnection
 from nodes.gateway.http.infer import HEADER_LENGTH, decoded
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
@@ -88,7 +88,7 @@ class App:
         regions: Regions | None,
         page: Page | None,
         apps: Mapping[str, Page],
-        bounds: Bounds,
+        bounds: HttpBounds,
         figures: Figures,
     ) -> None:
         self._inference = inference
@@ -104,7 +104,7 @@ class App:
         self.is_draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection: Connection = scope["state"][CONNECTION]
+        connection: HttpConnection = scope["state"][CONNECTION]
         path = scope["path"].strip("/").split("/")
         connection.running = asyncio.current_task()
         self._figures.in_flight += 1

@@ -9,7 +9,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nodes.gateway.door import Figures
-from nodes.gateway.hand import Hand
+from nodes.gateway.hand import BytesInHand
 
 CONNECTION = "connection"  # key of an ASGI scope's state
 AHEAD = 1 << 20  # bytes of a body that are read before the application asks for it
@@ -17,7 +17,7 @@ PIECE = 256 << 10  # bytes of a body without a length that are read before there
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class HttpBounds:
     """connections: at a time; more are closed at once. head: bytes of a request's first line and
     headers. fields: headers. head_time: seconds in which the headers have to come, from the
     connection or from their first byte on. body_time: seconds for the whole body. idle_time:
@@ -31,20 +31,22 @@ class Bounds:
     idle_time: float = 75.0
 
 
-def connection_class(bounds: Bounds, figures: Figures, hand: Hand) -> type[HttpToolsProtocol]:
+def connection_class(
+    bounds: HttpBounds, figures: Figures, hand: BytesInHand
+) -> type[HttpToolsProtocol]:
     """The protocol class of a server with these bounds, which counts its connections there."""
     own = {"bounds": bounds, "figures": figures, "hand": hand}
-    return type("BoundedConnection", (Connection,), own)
+    return type("BoundedConnection", (HttpConnection,), own)
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """`running`: the task that is cancelled when the client goes away, while it is set.
     `certificate`: the common name of the client's verified certificate, "" without one. A
     `Holder` of the request that is answered at present."""
 
-    bounds: Bounds
+    bounds: HttpBounds
     figures: Figures
-    hand: Hand
+    hand: BytesInHand
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -15,18 +15,18 @@ from nodes.gateway.access.browsers import LOOPBACK_NAMES, Browsers
 from nodes.gateway.call import Callers, Regions
 from nodes.gateway.door import Figures
 from nodes.gateway.http.app import App, Page
-from nodes.gateway.http.connection import Bounds, connection_class
+from nodes.gateway.http.connection import HttpBounds, connection_class
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
 from nodes.gateway.settings import GatewayOptions
-from nodes.place import LOOPBACK, Place
+from nodes.place import LOOPBACK, ListenPlace
 from swarm.errors import Unavailable
 
 log = logging.getLogger("swarm.gateway")
 
 START_TIMEOUT = 10.0  # seconds
 BACKLOG = 512  # connections that wait to be accepted
-BOUNDS = Bounds()
+BOUNDS = HttpBounds()
 NO_APPS: Mapping[str, Page] = {}
 
 
@@ -49,10 +49,10 @@ class HttpServer:
         page: Page | None = None,
         apps: Mapping[str, Page] = NO_APPS,
         tls: ssl.SSLContext | None = None,
-        bounds: Bounds = BOUNDS,
+        bounds: HttpBounds = BOUNDS,
     ) -> None:
         self.figures = Figures()
-        self._place = options.http_place or Place(LOOPBACK, 0)
+        self._place = options.http_place or ListenPlace(LOOPBACK, 0)
         self._app = App(
             inference, models, callers, options, regions, page, apps, bounds, self.figures
         )

@@ -23,14 +23,14 @@ from rich.text import Text
 
 import swarm
 from nodes.console import out, print_json
-from nodes.demo.frame import MODEL, Asked, Frame, kill, run_story, start_pipeline
+from nodes.demo.frame import MODEL, StoryOptions, StoryRun, kill, run_story, start_pipeline
 from nodes.learning.demo.attacker import FLIP, NOISE, attack
 from nodes.learning.demo.plot import picture, plot
 from nodes.learning.demo.record import LearnRecord, figures, missed
 from nodes.learning.frozen import FrozenModel
 from nodes.learning.options import LearnOptions
 from nodes.learning.references import References, references, split_by_label
-from nodes.learning.samples import Samples
+from nodes.learning.samples import SampleWindow
 from nodes.learning.training import Training
 from nodes.up.mesh import LocalMesh, local_mesh
 from nodes.up.supervisor import NodeProcess
@@ -64,11 +64,11 @@ READY = 60.0  # seconds that the processes may take to start
 QUIET = 2.5  # seconds of requests before anything is taught
 
 
-def tell(asked: Asked, picture_path: str) -> int:
+def tell(asked: StoryOptions, picture_path: str) -> int:
     """Exit code 0 only if every target was reached. Learns for the seconds that are asked for.
     picture_path: of the PNG, "" for none."""
 
-    async def story(frame: Frame) -> None:
+    async def story(frame: StoryRun) -> None:
         demo = LearnDemo(frame, asked.rate or 50.0)
         await demo.run()
         frame.code = _report(demo.record, picture_path, asked.as_json)
@@ -102,7 +102,7 @@ def _report(record: LearnRecord, picture_path: str, as_json: bool) -> int:
 class LearnDemo:
     """rate: requests a second."""
 
-    frame: Frame
+    frame: StoryRun
     rate: float
     record: LearnRecord = field(default_factory=LearnRecord)
     _honest: dict[str, NodeProcess] = field(default_factory=dict)
@@ -243,7 +243,7 @@ class LearnDemo:
         """A ninth member that holds a valid key, and samples of all digits."""
         name = f"hostile-{kind}"
         self.record.doubted[name] = set()
-        samples = Samples(self._frozen.layout.width, self._frozen.layout.classes)
+        samples = SampleWindow(self._frozen.layout.width, self._frozen.layout.classes)
         features = await asyncio.to_thread(self._frozen.features, {"image": self._images})
         samples.add(features, self._labels)
         training = Training(self._frozen.layout, samples, LearnOptions(), 99)

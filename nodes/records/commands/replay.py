@@ -20,7 +20,7 @@ from nodes.records.recorded import Recorded, recorded, recorded_models
 from nodes.records.session import (
     RepeatedStage,
     Replay,
-    Session,
+    ReplaySession,
     replay_each,
     replay_other,
     replay_same,
@@ -96,13 +96,13 @@ async def _replayed(
     client: swarm.Mesh, chosen: list[Recorded], version: str, key: ModelKey | None
 ) -> list[Replay]:
     """All of them, with as few sessions as there are versions; weight versions only grow."""
-    sessions: dict[tuple[str, str], Session] = {}
+    sessions: dict[tuple[str, str], ReplaySession] = {}
     needed = {(each.model, each.version) for each in chosen}
     if version:
         needed |= {(each.model, version) for each in chosen}
     try:
         for model, of_version in sorted(needed):
-            sessions[model, of_version] = await Session.open(client, model, of_version, key)
+            sessions[model, of_version] = await ReplaySession.open(client, model, of_version, key)
 
         async def one(each: Recorded) -> Replay:
             then = sessions[each.model, each.version]

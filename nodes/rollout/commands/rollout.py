@@ -25,7 +25,7 @@ from swarm.errors import InvalidArgument, NotFound, Untrusted
 from swarm.ids import ulid
 from swarm.model import unknown_model
 from swarm.models.registry import InForce
-from swarm.rollout import Plan, RolloutProgress, Statement, plan_of, share_of
+from swarm.rollout import RolloutPlan, RolloutProgress, Statement, plan_of, share_of
 from swarm.rollout.registered import roll_out
 from swarm.rollout.rollouts import rollout_of
 from swarm.routing import BadDesiredState
@@ -63,7 +63,7 @@ class RolloutOptions:
     )
 
 
-def asked_plan(options: RolloutOptions, version: str) -> Plan | None:
+def asked_plan(options: RolloutOptions, version: str) -> RolloutPlan | None:
     """None where no option asks for a rollout. Raises `InvalidArgument`."""
     given = {name: word for name, word in vars(options).items() if word and name != "canary"}
     if not options.canary:
@@ -75,11 +75,11 @@ def asked_plan(options: RolloutOptions, version: str) -> Plan | None:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RolloutStanding:
     """A rollout as the mesh has it at present. heard: the last statement, or None."""
 
     present: InForce
-    plan: Plan
+    plan: RolloutPlan
     progress: RolloutProgress
     heard: Statement | None
 
@@ -121,7 +121,7 @@ class Standing:
         return document
 
 
-async def standing(client: swarm.Mesh, model: str) -> Standing | None:
+async def standing(client: swarm.Mesh, model: str) -> RolloutStanding | None:
     """The rollout in a model's desired state, heard of from its judges; None without one. Raises
     `NotFound` where nothing serves."""
     present = await client.registry.in_force(model)
@@ -140,7 +140,7 @@ async def standing(client: swarm.Mesh, model: str) -> Standing | None:
             while not followed.fresh(time.monotonic()):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     heard = max(followed.fresh(began), key=lambda s: s.held, default=None)
-    return Standing(present, followed.plan, followed.advance(time.monotonic()), heard)
+    return RolloutStanding(present, followed.plan, followed.advance(time.monotonic()), heard)
 
 
 async def promote(

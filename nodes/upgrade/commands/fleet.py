@@ -22,12 +22,12 @@ from nodes.cli.with_mesh import client_of, operator
 from nodes.console import conclude, duration, err, out, print_json, unless
 from nodes.event_loop import stop_on_signals
 from nodes.logs import LogForm, set_up_logging
-from nodes.upgrade.device import Limits
+from nodes.upgrade.device import UpgradeLimits
 from nodes.upgrade.environments import Environments
 from nodes.upgrade.releases import Releases
 from nodes.upgrade.units import ProcessUnits
 from nodes.upgrade.updater import Pace, Updater
-from nodes.upgrade.wave import Progress, Told, Wave, parse_wave, progress, steps
+from nodes.upgrade.wave import DeviceStatement, Wave, WaveProgress, parse_wave, progress, steps
 from swarm.errors import InvalidArgument
 from swarm.ids import ulid
 from swarm.link import LinkOptions
@@ -116,7 +116,7 @@ async def _begin(
     return 0
 
 
-async def _progress(releases: Releases, wave: Wave, began: float) -> Progress:
+async def _progress(releases: Releases, wave: Wave, began: float) -> WaveProgress:
     return progress(wave, began, await releases.devices(), await releases.now())
 
 
@@ -144,7 +144,7 @@ async def _show(releases: Releases, as_json: bool) -> int:
     return 1 if how.stopped else 0
 
 
-def _device(each: Told, wave: Wave, now: float) -> dict[str, Any]:
+def _device(each: DeviceStatement, wave: Wave, now: float) -> dict[str, Any]:
     return {
         "version": each.version,
         "standing": str(each.standing(wave)),
@@ -155,7 +155,9 @@ def _device(each: Told, wave: Wave, now: float) -> dict[str, Any]:
     }
 
 
-def _table(wave: Wave, devices: Mapping[str, Told], how: Progress, now: float) -> Table:
+def _table(
+    wave: Wave, devices: Mapping[str, DeviceStatement], how: WaveProgress, now: float
+) -> Table:
     table = Table("device", "release", "in the wave", "phase", "heard", "why not")
     places = {name: place for place, name in enumerate(how.order)}
     for name in sorted(devices, key=lambda each: (places.get(each, len(places)), each)):
@@ -201,7 +203,7 @@ async def updater(options: UpdaterOptions, target: Target) -> None:
         TrustedKeys.of(options.trust),
         environments,
         units,
-        Limits(ready=duration(options.ready), proof=duration(options.proof)),
+        UpgradeLimits(ready=duration(options.ready), proof=duration(options.proof)),
         Pace(options.look, options.ask),
     )
     set_up_logging(LogForm(False, target.json), role="updater", mesh=target.mesh)

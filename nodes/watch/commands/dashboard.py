@@ -21,12 +21,12 @@ async def run_dashboard(options: DashboardOptions, target: SignedTarget) -> None
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         from nodes.watch.dashboard.run import Dashboard
-        from nodes.watch.dashboard.serve import Place
+        from nodes.watch.dashboard.serve import DashboardPlace
     except ImportError as error:
         raise InvalidArgument(
             f"{error}: the dashboard is an extra: pip install 'swarm-mesh[dashboard]'"
         ) from None
-    place = Place(
+    place = DashboardPlace(
         options.host, options.port, options.https_cert, options.https_key, options.open_http
     )
     place.check(options.allow_actions)

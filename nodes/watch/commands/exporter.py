@@ -12,7 +12,7 @@ from nodes.cli.with_mesh import client_of
 from nodes.console import err, print_json
 from nodes.event_loop import stop_on_signals
 from nodes.health.endpoint import endpoint
-from nodes.place import Place
+from nodes.place import ListenPlace
 from swarm.errors import InvalidArgument
 from swarm.fleet.observed import ObservedTotals
 from swarm.fleet.picture import FleetPicture
@@ -42,7 +42,7 @@ async def run_exporter(port: str, most_nodes: int, target: Target) -> None:
             from nodes.watch.metrics.fleet import of_fleet
         except ModuleNotFoundError as error:
             raise InvalidArgument(f"{error}: pip install 'swarm-mesh[metrics]'") from None
-        where = Place.of(port)
+        where = ListenPlace.of(port)
         stop = stop_on_signals()
         picture, observed = FleetPicture(most_nodes=most_nodes), ObservedTotals()
         link, subjects = client.link, client.subjects

@@ -97,7 +97,7 @@ class SessionFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class ObjectiveFacts:
     """What is promised for a model, as one node that answers measures it. burning: what burns its
     error budget too fast, `latency` or `errors`, "" for nothing. burn: the fastest burn rate.
     requests, slow, failed: since the node's start."""
@@ -179,7 +179,7 @@ class NodeFacts:
     sessions: tuple[SessionFacts, ...]
     requests: RequestFacts | None
     learning: LearningFacts | None
-    objectives: tuple[Objective, ...]
+    objectives: tuple[ObjectiveFacts, ...]
     rollout: RolloutFacts | None
     plans: tuple[PlanFacts, ...]
     flaws: tuple[FlawFacts, ...]
@@ -370,8 +370,8 @@ def _range(stages: Sequence[float]) -> tuple[int, int] | None:
     return int(stages[0]), int(stages[1])
 
 
-def _objective(slo: Mapping[str, Any]) -> Objective:
-    return Objective(
+def _objective(slo: Mapping[str, Any]) -> ObjectiveFacts:
+    return ObjectiveFacts(
         model=slo["model"],
         p99_ms=slo.get("p99_ms"),
         errors=slo.get("errors"),

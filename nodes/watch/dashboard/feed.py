@@ -36,7 +36,7 @@ class _Browser:
         self.frames.put_nowait(frame)
 
 
-class Feed:
+class DashboardFeed:
     """`run()` sends changes until cancelled; `browser()` is what one browser gets."""
 
     def __init__(self, state: PageState) -> None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from swarm.fleet.picture import FleetNode
 
 
-class Health(StrEnum):
+class HealthLevel(StrEnum):
     """Each has a colour and a sign of its own on the page."""
 
     WELL = "well"
@@ -18,23 +18,23 @@ class Health(StrEnum):
     LEFT = "left"
 
 
-GONE = frozenset({Health.DEAD, Health.LEFT})
-BY_STATE = {"left": Health.LEFT, "failed": Health.FAILED, "ready": Health.WELL}
+GONE = frozenset({HealthLevel.DEAD, HealthLevel.LEFT})
+BY_STATE = {"left": HealthLevel.LEFT, "failed": HealthLevel.FAILED, "ready": HealthLevel.WELL}
 
 
-def health_of(node: FleetNode, suspected: float | None, since: float, now: float) -> Health:
+def health_of(node: FleetNode, suspected: float | None, since: float, now: float) -> HealthLevel:
     """suspected: the moment of the last event that suspects the node, None for none. since: the
     moment from which the mesh has been heard: nobody is silent for what came before. Seconds."""
     if node.status.get("state") == "left":
-        return Health.LEFT
+        return HealthLevel.LEFT
     if node.gone and (node.heard is None or node.gone_at > node.heard):
-        return Health.LEFT if node.gone == "left" else Health.DEAD
+        return HealthLevel.LEFT if node.gone == "left" else HealthLevel.DEAD
     if node.heard is None:
         if node.gossiped.get("state") == "suspect":
-            return Health.SUSPECT
-        return Health.BUSY if node.gossiped.get("draining") else Health.WELL
+            return HealthLevel.SUSPECT
+        return HealthLevel.BUSY if node.gossiped.get("draining") else HealthLevel.WELL
     if now - max(node.heard, since) > node.silent_after:
-        return Health.DEAD
+        return HealthLevel.DEAD
     if node.status.get("state") == "ready" and suspected is not None and suspected > node.heard:
-        return Health.SUSPECT
-    return BY_STATE.get(str(node.status.get("state")), Health.BUSY)
+        return HealthLevel.SUSPECT
+    return BY_STATE.get(str(node.status.get("state")), HealthLevel.BUSY)

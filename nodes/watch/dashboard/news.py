@@ -35,7 +35,7 @@ ABOUT_OTHERS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NewsEntry:
     """One event. at: ms since 1970, by the clock of who heard it. level: bad, warn, good or note.
     node: whom it is about; teller: who said it."""
 
@@ -56,11 +56,11 @@ class Newspaper:
     """The last events, oldest first."""
 
     def __init__(self) -> None:
-        self.events: deque[News] = deque(maxlen=MOST_EVENTS)
+        self.events: deque[NewsEntry] = deque(maxlen=MOST_EVENTS)
         self._numbers = itertools.count(1)
         self._seen: OrderedDict[tuple[Any, ...], None] = OrderedDict()
 
-    def add(self, document: Mapping[str, Any], at: int | None) -> News | None:
+    def add(self, document: Mapping[str, Any], at: int | None) -> NewsEntry | None:
         """An event that was heard at `at`, ms since 1970; None: it happened before, at the moment
         that it names. Returns None for one that is here already."""
         kind = document["kind"]
@@ -85,7 +85,7 @@ class Newspaper:
         teller = _token(document.get("node"))
         subject = _token(document.get("subject"))
         node = subject if subject and kind in ABOUT_OTHERS else teller
-        news = News(
+        news = NewsEntry(
             number=next(self._numbers),
             at=moment or 0,
             kind=kind,
@@ -98,12 +98,12 @@ class Newspaper:
         self.events.append(news)
         return news
 
-    def since(self, number: int) -> Iterable[News]:
+    def since(self, number: int) -> Iterable[NewsEntry]:
         """Events behind this number."""
         return [news for news in self.events if news.number > number]
 
 
-def _is_echo(last: News, at: int | None) -> bool:
+def _is_echo(last: NewsEntry, at: int | None) -> bool:
     """Whether it was told of already: of a node that joins or leaves by itself or by a peer, of a
     server by nodes of its other lanes."""
     return last.kind in ("joined", "left", *TOLD_BY_SEVERAL) and abs((at or 0) - last.at) < ECHO

@@ -18,9 +18,9 @@ from typing import Any
 from nodes.cli.fields import one_line
 from nodes.watch.dashboard.answers import Answers, estimate
 from nodes.watch.dashboard.facts import LearningFacts, NodeFacts, RolloutFacts, facts_of
-from nodes.watch.dashboard.health import GONE, Health, health_of
+from nodes.watch.dashboard.health import GONE, HealthLevel, health_of
 from nodes.watch.dashboard.history import History, Rate, rounded
-from nodes.watch.dashboard.news import News, Newspaper
+from nodes.watch.dashboard.news import NewsEntry, Newspaper
 from nodes.watch.dashboard.pipelines import NodeNow, pipelines_of
 from nodes.watch.dashboard.plans import plan_of
 from nodes.watch.dashboard.verdict import (
@@ -58,7 +58,7 @@ class _Shown:
     unready: float | None = None
     rates: dict[tuple[str, int], Rate] = field(default_factory=dict)
     history: History = field(default_factory=lambda: History(len(NODE_FIGURES)))
-    health: Health = Health.BUSY
+    health: HealthLevel = HealthLevel.BUSY
 
     def now(self) -> NodeNow:
         rates = {key: rate.value for key, rate in self.rates.items()}
@@ -336,8 +336,8 @@ class PageState:
             ],
             objectives.values(),
         )
-        counted = [node.health for node in current if node.health is not Health.LEFT]
-        well = counted.count(Health.WELL)
+        counted = [node.health for node in current if node.health is not HealthLevel.LEFT]
+        well = counted.count(HealthLevel.WELL)
         stages = sum(len(pipeline["stages"]) for pipeline in pipelines)
         rate = sum(pipeline["rate"] or 0.0 for pipeline in pipelines)
         verdict = headline(problems, well, len(counted), stages, rate)
@@ -434,7 +434,7 @@ class PageState:
             self._nameless.pop(next(iter(self._nameless)))
         self._nameless[name] = (count + 1, now)
 
-    def _note_minted(self, news: News, document: Mapping[str, Any]) -> None:
+    def _note_minted(self, news: NewsEntry, document: Mapping[str, Any]) -> None:
         accuracy, weights = document.get("accuracy"), document.get("weights")
         if news.kind != "learning" or document.get("what") != "minted":
             return

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.watch.dashboard.facts import FALLBACK, PRIMARY, NodeFacts, Pair, StageFacts
-from nodes.watch.dashboard.health import GONE, Health
+from nodes.watch.dashboard.health import GONE, HealthLevel
 from nodes.watch.dashboard.history import rounded
 from swarm.fleet.coverage import Version
 
@@ -24,7 +24,7 @@ class NodeNow:
     """A node as it is known now. rates: requests a second of each (version, stage)."""
 
     facts: NodeFacts
-    health: Health
+    health: HealthLevel
     rates: Mapping[tuple[str, int], float | None]
 
     def kind(self) -> str:
@@ -44,7 +44,7 @@ class _Seat:
 
     @property
     def takes_work(self) -> bool:
-        return self.node.health in (Health.WELL, Health.SUSPECT)
+        return self.node.health in (HealthLevel.WELL, HealthLevel.SUSPECT)
 
 
 def pipelines_of(

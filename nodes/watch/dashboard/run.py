@@ -6,9 +6,9 @@ import asyncio
 import socket
 
 from nodes.watch.dashboard.acts import Acts
-from nodes.watch.dashboard.feed import Feed
+from nodes.watch.dashboard.feed import DashboardFeed
 from nodes.watch.dashboard.page_state import PageState
-from nodes.watch.dashboard.serve import Place, serve
+from nodes.watch.dashboard.serve import DashboardPlace, serve
 from nodes.watch.dashboard.source import MeshSource
 from nodes.watch.dashboard.web import application
 from swarm.link import Link, LinkOptions
@@ -20,7 +20,7 @@ class Dashboard:
     """`run()` serves until it is told to stop. token: who has it may act; "" where nobody may."""
 
     def __init__(self, link: LinkOptions, mesh: str) -> None:
-        self._feed = Feed(PageState(mesh))
+        self._feed = DashboardFeed(PageState(mesh))
         self._source = MeshSource(link, self._feed.state, self._feed.news, self._feed.urgent)
         self._acts: Acts | None = None
         self.token = ""
@@ -38,7 +38,7 @@ class Dashboard:
         self._acts = Acts(self.link, self.subjects, registry)
         self.token = token
 
-    async def run(self, place: Place, sock: socket.socket, stop: asyncio.Event) -> None:
+    async def run(self, place: DashboardPlace, sock: socket.socket, stop: asyncio.Event) -> None:
         """Hear the mesh and serve the page, until `stop` is set. Raises `InvalidArgument`."""
         app = application(self._feed, self._acts, self.token, place.names)
         async with asyncio.TaskGroup() as group:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.applications import Starlette
 
-from nodes.place import Place as Address
+from nodes.place import ListenPlace as Address
 from swarm.errors import InvalidArgument
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -20,7 +20,7 @@ GRACE = 1  # seconds that open requests get when the server ends
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DashboardPlace:
     """Where to serve. host: an address of this machine. port: 0 for a free one. certificate, key:
     PEM files, "" for no TLS. open_http: whether strangers may be served without TLS."""
 
@@ -87,7 +87,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(app: Starlette, place: Place, sock: socket.socket, stop: asyncio.Event) -> None:
+async def serve(
+    app: Starlette, place: DashboardPlace, sock: socket.socket, stop: asyncio.Event
+) -> None:
     """Serve until `stop` is set."""
     config = uvicorn.Config(
         app,

@@ -26,7 +26,7 @@ TICK = 1.0  # seconds
 ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
 
 
-class Source(Protocol):
+class ViewSource(Protocol):
     """Feeds a picture until it is cancelled. news(urgent) is called after each change."""
 
     async def run(self) -> None: ...

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nodes.watch.dashboard.facts import FALLBACK, PRIMARY, NodeFacts, Objective
-from nodes.watch.dashboard.health import GONE, Health
+from nodes.watch.dashboard.facts import FALLBACK, PRIMARY, NodeFacts, ObjectiveFacts
+from nodes.watch.dashboard.health import GONE, HealthLevel
 from nodes.watch.dashboard.pipelines import NodeNow
 
 RANK = {"bad": 0, "warn": 1, "note": 2}
@@ -63,7 +63,9 @@ def problems_of(
 
 def _of_stage(model: str, stage: dict[str, Any], told: set[str]) -> list[dict[str, str]]:
     name = f"{model}, stage {stage['stage']}"
-    gone = [s["node"] for s in stage["seats"] if s["health"] in (Health.DEAD, Health.FAILED)]
+    gone = [
+        s["node"] for s in stage["seats"] if s["health"] in (HealthLevel.DEAD, HealthLevel.FAILED)
+    ]
     if stage["cover"] == "none":
         told.update(gone)
         return [problem("bad", f"{name}: no node serves it", model=model)]
@@ -89,9 +91,11 @@ def _started_again(nodes: Iterable[NodeNow]) -> dict[str, NodeNow]:
     """For each node that is gone the one that was started in its place: of its role and its model,
     and ready since then. (A node has a new id at each start.) One stands for one."""
     nodes = list(nodes)
-    well = sorted((n for n in nodes if n.health is Health.WELL), key=lambda n: n.facts.since)
+    well = sorted((n for n in nodes if n.health is HealthLevel.WELL), key=lambda n: n.facts.since)
     found: dict[str, NodeNow] = {}
-    for gone in sorted((n for n in nodes if n.health is Health.DEAD), key=lambda n: n.facts.at):
+    for gone in sorted(
+        (n for n in nodes if n.health is HealthLevel.DEAD), key=lambda n: n.facts.at
+    ):
         old = gone.facts
         after = [
             new
@@ -118,18 +122,22 @@ def _of_node(
     """back: the node in its place, where it is gone and was started again. covered: stages that
     some node serves."""
     facts, name = node.facts, node.facts.node
-    if node.health is Health.FAILED:
+    if node.health is HealthLevel.FAILED:
         return [problem("bad", f"{name} ({facts.role}) failed: {facts.detail}", node=name)]
-    if node.health is Health.DEAD and name not in told and silent.get(name, 0.0) < RECENT_DEATH:
+    if (
+        node.health is HealthLevel.DEAD
+        and name not in told
+        and silent.get(name, 0.0) < RECENT_DEATH
+    ):
         if back is not None:
             text = f"{facts.role} was started again: {name} is gone, {back.facts.node} is ready"
             return [problem("note", text, node=back.facts.node)]
         had = {(stage.model, stage.version, stage.stage) for stage in facts.stages}
         rest = "; others do its work" if had and had <= covered else ""
         return [problem("warn", f"{name} ({facts.role}) is gone{rest}", node=name)]
-    if node.health is Health.SUSPECT:
+    if node.health is HealthLevel.SUSPECT:
         return [problem("warn", f"{name} ({facts.role}) does not answer its peers", node=name)]
-    if node.health is Health.BUSY and waiting.get(name, 0.0) > SLOW_START:
+    if node.health is HealthLevel.BUSY and waiting.get(name, 0.0) > SLOW_START:
         text = f"{name} ({facts.role}) is {facts.state}: {facts.detail}"
         return [problem("warn", text, node=name)]
     return []
@@ -180,8 +188,8 @@ def _in_days(seconds: float) -> str:
 def _has_no_cover(nodes: Iterable[NodeNow], model: str) -> bool:
     """Whether a model had a standby or a fallback, and none of them takes work any more."""
     covers = [n for n in nodes if n.facts.model == model and n.facts.priority > PRIMARY]
-    had = any(n.facts.priority >= FALLBACK and n.health is not Health.LEFT for n in covers)
-    return had and not any(n.health in (Health.WELL, Health.SUSPECT) for n in covers)
+    had = any(n.facts.priority >= FALLBACK and n.health is not HealthLevel.LEFT for n in covers)
+    return had and not any(n.health in (HealthLevel.WELL, HealthLevel.SUSPECT) for n in covers)
 
 
 def _of_objective(objective: dict[str, Any]) -> dict[str, str]:
@@ -190,16 +198,16 @@ def _of_objective(objective: dict[str, Any]) -> dict[str, str]:
     return problem("bad", f"{model} misses its objective: {how}", model=model)
 
 
-def objectives_of(objectives: Iterable[Objective]) -> dict[str, dict[str, Any]]:
+def objectives_of(objectives: Iterable[ObjectiveFacts]) -> dict[str, dict[str, Any]]:
     """One document for each model that has an objective: its requests over all nodes that answer
     for it, and the fastest burn of them."""
-    of_model: dict[str, list[Objective]] = {}
+    of_model: dict[str, list[ObjectiveFacts]] = {}
     for objective in objectives:
         of_model.setdefault(objective.model, []).append(objective)
     return {model: _objective(model, told) for model, told in sorted(of_model.items())}
 
 
-def _objective(model: str, told: list[Objective]) -> dict[str, Any]:
+def _objective(model: str, told: list[ObjectiveFacts]) -> dict[str, Any]:
     worst = max(told, key=lambda objective: (bool(objective.burning), objective.burn))
     requests = sum(objective.requests for objective in told) or 1.0
     parts = []

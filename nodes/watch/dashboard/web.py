@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nodes.watch.dashboard.acts import Acts
-from nodes.watch.dashboard.feed import Feed
+from nodes.watch.dashboard.feed import DashboardFeed
 from swarm.errors import InvalidArgument, SwarmError
 
 PAGE = Path(__file__).parent / "page"
@@ -54,7 +54,9 @@ class SafeHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
-def application(feed: Feed, acts: Acts | None, token: str, hosts: Sequence[str]) -> Starlette:
+def application(
+    feed: DashboardFeed, acts: Acts | None, token: str, hosts: Sequence[str]
+) -> Starlette:
     """acts: None where the page is only read. token: who has it may act. hosts: names by which the
     page may be asked for: a page elsewhere that points its own name at this address gets nothing.
     """
@@ -78,7 +80,7 @@ def application(feed: Feed, acts: Acts | None, token: str, hosts: Sequence[str])
 
 
 class _Web:
-    def __init__(self, feed: Feed, acts: Acts | None, token: str) -> None:
+    def __init__(self, feed: DashboardFeed, acts: Acts | None, token: str) -> None:
         self._feed = feed
         self._acts = acts
         self._token = token

@@ -27,8 +27,8 @@ from nodes.watch.top.panels import event_text, lines, models_text, pipelines_tex
 from nodes.watch.top.rows import (
     NODE,
     TROUBLE,
-    Column,
     Row,
+    TopColumn,
     cell_text,
     columns_for,
     is_meant,
@@ -97,7 +97,7 @@ class TopApp(App[None]):
         self._parts: dict[str, Any] = {}
         self._news: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._names: dict[str, str] = {}  # short ids
-        self._columns: list[Column] = []
+        self._columns: list[TopColumn] = []
         self._order: list[str] = []  # of the rows in the table
         self._cells: dict[str, list[Text]] = {}  # as the table has them
         self._filter = ""

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.cli.status_table import GAP, UNMEASURED, columns_that_fit, count_text, figure_text
-from nodes.watch.dashboard.health import Health
+from nodes.watch.dashboard.health import HealthLevel
 from nodes.watch.top.signs import sign_of, state_text
 
 Row = Mapping[str, Any]
 TROUBLE = "trouble"  # the order without a column: what is wrong stands first
 TROUBLED = {
-    Health.FAILED: 0,
-    Health.DEAD: 1,
-    Health.SUSPECT: 2,
-    Health.BUSY: 4,
-    Health.WELL: 5,
-    Health.LEFT: 6,
+    HealthLevel.FAILED: 0,
+    HealthLevel.DEAD: 1,
+    HealthLevel.SUSPECT: 2,
+    HealthLevel.BUSY: 4,
+    HealthLevel.WELL: 5,
+    HealthLevel.LEFT: 6,
 }
 MARKED_RANK = 3  # of a node that is not believed, and else is busy or well
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TopColumn:
     """need: 0 for always; else the columns with the least need come first, as far as there is
     room. value: what is sorted by; None stands last."""
 
@@ -63,16 +63,20 @@ def _pair(part: str) -> Callable[[Row], str]:
     return text
 
 
-def _figure(key: str, heading: str, need: int, value: Callable[[Row], float | None]) -> Column:
-    return Column(key, heading, need, max(6, len(heading)), lambda r: figure_text(value(r)), value)
+def _figure(key: str, heading: str, need: int, value: Callable[[Row], float | None]) -> TopColumn:
+    return TopColumn(
+        key, heading, need, max(6, len(heading)), lambda r: figure_text(value(r)), value
+    )
 
 
-def _count(key: str, heading: str, need: int, value: Callable[[Row], float | None]) -> Column:
-    return Column(key, heading, need, max(6, len(heading)), lambda r: count_text(value(r)), value)
+def _count(key: str, heading: str, need: int, value: Callable[[Row], float | None]) -> TopColumn:
+    return TopColumn(
+        key, heading, need, max(6, len(heading)), lambda r: count_text(value(r)), value
+    )
 
 
-def _text(key: str, need: int, width: int, value: Callable[[Row], str]) -> Column:
-    return Column(key, key, need, width, lambda r: value(r) or UNMEASURED, value, right=False)
+def _text(key: str, need: int, width: int, value: Callable[[Row], str]) -> TopColumn:
+    return TopColumn(key, key, need, width, lambda r: value(r) or UNMEASURED, value, right=False)
 
 
 def _served(row: Row) -> float | None:
@@ -101,13 +105,15 @@ def _megabytes(row: Row) -> float | None:
 
 NODE = "node"
 COLUMNS = (
-    Column("state", "state", 0, 10, _state, _state, right=False),
-    Column(NODE, NODE, 0, 10, lambda row: str(row[NODE]), lambda row: str(row[NODE]), right=False),
+    TopColumn("state", "state", 0, 10, _state, _state, right=False),
+    TopColumn(
+        NODE, NODE, 0, 10, lambda row: str(row[NODE]), lambda row: str(row[NODE]), right=False
+    ),
     _text("role", 0, 8, lambda row: str(row["role"])),
     _text("model", 4, 9, lambda row: f"{row['model']}@{row['version']}" if row["model"] else ""),
     _figure("rate", "req/s", 1, lambda row: row["rate"]),
-    Column("compute", "compute ms", 2, 11, _pair("compute"), _worst("compute", 1)),
-    Column("queue", "queue ms", 5, 11, _pair("queue"), _worst("queue", 1)),
+    TopColumn("compute", "compute ms", 2, 11, _pair("compute"), _worst("compute", 1)),
+    TopColumn("queue", "queue ms", 5, 11, _pair("queue"), _worst("queue", 1)),
     _count("waiting", "waiting", 3, _sum("waiting")),
     _count("failed", "failed", 6, _failed),
     _count("served", "served", 7, _served),
@@ -119,13 +125,13 @@ COLUMNS = (
 )
 
 
-def columns_for(width: int) -> list[Column]:
+def columns_for(width: int) -> list[TopColumn]:
     """The columns for a screen of this width, less one for the scroll bar."""
     sizes = [(column.need, column.width) for column in COLUMNS]
     return [COLUMNS[place] for place in columns_that_fit(sizes, width - 1 - GAP)]
 
 
-def cell_text(column: Column, row: Row, names: Mapping[str, str]) -> str:
+def cell_text(column: TopColumn, row: Row, names: Mapping[str, str]) -> str:
     """A cell, cut to the width of its column. names: short ids."""
     cell = names[row[NODE]] if column.key == NODE else column.cell(row)
     return cell if len(cell) <= column.width else cell[: column.width - 1] + "…"

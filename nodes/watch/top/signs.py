@@ -7,15 +7,15 @@ from typing import Any
 
 from rich.text import Text
 
-from nodes.watch.dashboard.health import Health
+from nodes.watch.dashboard.health import HealthLevel
 
 HEALTH = {
-    Health.WELL: ("✓", "green"),
-    Health.BUSY: ("…", "yellow"),
-    Health.SUSPECT: ("?", "yellow"),
-    Health.FAILED: ("!", "bold red"),
-    Health.DEAD: ("✕", "bold red"),
-    Health.LEFT: ("○", "dim"),
+    HealthLevel.WELL: ("✓", "green"),
+    HealthLevel.BUSY: ("…", "yellow"),
+    HealthLevel.SUSPECT: ("?", "yellow"),
+    HealthLevel.FAILED: ("!", "bold red"),
+    HealthLevel.DEAD: ("✕", "bold red"),
+    HealthLevel.LEFT: ("○", "dim"),
 }
 LEVEL = {
     "well": ("✓", "green"),
@@ -26,7 +26,7 @@ LEVEL = {
 }
 MARKED = ("▲", "yellow")  # a node that is not believed
 BARS = "▁▂▃▄▅▆▇█"
-STATE_TEXTS = {Health.DEAD: "gone", Health.LEFT: "left", Health.SUSPECT: "suspect"}
+STATE_TEXTS = {HealthLevel.DEAD: "gone", HealthLevel.LEFT: "left", HealthLevel.SUSPECT: "suspect"}
 
 
 def state_text(row: Mapping[str, Any]) -> str:
@@ -36,7 +36,7 @@ def state_text(row: Mapping[str, Any]) -> str:
 
 def sign_of(row: Mapping[str, Any]) -> tuple[str, str]:
     """Sign and style of a node; one that is marked shows that as long as nothing is worse."""
-    well = row["health"] in (Health.WELL, Health.BUSY)
+    well = row["health"] in (HealthLevel.WELL, HealthLevel.BUSY)
     return MARKED if row["offence"] and well else HEALTH[row["health"]]
 
 

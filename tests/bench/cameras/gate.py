@@ -25,7 +25,7 @@ from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from nodes.cameras.frame import Frame
 from nodes.cameras.gate.gate import Gate
-from nodes.cameras.gate.rule import Rule, Standing
+from nodes.cameras.gate.rule import GateRule, ResultValidity
 from nodes.console import out
 
 RATE = 30.0
@@ -111,13 +111,13 @@ def of_truth(boxes: np.ndarray, truth: Box | None) -> np.ndarray | None:
     return next((box for box in boxes if overlap(box.tolist(), truth) >= ITS_FACE), None)
 
 
-def gated(rule: Rule, images: Sequence[np.ndarray], seconds: list[float]) -> list[bool]:
+def gated(rule: GateRule, images: Sequence[np.ndarray], seconds: list[float]) -> list[bool]:
     """Whether each frame is computed. seconds: is added what each decision took."""
     gate, computes = Gate(rule), []
     for at, image in enumerate(images):
         frame = Frame(image, at / RATE, at)
         began = time.perf_counter()
-        computes.append(gate.look(frame, Standing("1")).computes)
+        computes.append(gate.look(frame, ResultValidity("1")).computes)
         seconds.append(time.perf_counter() - began)
     return computes
 
@@ -131,19 +131,19 @@ def cpu_seconds(images: Sequence[np.ndarray], detect: Callable[[np.ndarray], Any
 
 
 def cpu_seconds_gated(
-    rule: Rule, images: Sequence[np.ndarray], detect: Callable[[np.ndarray], Any]
+    rule: GateRule, images: Sequence[np.ndarray], detect: Callable[[np.ndarray], Any]
 ) -> float:
     gate = Gate(rule)
     began = time.process_time()
     for at, image in enumerate(images):
-        if gate.look(Frame(image, at / RATE, at), Standing("1")).computes:
+        if gate.look(Frame(image, at / RATE, at), ResultValidity("1")).computes:
             detect(image)
     return (time.process_time() - began) / len(images) * RATE * 60
 
 
 def measure(plan: GatePlan, progress: Progress) -> dict[str, Any]:
     detector = face_detector(file=plan.ultraface)
-    rules = [Rule.of(text, plan.most_skipped) for text in RULES]
+    rules = [GateRule.of(text, plan.most_skipped) for text in RULES]
     counts = {text: Counts() for text in (*RULES, *(f"every {n}." for n in BLIND))}
     cpu: dict[str, list[float]] = {"every frame": [], DEFAULT: []}
     usual = rules[0]

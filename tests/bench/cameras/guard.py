@@ -22,7 +22,7 @@ from bench.cameras.scenes import astronaut, paste
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from bench.rivals.ultraface import ultraface_file
-from nodes.cameras.guard.guard import Guard
+from nodes.cameras.guard.guard import CutGuard
 from nodes.cameras.guard.rule import GuardRule
 from nodes.cameras.guard.statistics import pooled
 from nodes.console import out
@@ -75,7 +75,7 @@ def patched(image: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 def watch(plan: GuardPlan, seed: int, progress: Progress) -> dict[str, Any]:
     run = first_layers(plan.ultraface)
-    guard = Guard(GuardRule(warm_up=plan.warm_up))
+    guard = CutGuard(GuardRule(warm_up=plan.warm_up))
     far = alarmed = watched = 0
     seconds: list[float] = []
     for at, image in enumerate(day(seed, plan.seconds)):

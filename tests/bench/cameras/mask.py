@@ -34,7 +34,7 @@ from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from nodes.cameras.frame import Frame
 from nodes.cameras.mask.door import Cleared, Masked, MaskingDoor, image_of
-from nodes.cameras.mask.proof import Proof
+from nodes.cameras.mask.proof import MaskProof
 from nodes.cameras.mask.regions import MaskRule
 from nodes.console import out
 
@@ -124,7 +124,7 @@ async def masked(
         for name in plan.clips:
             progress(f"{name}, {done} of {plan.frames} frames …")
             drawn = clip(name, seed, min(plan.length, plan.frames - done))
-            door = MaskingDoor(MaskRule(), Proof.of(), detector)
+            door = MaskingDoor(MaskRule(), MaskProof.of(), detector)
             for number, (image, face) in enumerate(zip(drawn.images, drawn.faces, strict=True)):
                 began = time.perf_counter()
                 passed = await door.clear(Frame(image, number / 30, number))

@@ -14,9 +14,9 @@ def rollout(
     kills: bool = option(True, "Kill a node in the middle of each phase."),
 ) -> int:
     """Versions come and go under load, by promotion, canary and shadow: nothing may be lost."""
-    from bench.rollout.rollouts import ROLLOUT, RolloutPlan
+    from bench.rollout.rollouts import ROLLOUT, RolloutBench
 
-    return tell.run(ROLLOUT, RolloutPlan(rate, quiet, kills))
+    return tell.run(ROLLOUT, RolloutBench(rate, quiet, kills))
 
 
 FEATURE = Feature((rollout,))

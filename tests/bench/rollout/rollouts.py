@@ -23,7 +23,7 @@ from nodes.up.mesh import LocalMesh, push
 from nodes.versions.lanes import lanes_maker
 from swarm.errors import Status, Unavailable
 from swarm.ids import ulid
-from swarm.rollout import Plan, plan_of
+from swarm.rollout import RolloutPlan, plan_of
 from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.registered import roll_out
 from swarm.rollout.rollouts import Rollouts, rollout_of
@@ -132,7 +132,7 @@ UNREACHABLE = "p99<1us"
 
 
 @dataclass(frozen=True)
-class RolloutPlan:
+class RolloutBench:
     """rate: requests a second. quiet: seconds of load before each phase, to compare with. kills:
     whether a node is killed in the middle of each phase."""
 
@@ -144,7 +144,9 @@ class RolloutPlan:
 class Stage:
     """The mesh, the load on it, and what is done to it."""
 
-    def __init__(self, plan: RolloutPlan, local: LocalMesh, load: Load, progress: Progress) -> None:
+    def __init__(
+        self, plan: RolloutBench, local: LocalMesh, load: Load, progress: Progress
+    ) -> None:
         self._plan = plan
         self._local = local
         self._load = load
@@ -237,10 +239,10 @@ class Stage:
         figures["reason"] = followed.reason
         await asyncio.sleep(SETTLE)
 
-    def _rollout(self, version: str, guard: str, canary: str = "10%", **more: str) -> Plan:
+    def _rollout(self, version: str, guard: str, canary: str = "10%", **more: str) -> RolloutPlan:
         return plan_of(ulid(), version, canary, guard=guard, samples=SAMPLES, **more)
 
-    async def _roll_out(self, plan: Plan) -> FollowedRollout:
+    async def _roll_out(self, plan: RolloutPlan) -> FollowedRollout:
         """Returns the rollout as the requester sees it, with its first share."""
         rollouts = self._local.mesh.rollouts
         await roll_out(self._local.mesh.registry, "digits", plan)
@@ -275,7 +277,7 @@ def _is_judged(followed: FollowedRollout) -> bool:
     return followed.progress.aborted or followed.tally.total()[0].n >= SAMPLES
 
 
-async def play(plan: RolloutPlan, progress: Progress) -> dict[str, Any]:
+async def play(plan: RolloutBench, progress: Progress) -> dict[str, Any]:
     """All phases; returns the document. Raises `Unavailable`."""
     progress("splitting three versions …")
     versions = await asyncio.to_thread(make_versions)

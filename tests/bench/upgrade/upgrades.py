@@ -31,11 +31,11 @@ from bench.report.frame import Benchmark
 from nodes.console import out
 from nodes.health.endpoint import asked
 from nodes.up.mesh import LocalMesh, push
-from nodes.upgrade.device import Kind, Phase
+from nodes.upgrade.device import ActionKind, Phase
 from nodes.upgrade.environments import Environments
 from nodes.upgrade.record_file import RecordFile
 from nodes.upgrade.units import MAIN, TRIAL, ProcessUnits
-from nodes.upgrade.wave import Progress, Wave, progress
+from nodes.upgrade.wave import Wave, WaveProgress, progress
 from swarm.errors import Unavailable
 from swarm.ids import ulid
 
@@ -47,9 +47,14 @@ READY, PROOF = "40s", "1s"  # of the updaters
 START_TIMEOUT, WAVE_TIMEOUT, BACK_TIMEOUT = 120.0, 400.0, 120.0  # seconds
 # The line that an updater logs before it does so, or as soon as its record says so.
 STEPS = (
-    *(f"{Phase.PREPARING}, ", f"{Kind.FETCH} ", f"{Kind.MAKE} "),
-    *(f"{Phase.TRYING}, ", f"{Kind.START_TRIAL} ", f"{Phase.SWITCHING}, ", f"{Kind.SWITCH} "),
-    *(f"{Kind.RESTART_MAIN} ", f"{Phase.IDLE}, ", f"{Kind.STOP_TRIAL} "),
+    *(f"{Phase.PREPARING}, ", f"{ActionKind.FETCH} ", f"{ActionKind.MAKE} "),
+    *(
+        f"{Phase.TRYING}, ",
+        f"{ActionKind.START_TRIAL} ",
+        f"{Phase.SWITCHING}, ",
+        f"{ActionKind.SWITCH} ",
+    ),
+    *(f"{ActionKind.RESTART_MAIN} ", f"{Phase.IDLE}, ", f"{ActionKind.STOP_TRIAL} "),
 )
 
 
@@ -195,7 +200,7 @@ class Fleet:
         )
         self.looked_at = {each.name for each in self.devices}
 
-    async def goes(self, version: str, program: str, wave: Wave) -> Progress:
+    async def goes(self, version: str, program: str, wave: Wave) -> WaveProgress:
         """Push a release, and bring the devices to it; returns how the wave ended."""
         await self.publisher.push(version, program)
         releases = self.publisher.releases()

@@ -12,7 +12,7 @@ import pytest
 from statuses import a_status
 from support.waiting import GENEROUS
 
-from nodes.watch.dashboard.feed import FRAMES_KEPT, MOST_BROWSERS, Feed
+from nodes.watch.dashboard.feed import FRAMES_KEPT, MOST_BROWSERS, DashboardFeed
 from nodes.watch.dashboard.page_state import PageState
 
 
@@ -20,7 +20,7 @@ class Scene:
     """A feed that runs, and a node that speaks."""
 
     def __init__(self) -> None:
-        self.feed = Feed(PageState("default"))
+        self.feed = DashboardFeed(PageState("default"))
         self.feed.state.take_link(True, "127.0.0.1:4222", "", time.monotonic())
         self.said = 0
 

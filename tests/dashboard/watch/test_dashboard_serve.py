@@ -16,7 +16,7 @@ from support.meshes import mesh_of, split_digits
 from support.waiting import eventually
 
 from nodes.up.mesh import LocalMesh, push
-from nodes.watch.dashboard.serve import Place
+from nodes.watch.dashboard.serve import DashboardPlace
 from swarm.errors import InvalidArgument
 from swarm.subjects import api
 
@@ -30,14 +30,14 @@ in_session = pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     ("place", "acts", "remedy"),
     [
-        (Place("0.0.0.0"), False, "--open-http"),
-        (Place("10.0.0.1", open_http=True), True, "--https-cert"),
-        (Place("::"), False, "--https-cert"),
-        (Place(certificate="cert.pem"), False, "--https-key"),
+        (DashboardPlace("0.0.0.0"), False, "--open-http"),
+        (DashboardPlace("10.0.0.1", open_http=True), True, "--https-cert"),
+        (DashboardPlace("::"), False, "--https-cert"),
+        (DashboardPlace(certificate="cert.pem"), False, "--https-key"),
     ],
 )
 def test_a_place_that_shows_the_fleet_to_a_network_by_mistake_is_refused(
-    place: Place, acts: bool, remedy: str
+    place: DashboardPlace, acts: bool, remedy: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=remedy):
         place.check(acts)
@@ -46,14 +46,14 @@ def test_a_place_that_shows_the_fleet_to_a_network_by_mistake_is_refused(
 @pytest.mark.parametrize(
     "place",
     [
-        Place(),
-        Place("localhost"),
-        Place("::1"),
-        Place("0.0.0.0", open_http=True),
-        Place("0.0.0.0", certificate="cert.pem", key="key.pem"),
+        DashboardPlace(),
+        DashboardPlace("localhost"),
+        DashboardPlace("::1"),
+        DashboardPlace("0.0.0.0", open_http=True),
+        DashboardPlace("0.0.0.0", certificate="cert.pem", key="key.pem"),
     ],
 )
-def test_loopback_and_tls_and_what_is_meant_are_served(place: Place) -> None:
+def test_loopback_and_tls_and_what_is_meant_are_served(place: DashboardPlace) -> None:
     place.check(acts=False)
 
 

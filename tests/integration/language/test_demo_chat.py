@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from support.commands import commands
 
-from nodes.language.demo import Answer, summarise
+from nodes.language.demo import ChatAnswer, summarise
 
 
-def answer(tokens: list[int], *, gap_at: int = -1) -> Answer:
-    made = Answer(seed=1)
+def answer(tokens: list[int], *, gap_at: int = -1) -> ChatAnswer:
+    made = ChatAnswer(seed=1)
     for at, token in enumerate(tokens):
         made.tokens.append(token)
         made.texts.append(str(token))

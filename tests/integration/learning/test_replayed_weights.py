@@ -13,7 +13,7 @@ from nodes.up.mesh import local_mesh
 pytest.importorskip("nodes.records", reason="the feature `records` is not there")
 from nodes.records.recorded import recorded
 from nodes.records.recording import Recording, RecordLimits
-from nodes.records.session import Session, replay_same
+from nodes.records.session import ReplaySession, replay_same
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -43,7 +43,7 @@ async def test_a_request_runs_again_with_the_weights_of_then() -> None:
         await eventually(all_on_record, "all are on record")
         found = await recorded(link, subjects, MODEL)
         assert [request.weights for request in found] == [0, 1, 2]
-        session = await Session.open(local.mesh, MODEL, "1")
+        session = await ReplaySession.open(local.mesh, MODEL, "1")
         try:
             for request in found:
                 replay = await replay_same(session, request)

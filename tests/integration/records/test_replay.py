@@ -19,7 +19,7 @@ from support.waiting import eventually
 import swarm
 from nodes.records.recorded import recorded
 from nodes.records.recording import Recording, RecordLimits
-from nodes.records.session import Session, replay_other, replay_same
+from nodes.records.session import ReplaySession, replay_other, replay_same
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from shards.cameras import Task, document
 from shards.cameras.wish import Wish
@@ -140,7 +140,7 @@ async def test_a_detectors_versions_are_compared_by_the_objects_that_they_find()
         for other in (detector("2", 1), detector("3", 1, seed=1)):
             await push(local, other.manifest.to_json(), other.files)
         (request,) = await recorded(local.mesh.link, local.mesh.subjects, "net")
-        sessions = [await Session.open(local.mesh, "net", version) for version in "123"]
+        sessions = [await ReplaySession.open(local.mesh, "net", version) for version in "123"]
         try:
             then, same, another = sessions
             replay = await replay_same(then, request)

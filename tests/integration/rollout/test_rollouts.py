@@ -20,7 +20,7 @@ from shards.split.split import SplitResult, split
 from swarm import Result, Status
 from swarm.errors import InvalidArgument
 from swarm.ids import ulid
-from swarm.rollout import Plan, plan_of
+from swarm.rollout import RolloutPlan, plan_of
 from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.registered import roll_out
 from swarm.rollout.rollouts import rollout_of
@@ -33,7 +33,7 @@ STEPS = "45%/1s"  # 10, 55, 100 %
 SAMPLES = 10
 
 
-def plan(version: str, guard: str = "", step: str = STEPS, **more: Any) -> Plan:
+def plan(version: str, guard: str = "", step: str = STEPS, **more: Any) -> RolloutPlan:
     return plan_of(ulid(), version, "10%", step, guard, samples=SAMPLES, **more)
 
 
@@ -110,7 +110,7 @@ async def answered(traffic: Traffic, since: float, count: int) -> Counter[str]:
     return traffic.versions_since(since)
 
 
-async def followed_by(local: LocalMesh, plan: Plan) -> FollowedRollout:
+async def followed_by(local: LocalMesh, plan: RolloutPlan) -> FollowedRollout:
     """The rollout as the requester sees it, with its first share."""
     await roll_out(local.mesh.registry, "digits", plan)
 

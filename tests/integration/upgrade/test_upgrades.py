@@ -26,7 +26,7 @@ from support.upgrades import (
 from support.waiting import eventually
 
 from nodes.up.mesh import push
-from nodes.upgrade.device import Phase, Seen
+from nodes.upgrade.device import Phase, RunningRelease
 from nodes.upgrade.environments import Environments
 from nodes.upgrade.record_file import RecordFile
 from nodes.upgrade.release import release_of
@@ -87,7 +87,7 @@ def is_at(home: Path, version: str) -> bool:
 
 async def eventually_ready(units: object) -> None:
     async def is_ready() -> bool:
-        seen: Seen = await units.seen(MAIN)  # type: ignore[attr-defined]
+        seen: RunningRelease = await units.seen(MAIN)  # type: ignore[attr-defined]
         return seen.ready
 
     await eventually(is_ready, "main is ready", READY)
@@ -105,9 +105,9 @@ class Imitated:
     running: dict[str, str] = field(default_factory=dict)
     unserved: int = 0
 
-    async def seen(self, which: str) -> Seen:
+    async def seen(self, which: str) -> RunningRelease:
         version = self.running.get(which, "")
-        return Seen(bool(version), bool(version) and version not in self.bad, version)
+        return RunningRelease(bool(version), bool(version) and version not in self.bad, version)
 
     async def start_main(self) -> None:
         self.running[MAIN] = self.environments.current()

@@ -26,7 +26,7 @@ from support.waiting import eventually
 from test_alerts import PROMISED, Pager, delete_lane, monitoring
 
 import swarm
-from nodes.access import Access
+from nodes.access import AccessOptions
 from nodes.up.mesh import LocalMesh, local_mesh, push
 from nodes.up.supervisor import NodeProcess
 from nodes.versions.upkeep import upkeep_by_operator
@@ -98,7 +98,7 @@ def _free(disk: Path) -> int:
     return told.f_bavail * told.f_frsize
 
 
-def ends_soon(local: LocalMesh, name: str, role: str, seconds: float) -> Access:
+def ends_soon(local: LocalMesh, name: str, role: str, seconds: float) -> AccessOptions:
     """Credentials that end then, and a client's certificate that ends a day before."""
     assert local.rights is not None
     authority = local.rights.authority
@@ -107,7 +107,7 @@ def ends_soon(local: LocalMesh, name: str, role: str, seconds: float) -> Access:
     folder.mkdir(mode=0o700, exist_ok=True)
     until = timedelta(seconds=seconds - DAY)
     ca, cert, key = authority.certificates.issue_client(folder, name, until)
-    return Access(
+    return AccessOptions(
         credentials=str(authority.credentials(name)),
         tls_ca=str(ca),
         tls_cert=str(cert),
@@ -125,7 +125,9 @@ async def server_ends_soon(local: LocalMesh, *hosts: str) -> None:
     await local.server.reload()
 
 
-def start(local: LocalMesh, role: str, access: Access, *more: str, **where: str) -> NodeProcess:
+def start(
+    local: LocalMesh, role: str, access: AccessOptions, *more: str, **where: str
+) -> NodeProcess:
     """A node with credentials of its own; where: `namespace` and the `url` that is right there."""
     url = where.get("url", local.url)
     arguments = ["--role", role, "--model", "digits", "--nats", url, "--mesh", local.name]

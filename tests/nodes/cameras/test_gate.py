@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nodes.cameras.frame import Frame
 from nodes.cameras.gate.gate import Gate
 from nodes.cameras.gate.measures import MEASURES
-from nodes.cameras.gate.rule import THRESHOLDS, GateState, Rule, Standing, decide
+from nodes.cameras.gate.rule import THRESHOLDS, GateRule, GateState, ResultValidity, decide
 from swarm.errors import InvalidArgument
 
 SIZES = [(240, 320), (480, 640), (90, 70), (1080, 1920)]
@@ -40,15 +40,15 @@ def frame(image: np.ndarray, at: float) -> Frame:
 
 
 figures = st.one_of(st.none(), st.floats(min_value=0, max_value=2), st.just(inf))
-standings = st.builds(Standing, st.sampled_from(["1", "2"]), st.booleans(), st.booleans())
+standings = st.builds(ResultValidity, st.sampled_from(["1", "2"]), st.booleans(), st.booleans())
 steps = st.lists(st.tuples(figures, standings, st.floats(0, 5)), min_size=1, max_size=60)
 
 
 @given(steps, st.integers(0, 12), st.floats(0.01, 10))
 def test_no_result_stands_for_more_frames_or_longer_than_allowed(
-    frames: list[tuple[float | None, Standing, float]], most: int, oldest: float
+    frames: list[tuple[float | None, ResultValidity, float]], most: int, oldest: float
 ) -> None:
-    rule, state, now = Rule(most_skipped=most, oldest=oldest), GateState(), 0.0
+    rule, state, now = GateRule(most_skipped=most, oldest=oldest), GateState(), 0.0
     since, computed_at, computed_under = 0, None, None
     for figure, standing, passes in frames:
         now += passes
@@ -69,7 +69,7 @@ def test_no_result_stands_for_more_frames_or_longer_than_allowed(
 def test_noise_raises_the_threshold_to_its_most_and_never_lowers_it(changes: list[float]) -> None:
     state = GateState()
     for at, figure in enumerate(changes):
-        verdict, state = decide(Rule(), state, figure, Standing(), at / 30)
+        verdict, state = decide(GateRule(), state, figure, ResultValidity(), at / 30)
         assert 0.3 <= verdict.threshold <= 0.7
 
 
@@ -78,7 +78,7 @@ def test_a_noisy_camera_that_shows_nothing_new_is_skipped_after_a_while() -> Non
     state, late = GateState(), []
     for at in range(120):
         figure = 0.18 if at % 7 else 0.35
-        verdict, state = decide(Rule(), state, figure, Standing(), at / 30)
+        verdict, state = decide(GateRule(), state, figure, ResultValidity(), at / 30)
         late.append(verdict.why)
     assert late[7] == "changed"
     assert set(late[40:]) <= {"same", "most-skipped"}
@@ -89,63 +89,68 @@ def test_a_noisy_camera_that_shows_nothing_new_is_skipped_after_a_while() -> Non
 def test_what_is_the_same_is_skipped_and_what_is_new_is_computed(
     name: str, size: tuple[int, int]
 ) -> None:
-    rule = Rule.of(name)
+    rule = GateRule.of(name)
     assert rule is not None
     gate, room = Gate(rule), picture(size=size)
     noise = np.random.default_rng(3).integers(-2, 3, room.shape)
     noisy = np.clip(room + noise, 0, 255).astype(np.uint8)
-    assert gate.look(frame(room, 0.0), Standing()).why == "first"
-    assert gate.look(frame(noisy, 0.1), Standing()).why == "same"
-    assert gate.look(frame(with_square(room, 0.3), 0.2), Standing()).why == "changed"
+    assert gate.look(frame(room, 0.0), ResultValidity()).why == "first"
+    assert gate.look(frame(noisy, 0.1), ResultValidity()).why == "same"
+    assert gate.look(frame(with_square(room, 0.3), 0.2), ResultValidity()).why == "changed"
 
 
 def test_a_small_thing_in_a_corner_is_new_to_the_default() -> None:
     """A tenth of the height: the mean of all pixels hardly moves."""
-    gate, room = Gate(Rule()), picture()
-    gate.look(frame(room, 0.0), Standing())
-    assert gate.look(frame(with_square(room), 0.1), Standing()).computes
+    gate, room = Gate(GateRule()), picture()
+    gate.look(frame(room, 0.0), ResultValidity())
+    assert gate.look(frame(with_square(room), 0.1), ResultValidity()).computes
 
 
 def test_a_slow_drift_is_seen_though_no_frame_differs_from_the_one_before() -> None:
-    gate, measure = Gate(Rule(most_skipped=1000, oldest=1000.0)), MEASURES["ssim-min"]
+    gate, measure = Gate(GateRule(most_skipped=1000, oldest=1000.0)), MEASURES["ssim-min"]
     rooms = [picture(size=(240, 380))[:, by : by + 320] for by in range(40)]
     reduced = [measure.reduced(room) for room in rooms]
     steps = [measure.change(*pair) for pair in itertools.pairwise(reduced)]
     assert max(steps) < gate.rule.threshold
-    whys = [gate.look(frame(room, at / 30), Standing()).why for at, room in enumerate(rooms)]
+    whys = [gate.look(frame(room, at / 30), ResultValidity()).why for at, room in enumerate(rooms)]
     assert whys.count("changed") >= 1
 
 
 @pytest.mark.parametrize(
-    "changed", [Standing("2"), Standing("1", is_degraded=True), Standing("1", is_alarmed=True)]
+    "changed",
+    [
+        ResultValidity("2"),
+        ResultValidity("1", is_degraded=True),
+        ResultValidity("1", is_alarmed=True),
+    ],
 )
 def test_the_next_frame_is_computed_when_what_its_result_holds_for_changes(
-    changed: Standing,
+    changed: ResultValidity,
 ) -> None:
-    gate, room = Gate(Rule()), picture()
-    gate.look(frame(room, 0.0), Standing("1"))
-    assert not gate.look(frame(room, 0.1), Standing("1")).computes
+    gate, room = Gate(GateRule()), picture()
+    gate.look(frame(room, 0.0), ResultValidity("1"))
+    assert not gate.look(frame(room, 0.1), ResultValidity("1")).computes
     assert gate.look(frame(room, 0.2), changed).why == "standing"
     assert not gate.look(frame(room, 0.3), changed).computes
 
 
 def test_a_frame_without_a_result_stands_for_nothing() -> None:
-    gate, room = Gate(Rule()), picture()
-    gate.look(frame(room, 0.0), Standing())
+    gate, room = Gate(GateRule()), picture()
+    gate.look(frame(room, 0.0), ResultValidity())
     gate.failed()
-    assert gate.look(frame(room, 0.1), Standing()).computes
+    assert gate.look(frame(room, 0.1), ResultValidity()).computes
 
 
 def test_a_camera_that_changes_its_size_is_computed() -> None:
-    gate = Gate(Rule())
-    gate.look(frame(picture(), 0.0), Standing())
-    assert gate.look(frame(picture(size=(480, 640)), 0.1), Standing()).computes
+    gate = Gate(GateRule())
+    gate.look(frame(picture(), 0.0), ResultValidity())
+    assert gate.look(frame(picture(size=(480, 640)), 0.1), ResultValidity()).computes
 
 
 def test_settings_read_as_people_write_them() -> None:
-    assert Rule.of("ssim-min:0.5", 4, 2.0) == Rule("ssim-min", 0.5, 4, 2.0)
-    assert Rule.of("block") == Rule("block", 20.0)
-    assert Rule.of("off") is None
+    assert GateRule.of("ssim-min:0.5", 4, 2.0) == GateRule("ssim-min", 0.5, 4, 2.0)
+    assert GateRule.of("block") == GateRule("block", 20.0)
+    assert GateRule.of("off") is None
     for wrong in ("ssim", "ssim-min:", "ssim-min:x", "block:-1", "block:nan", ":3"):
         with pytest.raises(InvalidArgument, match="--gate"):
-            Rule.of(wrong)
+            GateRule.of(wrong)

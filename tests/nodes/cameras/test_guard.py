@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodes.cameras.guard.artifact import CONTEXT, read, save
-from nodes.cameras.guard.guard import Guard
-from nodes.cameras.guard.rule import Action, GuardRule, GuardState, decide
+from nodes.cameras.guard.guard import CutGuard
+from nodes.cameras.guard.rule import GuardAction, GuardRule, GuardState, decide
 from nodes.cameras.guard.statistics import fit, pooled
 from swarm.errors import BadSignature, InvalidArgument, Untrusted
 from swarm.security.identity import Identity
@@ -35,9 +35,9 @@ def cut(row: np.ndarray) -> np.ndarray:
     return (row[None, :, None, None] + swing).astype(np.float32)
 
 
-def watching(random: np.random.Generator, rule: GuardRule | None = None) -> Guard:
+def watching(random: np.random.Generator, rule: GuardRule | None = None) -> CutGuard:
     """A guard behind its warm-up, a second before frame 1000."""
-    guard = Guard(rule or GuardRule())
+    guard = CutGuard(rule or GuardRule())
     for at, row in enumerate(means(random, guard.rule.warm_up)):
         guard.look(cut(row), 1000.0 - guard.rule.warm_up + at)
     assert guard.verdict.state == "watching"
@@ -56,7 +56,7 @@ def test_channels_are_pooled_whatever_the_size_of_the_cut() -> None:
 def test_nothing_is_told_before_the_warm_up_ends() -> None:
     """Frames of one moment count once: 30 frames a second give five a second."""
     random = np.random.default_rng(1)
-    guard = Guard(GuardRule(warm_up=20))
+    guard = CutGuard(GuardRule(warm_up=20))
     for at in range(100):
         verdict = guard.look(cut(means(random, 1, shift=50.0 * (at % 2))[0]), at / 30)
         assert (verdict.state, verdict.distance) == ("warming", None)
@@ -130,7 +130,7 @@ def test_an_alarm_begins_and_ends_behind_as_many_frames_as_the_rule_says(
 
 def test_settings_read_as_people_write_them() -> None:
     assert GuardRule.of("off") is None
-    assert GuardRule.of("ood", "drop", 300) == GuardRule(Action.DROP, 300)
+    assert GuardRule.of("ood", "drop", 300) == GuardRule(GuardAction.DROP, 300)
     with pytest.raises(InvalidArgument, match="--guard"):
         GuardRule.of("ssim")
 

@@ -16,7 +16,7 @@ from support.waiting import eventually
 from support.web import Web, serving
 
 from nodes.cameras.frame import Frame
-from nodes.cameras.sources.address import Kind, addresses
+from nodes.cameras.sources.address import SourceKind, addresses
 from nodes.cameras.sources.camera import Camera
 
 Opened = Callable[..., list[Camera]]
@@ -201,4 +201,4 @@ async def test_a_video_that_breaks_off_was_not_played_whole(opened: Opened, tmp_
 def test_a_comma_in_a_url_belongs_to_it(text: str, found: list[tuple[str, str]]) -> None:
     made = addresses(text)
     assert [(each.name, each.where) for each in made] == found
-    assert made[0].kind in (Kind.HTTP, Kind.UDP)
+    assert made[0].kind in (SourceKind.HTTP, SourceKind.UDP)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nodes.cameras.frame import Frame
 from nodes.cameras.mask.door import (
     Cleared,
-    Detector,
+    MaskDetector,
     Masked,
     MaskingDoor,
     OpenDoor,
@@ -25,7 +25,7 @@ from nodes.cameras.mask.door import (
     Withheld,
     image_of,
 )
-from nodes.cameras.mask.proof import FACE, Proof, drawn_face
+from nodes.cameras.mask.proof import FACE, MaskProof, drawn_face
 from nodes.cameras.mask.regions import FILL, BadBoxes, MaskRule, checked, filled, pixels
 from swarm.errors import InvalidArgument
 
@@ -74,8 +74,8 @@ class Raises:
         raise RuntimeError("the session is broken")
 
 
-def door(detector: Detector | None, rule: MaskRule = QUICK) -> MaskingDoor:
-    return MaskingDoor(rule, Proof(PROOF, None), detector)
+def door(detector: MaskDetector | None, rule: MaskRule = QUICK) -> MaskingDoor:
+    return MaskingDoor(rule, MaskProof(PROOF, None), detector)
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ async def test_an_edge_without_a_mask_lets_its_frames_through() -> None:
     ],
 )
 async def test_without_a_detector_that_finds_nothing_leaves(
-    detector: Detector | None, why: str, doors: Doors
+    detector: MaskDetector | None, why: str, doors: Doors
 ) -> None:
     each = doors(detector)
     for number in range(3):
@@ -261,7 +261,7 @@ async def test_a_detector_of_boxes_anywhere_proves_itself_again_after_a_while() 
     clock = [100.0]
     image = drawn_face()
     finds = Gives(FACE)
-    each = MaskingDoor(QUICK, Proof(image, FACE), finds, lambda: clock[0])
+    each = MaskingDoor(QUICK, MaskProof(image, FACE), finds, lambda: clock[0])
     assert isinstance(await each.clear(frame(picture())), Masked)
     finds.boxes = np.array([[0.0, 0.0, 0.1, 0.1]], np.float32)
     assert isinstance(await each.clear(frame(picture())), Masked)
@@ -342,13 +342,13 @@ async def test_a_detector_that_hangs_lets_no_frame_leave_and_no_late_answer_does
 
 def test_a_proof_that_is_no_picture_is_refused(tmp_path: object) -> None:
     with pytest.raises(InvalidArgument, match="--mask-proof"):
-        Proof.of("/nowhere.png")
+        MaskProof.of("/nowhere.png")
     with pytest.raises(InvalidArgument, match="no picture"):
-        Proof.of(__file__)
+        MaskProof.of(__file__)
 
 
 def test_a_box_elsewhere_is_no_proof() -> None:
-    proof = Proof.of()
+    proof = MaskProof.of()
     assert proof.is_shown_by(np.array([FACE]))
     assert not proof.is_shown_by(np.array([[0.0, 0.0, 0.2, 0.2]]))
     assert not proof.is_shown_by(np.array([[0.0, 0.0, 1.0, 1.0]]))

@@ -19,7 +19,7 @@ from nodes.cameras.film import Film, path_of
 from nodes.cameras.shows import Shows
 from nodes.cameras.turns import Turns
 from nodes.cameras.view import own_place
-from nodes.place import Place
+from nodes.place import ListenPlace
 from shards.cameras.results import Classes, DepthGrid, Detections, Embedding, Masks, Segments, Text
 from swarm.errors import InvalidArgument
 from swarm.wire.hops import Hop
@@ -216,9 +216,9 @@ def test_strangers_do_not_see_through_the_cameras(text: str) -> None:
 
 
 def test_a_place_is_a_port_or_an_address_of_this_machine() -> None:
-    assert own_place("8090") == Place("127.0.0.1", 8090)
-    assert own_place("localhost:1") == Place("localhost", 1)
-    assert own_place("[::1]:2") == Place("::1", 2)
+    assert own_place("8090") == ListenPlace("127.0.0.1", 8090)
+    assert own_place("localhost:1") == ListenPlace("localhost", 1)
+    assert own_place("[::1]:2") == ListenPlace("::1", 2)
     for wrong in ("", "x", "127.0.0.1:"):
         with pytest.raises(InvalidArgument, match="PORT"):
             own_place(wrong)

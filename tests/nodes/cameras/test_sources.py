@@ -18,9 +18,9 @@ from support.camera import scene, sending, true_age, write_video
 from support.waiting import eventually
 
 from nodes.cameras.frame import Frame
-from nodes.cameras.sources.address import Kind, addresses, is_camera
+from nodes.cameras.sources.address import SourceKind, addresses, is_camera
 from nodes.cameras.sources.camera import MOST_SAID, Camera
-from nodes.cameras.sources.feed import BadPicture, CameraLost, Taken
+from nodes.cameras.sources.feed import BadPicture, CameraLost, TakenPicture
 from nodes.cameras.sources.pictures import pixels_of
 from nodes.cameras.sources.thinning import Thinning
 from swarm.errors import InvalidArgument
@@ -45,9 +45,14 @@ def test_sources_are_separated_by_commas_and_may_have_names(tmp_path: Path) -> N
     text = f"gate=rtsp://user:secret@10.0.0.2/s?token=1,udp://:5000,{tmp_path},v4l2:///dev/video0"
     found = addresses(text)
     assert [each.name for each in found] == ["gate", "cam-2", "cam-3", "cam-4"]
-    assert [each.kind for each in found] == [Kind.RTSP, Kind.UDP, Kind.PICTURES, Kind.V4L2]
+    assert [each.kind for each in found] == [
+        SourceKind.RTSP,
+        SourceKind.UDP,
+        SourceKind.PICTURES,
+        SourceKind.V4L2,
+    ]
     assert found[0].shown == "rtsp://10.0.0.2/s"
-    assert addresses(str(tmp_path / "a,b.mp4"))[0].kind is Kind.FILE
+    assert addresses(str(tmp_path / "a,b.mp4"))[0].kind is SourceKind.FILE
     assert [is_camera(each) for each in ("digits", "x.npz", "x.mp4")] == [False, False, True]
 
 
@@ -182,10 +187,10 @@ class LiveFeed:
     def __init__(self, count: int) -> None:
         self.moments = [number / 15 for number in range(count)]
 
-    def read(self) -> Taken | None:
+    def read(self) -> TakenPicture | None:
         if not self.moments:
             raise CameraLost("the stream has ended")
-        return Taken(lambda: scene(0), self.moments.pop(0))
+        return TakenPicture(lambda: scene(0), self.moments.pop(0))
 
     def close(self) -> None:
         pass
@@ -210,7 +215,7 @@ class SpoiltFeed:
         self.ends = ends
         self.reads = 0
 
-    def read(self) -> Taken | None:
+    def read(self) -> TakenPicture | None:
         self.reads += 1
         raise BadPicture("the stream is torn")
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nodes.gateway.call import Caller, Regions
-from nodes.gateway.grpc.server import Bounds, GrpcServer
-from nodes.gateway.hand import Hand
+from nodes.gateway.grpc.server import GrpcBounds, GrpcServer
+from nodes.gateway.hand import BytesInHand
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Listed
 from nodes.gateway.settings import GatewayOptions
@@ -20,7 +20,7 @@ from swarm.model import ModelInfo, Spec, Stage, unknown_model
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
 
-BOUNDS = Bounds()
+BOUNDS = GrpcBounds()
 SHAPE = (1, 16)
 INPUTS = tuple(Spec(name, "INT32", SHAPE) for name in ("INPUT0", "INPUT1"))
 OUTPUTS = tuple(Spec(name, "INT32", SHAPE) for name in ("OUTPUT0", "OUTPUT1"))
@@ -132,14 +132,14 @@ class Gateway:
 @asynccontextmanager
 async def gateway(
     regions: Regions | None = None,
-    bounds: Bounds = BOUNDS,
+    bounds: GrpcBounds = BOUNDS,
     most_in_flight: int = 256,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """A server at a free port; behind the block it has ended. settings: of `GatewayOptions`."""
     mesh, models, callers = SimpleMesh(), SimpleModels(), OpenCallers()
     options = GatewayOptions(grpc="127.0.0.1:0", **settings)
-    hand = Hand(options.bodies)
+    hand = BytesInHand(options.bodies)
     inference = Inference(mesh.answer, models.describe, most_in_flight, hand)
     server = GrpcServer(inference, models, callers, options, regions=regions, bounds=bounds)
     await server.start()

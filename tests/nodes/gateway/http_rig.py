@@ -15,8 +15,8 @@ from support.meshes import split_digits
 from support.waiting import GENEROUS
 
 from nodes.gateway.call import Caller
-from nodes.gateway.hand import Hand
-from nodes.gateway.http.connection import Bounds
+from nodes.gateway.hand import BytesInHand
+from nodes.gateway.http.connection import HttpBounds
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Listed
@@ -223,7 +223,7 @@ def bomb(megabytes: int) -> bytes:
 @asynccontextmanager
 async def door(
     answer: Answer = doubled,
-    bounds: Bounds = Bounds(),  # noqa: B008
+    bounds: HttpBounds = HttpBounds(),  # noqa: B008
     most_in_flight: int = 256,
     regions: Any = None,
     page: bool = False,
@@ -232,7 +232,7 @@ async def door(
     """A door that is open."""
     models, callers = OneModel(), Anybody()
     chosen = GatewayOptions(http="127.0.0.1:0", **options)
-    inference = Inference(answer, models.describe, most_in_flight, Hand(chosen.bodies))
+    inference = Inference(answer, models.describe, most_in_flight, BytesInHand(chosen.bodies))
     shown = PageApp(inference, models, callers) if page else None
     server = HttpServer(
         inference, models, callers, chosen, regions=regions, page=shown, bounds=bounds

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.waiting import eventually
 
 from nodes.gateway.grpc.messages import INFERENCE, ModelInferRequest, ModelStreamInferResponse
-from nodes.gateway.hand import Hand
+from nodes.gateway.hand import BytesInHand
 from swarm.errors import ResourceExhausted
 from swarm.wire.messages import Request, Result
 
@@ -133,7 +133,7 @@ async def test_grpc_and_its_streams_are_refused_above_the_bound() -> None:
 def test_what_is_held_is_never_above_the_bound_and_all_of_it_is_given_back(
     sizes: list[int], most: int
 ) -> None:
-    hand = Hand(most)
+    hand = BytesInHand(most)
     with contextlib.ExitStack() as requests:
         taken = 0
         for size in sizes:

@@ -14,7 +14,7 @@ from support.waiting import eventually
 from tritonclient.utils import InferenceServerException
 
 from nodes.gateway.grpc.server import GrpcServer
-from nodes.gateway.hand import Hand
+from nodes.gateway.hand import BytesInHand
 from nodes.gateway.inference import Inference
 from nodes.gateway.settings import GatewayOptions
 from swarm.errors import (
@@ -178,7 +178,7 @@ async def test_a_client_that_goes_away_cancels_its_request(served: Gateway, clie
 
 
 async def test_a_port_that_is_taken_is_an_error(served: Gateway) -> None:
-    inference = Inference(served.mesh.answer, served.models.describe, 1, Hand(1_000_000))
+    inference = Inference(served.mesh.answer, served.models.describe, 1, BytesInHand(1_000_000))
     options = GatewayOptions(grpc=served.url)
     server = GrpcServer(inference, served.models, served.callers, options)
     with pytest.raises(InvalidArgument, match="cannot listen"):

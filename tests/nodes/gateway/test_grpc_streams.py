@@ -12,7 +12,7 @@ from grpc_rig import Gateway, gateway, numbers
 from support.waiting import eventually
 
 from nodes.gateway.grpc.messages import INFERENCE, message
-from nodes.gateway.grpc.server import Bounds
+from nodes.gateway.grpc.server import GrpcBounds
 from swarm.errors import Unavailable
 
 ModelInferRequest = message("inference.ModelInferRequest")
@@ -21,7 +21,7 @@ ModelStreamInferResponse = message("inference.ModelStreamInferResponse")
 
 @pytest.fixture
 async def served() -> AsyncIterator[Gateway]:
-    async with gateway(bounds=Bounds(in_flight=4)) as running:
+    async with gateway(bounds=GrpcBounds(in_flight=4)) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ import pytest
 from http_rig import INPUT, Client, Door, binary, door, doubled, message, tensor
 from support.waiting import eventually
 
-from nodes.gateway.http.connection import Bounds
+from nodes.gateway.http.connection import HttpBounds
 from swarm.wire.messages import Request, Result
 
 ONE = json.dumps({"inputs": [tensor()]}).encode()
@@ -59,7 +59,7 @@ async def test_a_client_that_goes_away_cancels_its_request() -> None:
     ],
 )
 async def test_a_client_that_sends_too_slowly_is_let_go(sent: bytes, code: int | None) -> None:
-    bounds = Bounds(head_time=0.2, body_time=0.2, idle_time=30.0)
+    bounds = HttpBounds(head_time=0.2, body_time=0.2, idle_time=30.0)
     async with door(bounds=bounds) as opened:
         client = await opened.connect()
         client.send(sent)
@@ -69,7 +69,7 @@ async def test_a_client_that_sends_too_slowly_is_let_go(sent: bytes, code: int |
 
 
 async def test_slow_senders_by_the_hundred_leave_the_others_their_answers() -> None:
-    async with door(bounds=Bounds(head_time=3.0)) as opened:
+    async with door(bounds=HttpBounds(head_time=3.0)) as opened:
         slow = [await opened.connect() for _ in range(500)]
         for number, client in enumerate(slow):
             client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nx-slow: 1\r\n"[: 10 + number % 40])
@@ -84,7 +84,7 @@ async def test_slow_senders_by_the_hundred_leave_the_others_their_answers() -> N
 
 
 async def test_more_connections_than_there_may_be_are_refused_at_once() -> None:
-    async with door(bounds=Bounds(connections=2)) as opened:
+    async with door(bounds=HttpBounds(connections=2)) as opened:
         first, second = await opened.connect(), await opened.connect()
         for client in (first, second):
             assert (await opened.ask("/v2/health/live", client=client)).code == 200
@@ -163,7 +163,7 @@ async def test_a_body_over_the_limit_is_refused_and_the_connection_goes_on() -> 
 
 
 async def test_a_refused_body_that_never_ends_is_not_read_for_ever() -> None:
-    async with door(body=1_000_000, bounds=Bounds(body_time=0.3)) as opened:
+    async with door(body=1_000_000, bounds=HttpBounds(body_time=0.3)) as opened:
         client = await opened.connect()
         client.send(message("/v2/models/m/infer", b"", Transfer_Encoding="chunked"))
         piece = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
@@ -239,7 +239,7 @@ async def test_at_its_end_the_door_answers_what_is_under_way_and_takes_no_more()
 async def test_a_client_that_never_reads_its_answer_is_let_go() -> None:
     rows = np.zeros((1_000_000, 4), np.float32)
     body, header = binary(rows, parameters={"binary_data_output": True})
-    async with door(bounds=Bounds(idle_time=0.2)) as opened:
+    async with door(bounds=HttpBounds(idle_time=0.2)) as opened:
         client = await opened.connect()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.send(message("/v2/models/m/infer", body, **header))

@@ -11,38 +11,38 @@ import pytest
 from support.waiting import eventually_now
 
 from nodes.health.endpoint import asked, endpoint, probes
-from nodes.health.health import PROBES, Health
+from nodes.health.health import PROBES, NodeHealth
 from nodes.health.service_manager import ServiceManager
 
-SERVING = Health("ready", "serving", connected=True, was_ready=True)
+SERVING = NodeHealth("ready", "serving", connected=True, was_ready=True)
 
 
-def answers(health: Health) -> dict[str, bool]:
+def answers(health: NodeHealth) -> dict[str, bool]:
     return {probe: health.verdict(probe).ok for probe in PROBES}
 
 
 @pytest.mark.parametrize(
     ("health", "live", "ready", "started"),
     [
-        (Health("waiting", "connecting", False, False), True, False, False),
-        (Health("loading", "digits@1", True, False), True, False, False),
+        (NodeHealth("waiting", "connecting", False, False), True, False, False),
+        (NodeHealth("loading", "digits@1", True, False), True, False, False),
         (SERVING, True, True, True),
-        (Health("ready", "serving", False, True), True, False, True),
-        (Health("waiting", "a new version", True, True), True, False, True),
-        (Health("draining", "finishing what runs", True, True), True, False, True),
-        (Health("failed", "stage 1 stays out", True, True), False, False, True),
+        (NodeHealth("ready", "serving", False, True), True, False, True),
+        (NodeHealth("waiting", "a new version", True, True), True, False, True),
+        (NodeHealth("draining", "finishing what runs", True, True), True, False, True),
+        (NodeHealth("failed", "stage 1 stays out", True, True), False, False, True),
     ],
 )
 def test_a_node_is_ready_only_while_it_serves_and_is_ended_only_when_it_has_failed(
-    health: Health, live: bool, ready: bool, started: bool
+    health: NodeHealth, live: bool, ready: bool, started: bool
 ) -> None:
     assert answers(health) == {"livez": live, "readyz": ready, "startupz": started}
 
 
 def test_a_status_document_tells_whether_its_node_was_ever_ready() -> None:
     document = {"state": "waiting", "detail": "no model"}
-    assert not Health.of(document, True).verdict("startupz").ok
-    assert Health.of(document | {"ready_ms": 412.0}, True).verdict("startupz").ok
+    assert not NodeHealth.of(document, True).verdict("startupz").ok
+    assert NodeHealth.of(document | {"ready_ms": 412.0}, True).verdict("startupz").ok
 
 
 async def test_a_socket_in_the_file_system_answers_each_probe(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 from support.talker import texts
 
-from nodes.language.schemas import MOST_SLOW, Reader
+from nodes.language.schemas import MOST_SLOW, SchemaReader
 from shards.language.grammar import Grammars
 from swarm.errors import InvalidArgument
 
@@ -16,7 +16,7 @@ NUMBER = json.dumps({"type": "integer"})
 
 
 def test_a_schema_that_is_slow_to_follow_ends_its_answer_and_is_refused_then() -> None:
-    read = Reader(Grammars(texts().tokenizer, ()), "node", slow=0.0)  # any look takes longer
+    read = SchemaReader(Grammars(texts().tokenizer, ()), "node", slow=0.0)  # any look takes longer
     answer = read(WORDS)
     for _ in range(MOST_SLOW - 1):
         assert len(answer.allowed([]))
@@ -28,5 +28,5 @@ def test_a_schema_that_is_slow_to_follow_ends_its_answer_and_is_refused_then() -
 
 
 def test_a_usual_schema_is_never_too_slow() -> None:
-    answer = Reader(Grammars(texts().tokenizer, ()), "node")(WORDS)
+    answer = SchemaReader(Grammars(texts().tokenizer, ()), "node")(WORDS)
     assert all(len(answer.allowed([])) for _ in range(1000))

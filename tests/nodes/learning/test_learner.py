@@ -17,7 +17,7 @@ from nodes.learning.frozen import FrozenModel
 from nodes.learning.guard import GRACE
 from nodes.learning.head import Parameters
 from nodes.learning.learner import Learner
-from nodes.learning.options import LearnOptions, Privacy
+from nodes.learning.options import LearnOptions, SamplePrivacy
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_training
 from shards.zoo.fresh_head import digits_with_fresh_head
@@ -319,14 +319,18 @@ async def test_samples_that_cannot_be_learned_are_refused_whole(rig: Rig) -> Non
 async def test_private_learning_reports_its_epsilon_by_the_steps_that_were_made(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted: list[tuple[Privacy, int]] = []
+    counted: list[tuple[SamplePrivacy, int]] = []
 
-    def epsilon_of(privacy: Privacy, steps: int) -> float:  # the real one takes seconds at first
+    def epsilon_of(
+        privacy: SamplePrivacy, steps: int
+    ) -> float:  # the real one takes seconds at first
         counted.append((privacy, steps))
         return steps / 1000
 
     monkeypatch.setattr("nodes.learning.learner.epsilon_of", epsilon_of)
-    private = LearnOptions(every=0.05, mint_every=60, privacy=Privacy(2.0), epsilon_every=0.01)
+    private = LearnOptions(
+        every=0.05, mint_every=60, privacy=SamplePrivacy(2.0), epsilon_every=0.01
+    )
     async with rig.learning(private) as learner:
         await learner.take("", *digits(1, 7))
         await eventually(lambda: learner.epsilon > 0)

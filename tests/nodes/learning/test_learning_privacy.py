@@ -9,7 +9,7 @@ import pytest
 
 from nodes.config import NodeConfig
 from nodes.learning.head import HeadLayout, Momentum
-from nodes.learning.options import LearnOptions, Privacy
+from nodes.learning.options import LearnOptions, SamplePrivacy
 from nodes.learning.privacy import epsilon_of, private_gradient
 from shards.zoo import digits_heldout, digits_training
 from swarm.errors import InvalidArgument
@@ -17,9 +17,9 @@ from swarm.errors import InvalidArgument
 LAYOUT = HeadLayout("w", "b", 64, 10, False)
 
 
-def quiet(clip: float) -> Privacy:
+def quiet(clip: float) -> SamplePrivacy:
     """All samples in each step, and noise that does not show."""
-    return Privacy(clip=clip, noise=1e-9, sampling=1.0)
+    return SamplePrivacy(clip=clip, noise=1e-9, sampling=1.0)
 
 
 def test_no_sample_moves_the_gradient_by_more_than_the_clip() -> None:
@@ -51,7 +51,7 @@ def test_without_clipping_and_noise_it_is_the_plain_gradient() -> None:
 
 def test_the_noise_has_the_stated_deviation() -> None:
     rng = np.random.default_rng(0)
-    privacy = Privacy(clip=2.0, noise=3.0, sampling=0.5)
+    privacy = SamplePrivacy(clip=2.0, noise=3.0, sampling=0.5)
     nothing = np.zeros((4, 64), np.float32)
     draws = [
         private_gradient(LAYOUT, LAYOUT.fresh(), nothing, np.arange(4), privacy, rng)["w"]
@@ -65,7 +65,7 @@ def test_a_private_head_still_learns() -> None:
     held, held_labels = digits_heldout()
     rng = np.random.default_rng(0)
     parameters, descent = LAYOUT.fresh(), Momentum(1.0)
-    privacy = Privacy(clip=1.0, noise=1.0, sampling=0.1)
+    privacy = SamplePrivacy(clip=1.0, noise=1.0, sampling=0.1)
     for _ in range(150):
         gradient = private_gradient(
             LAYOUT, parameters, images.reshape(-1, 64), labels, privacy, rng
@@ -77,19 +77,19 @@ def test_a_private_head_still_learns() -> None:
 def test_epsilon_of_the_plain_gaussian_mechanism_is_near_its_closed_bound() -> None:
     # Mironov, arXiv 1702.07476, propositions 3 and 7: T steps of the Gaussian mechanism have
     # Renyi divergence T a / (2 s^2) at order a, which gives T / (2 s^2) + sqrt(2 T ln(1/d)) / s.
-    privacy = Privacy(noise=20.0, sampling=1.0)
+    privacy = SamplePrivacy(noise=20.0, sampling=1.0)
     steps = 40
     bound = steps / (2 * 20.0**2) + math.sqrt(2 * steps * math.log(1 / privacy.delta)) / 20.0
     assert 0.7 * bound < epsilon_of(privacy, steps) <= bound * 1.01
 
 
 def test_epsilon_grows_with_steps_and_falls_with_noise_and_sampling() -> None:
-    assert epsilon_of(Privacy(1.0), 0) == 0.0
-    base = epsilon_of(Privacy(1.0), 100)
+    assert epsilon_of(SamplePrivacy(1.0), 0) == 0.0
+    base = epsilon_of(SamplePrivacy(1.0), 100)
     assert base > 0
-    assert epsilon_of(Privacy(1.0), 400) > base
-    assert epsilon_of(Privacy(noise=2.0), 100) < base
-    assert epsilon_of(Privacy(1.0, sampling=0.02), 100) < base
+    assert epsilon_of(SamplePrivacy(1.0), 400) > base
+    assert epsilon_of(SamplePrivacy(noise=2.0), 100) < base
+    assert epsilon_of(SamplePrivacy(1.0, sampling=0.02), 100) < base
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_epsilon_grows_with_steps_and_falls_with_noise_and_sampling() -> None:
 )
 def test_settings_that_give_no_privacy_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument, match="priva"):
-        Privacy(**{"noise": 1.0} | wrong).check_usable()
+        SamplePrivacy(**{"noise": 1.0} | wrong).check_usable()
 
 
 def test_settings_of_privacy_concern_the_nodes_that_learn() -> None:
     """One file serves all nodes of a host."""
-    unusable = LearnOptions(privacy=Privacy(noise=1.0, clip=0.0))
+    unusable = LearnOptions(privacy=SamplePrivacy(noise=1.0, clip=0.0))
     assert NodeConfig(role="shard-1", model="digits", parts=(unusable,)).stage == 1
     with pytest.raises(InvalidArgument, match="0 < clip"):
         NodeConfig(role="learner", model="digits", parts=(unusable,))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodes.learning.samples import Samples
+from nodes.learning.samples import SampleWindow
 from swarm.errors import InvalidArgument
 
 WIDTH, CLASSES = 4, 5
@@ -30,7 +30,7 @@ def rows(features: np.ndarray) -> set[bytes]:
 def test_a_store_never_grows_beyond_its_capacity_and_never_mixes_its_sides(
     calls: list[int], capacity: int
 ) -> None:
-    samples = Samples(WIDTH, CLASSES, capacity)
+    samples = SampleWindow(WIDTH, CLASSES, capacity)
     for seed, count in enumerate(calls):
         samples.add(*some(count, seed % 3))  # some are taught again
     (train, _), (held, _) = samples.training, samples.held_out
@@ -39,14 +39,14 @@ def test_a_store_never_grows_beyond_its_capacity_and_never_mixes_its_sides(
 
 
 def test_about_the_asked_share_is_held_out() -> None:
-    samples = Samples(WIDTH, CLASSES, held_out=0.25)
+    samples = SampleWindow(WIDTH, CLASSES, held_out=0.25)
     added = samples.add(*some(2000))
     assert added.trained_on + added.held_out == 2000
     assert 0.2 < added.held_out / 2000 < 0.3
 
 
 def test_a_full_store_forgets_the_oldest_of_its_largest_class() -> None:
-    samples = Samples(WIDTH, CLASSES, 40, 0.1)
+    samples = SampleWindow(WIDTH, CLASSES, 40, 0.1)
     seldom, _ = some(200, seed=1)
     samples.add(seldom[:20], np.array([0, 1] * 10))
     for seed in range(2, 12):
@@ -74,14 +74,14 @@ def test_a_full_store_forgets_the_oldest_of_its_largest_class() -> None:
 def test_labels_that_cannot_be_learned_are_refused_with_the_reason_and_nothing_is_kept(
     labels: list[object], message: str
 ) -> None:
-    samples = Samples(WIDTH, CLASSES)
+    samples = SampleWindow(WIDTH, CLASSES)
     with pytest.raises(InvalidArgument, match=message):
         samples.add(np.zeros((2, WIDTH), np.float32), np.array(labels))
     assert samples.seen() == []
 
 
 def test_one_class_may_follow_where_another_was_taught() -> None:
-    samples = Samples(WIDTH, CLASSES)
+    samples = SampleWindow(WIDTH, CLASSES)
     samples.add(np.eye(2, WIDTH, dtype=np.float32), np.array([0, 1]))
     samples.add(np.ones((1, WIDTH), np.float32), np.array([1]))
     assert samples.seen() == [0, 1]
@@ -89,7 +89,7 @@ def test_one_class_may_follow_where_another_was_taught() -> None:
 
 
 def test_features_of_the_wrong_shape_or_not_finite_are_refused() -> None:
-    samples = Samples(WIDTH, CLASSES)
+    samples = SampleWindow(WIDTH, CLASSES)
     labels = np.array([0, 1])
     with pytest.raises(InvalidArgument, match=r"\[any, 4\] is expected"):
         samples.add(np.zeros((2, 3), np.float32), labels)
@@ -101,4 +101,4 @@ def test_features_of_the_wrong_shape_or_not_finite_are_refused() -> None:
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
 def test_a_share_that_leaves_one_side_empty_is_refused(share: float) -> None:
     with pytest.raises(InvalidArgument, match="held-out share"):
-        Samples(WIDTH, CLASSES, held_out=share)
+        SampleWindow(WIDTH, CLASSES, held_out=share)

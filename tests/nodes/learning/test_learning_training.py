@@ -7,8 +7,8 @@ import pytest
 
 from nodes.config import NodeConfig
 from nodes.learning.head import HeadLayout
-from nodes.learning.options import LearnOptions, Privacy, learns
-from nodes.learning.samples import Samples
+from nodes.learning.options import LearnOptions, SamplePrivacy, learns
+from nodes.learning.samples import SampleWindow
 from nodes.learning.training import Training, change, tempered
 from shards.zoo import digits_training
 from swarm.errors import InvalidArgument
@@ -19,7 +19,7 @@ LAYOUT = HeadLayout("w", "b", 64, 10, False)
 def taught(options: LearnOptions, seed: int = 0) -> Training:
     images, labels = digits_training()
     some = np.isin(labels, (3, 8))
-    samples = Samples(64, 10)
+    samples = SampleWindow(64, 10)
     samples.add(images[some].reshape(-1, 64), labels[some])
     return Training(LAYOUT, samples, options, seed)
 
@@ -29,7 +29,7 @@ def taught(options: LearnOptions, seed: int = 0) -> Training:
     [
         LearnOptions(steps=40),
         LearnOptions(steps=40, momentum=0.9),
-        LearnOptions(steps=40, privacy=Privacy(1.0, sampling=0.3)),
+        LearnOptions(steps=40, privacy=SamplePrivacy(1.0, sampling=0.3)),
     ],
     ids=["plain", "momentum", "private"],
 )
@@ -44,7 +44,7 @@ def test_training_learns_the_classes_that_were_taught(options: LearnOptions) -> 
 @pytest.mark.parametrize("scale", [10.0, 1e3, 1e15, 1e30])
 @pytest.mark.parametrize(
     "options",
-    [LearnOptions(steps=40), LearnOptions(steps=40, privacy=Privacy(1.0, sampling=0.3))],
+    [LearnOptions(steps=40), LearnOptions(steps=40, privacy=SamplePrivacy(1.0, sampling=0.3))],
     ids=["plain", "private"],
 )
 def test_one_clients_sample_of_eight_as_long_as_it_likes_stops_no_others_learning(
@@ -67,7 +67,7 @@ def test_samples_of_usual_lengths_are_trained_on_as_they_are() -> None:
 
 
 def test_samples_of_one_class_cannot_be_learned() -> None:
-    samples = Samples(64, 10)
+    samples = SampleWindow(64, 10)
     training = Training(LAYOUT, samples, LearnOptions())
     assert not training.can_learn
     rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodes.openai.documents import refusal
-from nodes.openai.wanted import MOST_CHOICES, Wanted, wanted
+from nodes.openai.wanted import MOST_CHOICES, WantedAnswer, wanted
 from swarm.errors import InvalidArgument, ResourceExhausted, Unavailable
 from swarm.language.cascade import Cascade
 
@@ -83,7 +83,7 @@ def test_ten_thousand_changed_bodies_are_read_or_refused_by_name(
 
 def test_a_chat_is_read_field_by_field() -> None:
     found = wanted(CHAT, True)
-    assert isinstance(found, Wanted)
+    assert isinstance(found, WantedAnswer)
     assert (found.model, found.version, found.stream, found.with_usage) == ("llm", "2", True, True)
     first, second = found.requests
     assert [first.sampling.seed, second.sampling.seed] == [5, 6]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nodes.openai.documents import Answer, Choice
+from nodes.openai.documents import AnswerDocument, GrowingAnswer
 from nodes.openai.tool_calls import (
     MOST_CALL,
     ToolCall,
@@ -171,11 +171,11 @@ def test_the_schema_of_a_call_takes_calls_and_nothing_else() -> None:
 @given(answer=ANSWERS, size=st.integers(1, 9))
 @example(answer=f"I go. {HERMES}\n{HERMES}", size=3)
 def test_a_stream_of_chunks_adds_up_to_the_whole_answer(answer: str, size: int) -> None:
-    document = Answer("chatcmpl-1", "llm", "llm@1", 0, is_chat=True, logprobs=False)
+    document = AnswerDocument("chatcmpl-1", "llm", "llm@1", 0, is_chat=True, logprobs=False)
     texts = [answer[at : at + size] for at in range(0, len(answer), size)]
     tokens = [GeneratedToken(seq, 0, text) for seq, text in enumerate(texts)]
     tokens.append(GeneratedToken(len(texts), 0, "", finish="stop", usage=Usage(1, len(texts))))
-    streamed, whole = Choice(0, ToolStream(NAMES)), Choice(0, ToolStream(NAMES))
+    streamed, whole = GrowingAnswer(0, ToolStream(NAMES)), GrowingAnswer(0, ToolStream(NAMES))
     content, calls, finish = "", {}, None
     for token in tokens:
         whole.take(token)

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import KB, Conditions, World, model, world
 
-from nodes.placing.choice import Facts, Placement
+from nodes.placing.choice import EdgeWays, PlacingFacts
 from nodes.placing.ways import (
     CORE,
     CORE_JPEG,
     EDGE,
     NOWHERE,
     SPLIT,
-    Privacy,
+    FeaturePrivacy,
     checked_mode,
     jpeg_quality,
     stages_held,
@@ -25,7 +25,7 @@ from nodes.placing.ways import (
 from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo, Spec, Stage
 
-EVERYTHING = Privacy(picture=True)
+EVERYTHING = FeaturePrivacy(picture=True)
 SMALL_CUT = model((230 * KB, 38 * KB, 14 * KB), out=10)
 
 conditions = st.builds(
@@ -85,15 +85,15 @@ def test_a_picture_may_go_as_jpeg_where_it_may_leave_and_all_nodes_decode_it() -
     assert [way.name for way in ways] == [CORE_JPEG, CORE, EDGE]
     assert CORE_JPEG not in [way.name for way in ways_of(SEES, {1})], "no quality is given"
     assert ways[0].sent < ways[1].sent / 5
-    secret = Placement(ways, 1, {1: 0.1}, privacy=Privacy(picture=False))
+    secret = EdgeWays(ways, 1, {1: 0.1}, privacy=FeaturePrivacy(picture=False))
     assert [way.name for way in secret.ways] == [EDGE]
     slow = {"round_trip": 0.01, "rate": 2.5e6, "remote": {1: 0.002}}
     for decode, taken in ((True, CORE_JPEG), (False, CORE)):
-        placement = Placement(ways, 1, {1: 0.5}, privacy=EVERYTHING)
-        choice = placement.choose(Facts(1.0, pictures=decode, **slow), 0.0)
+        placement = EdgeWays(ways, 1, {1: 0.5}, privacy=EVERYTHING)
+        choice = placement.choose(PlacingFacts(1.0, pictures=decode, **slow), 0.0)
         assert choice is not None
         assert choice.way.name == taken
-    only = Placement(ways, 1, {}, CORE_JPEG, EVERYTHING)
+    only = EdgeWays(ways, 1, {}, CORE_JPEG, EVERYTHING)
     assert [way.name for way in only.ways] == [CORE_JPEG]
 
 
@@ -123,7 +123,9 @@ def test_a_slow_link_is_left_and_a_fast_one_is_taken_again() -> None:
 
 def test_without_a_connection_all_is_computed_here() -> None:
     placement = world(SMALL_CUT, range(4), EVERYTHING).placement
-    choice = placement.choose(Facts(1.0, connected=False, remote={1: 0.0, 2: 0.0, 3: 0.0}), 0.0)
+    choice = placement.choose(
+        PlacingFacts(1.0, connected=False, remote={1: 0.0, 2: 0.0, 3: 0.0}), 0.0
+    )
     assert choice is not None
     assert choice.way.entry == NOWHERE
     assert "no connection" in choice.why
@@ -131,20 +133,22 @@ def test_without_a_connection_all_is_computed_here() -> None:
 
 def test_a_stage_that_no_node_serves_is_not_waited_for() -> None:
     placement = world(SMALL_CUT, range(4), EVERYTHING).placement
-    choice = placement.choose(Facts(1.0, remote={1: 0.0, 2: 0.0}), 0.0)
+    choice = placement.choose(PlacingFacts(1.0, remote={1: 0.0, 2: 0.0}), 0.0)
     assert choice is not None
     assert choice.way.name == EDGE
-    alone = Placement(ways_of(SMALL_CUT, {1}), 3, {1: 0.001})
-    asked = alone.choose(Facts(1.0), 0.0)  # gossip may not have come yet
+    alone = EdgeWays(ways_of(SMALL_CUT, {1}), 3, {1: 0.001})
+    asked = alone.choose(PlacingFacts(1.0), 0.0)  # gossip may not have come yet
     assert asked is not None
     assert asked.predicted == inf
 
 
 def test_work_that_waits_here_sends_the_next_requests_away() -> None:
-    placement = Placement(ways_of(SMALL_CUT, {1, 2, 3}), 3, dict.fromkeys((1, 2, 3), 0.005))
+    placement = EdgeWays(ways_of(SMALL_CUT, {1, 2, 3}), 3, dict.fromkeys((1, 2, 3), 0.005))
     remote = dict.fromkeys((1, 2, 3), 0.005)
-    first = placement.choose(Facts(1.0, round_trip=0.005, remote=remote), 0.0)
-    second = placement.choose(Facts(1.0, round_trip=0.005, local_wait=0.2, remote=remote), 1.0)
+    first = placement.choose(PlacingFacts(1.0, round_trip=0.005, remote=remote), 0.0)
+    second = placement.choose(
+        PlacingFacts(1.0, round_trip=0.005, local_wait=0.2, remote=remote), 1.0
+    )
     assert first is not None
     assert second is not None
     assert (first.way.name, second.way.name) == (EDGE, CORE)
@@ -154,7 +158,7 @@ def test_a_way_that_fails_is_left_for_one_that_answers() -> None:
     of = world(SMALL_CUT, range(4), EVERYTHING)
     fast = Conditions(100, 0.002, local=0.020, remote=0.001)
     settled(of, fast)
-    facts = Facts(0.5, round_trip=0.002, remote=dict.fromkeys((1, 2, 3), 0.001))
+    facts = PlacingFacts(0.5, round_trip=0.002, remote=dict.fromkeys((1, 2, 3), 0.001))
     for second in range(1, 20):
         choice = of.placement.choose(facts, of.now + second)
         assert choice is not None
@@ -184,9 +188,9 @@ def test_a_mode_takes_ways_of_its_kind_alone() -> None:
         (CORE, {CORE}),
         ("split@3", {"split@3"}),
     ):
-        placement = Placement(ways_of(SMALL_CUT, {1, 2, 3}), 3, {}, mode)
+        placement = EdgeWays(ways_of(SMALL_CUT, {1, 2, 3}), 3, {}, mode)
         assert {way.name for way in placement.ways} == names
-    assert Placement(ways_of(SMALL_CUT, {1}), 3, {}, EDGE).choose(Facts(1.0), 0.0) is None
+    assert EdgeWays(ways_of(SMALL_CUT, {1}), 3, {}, EDGE).choose(PlacingFacts(1.0), 0.0) is None
 
 
 @given(
@@ -196,7 +200,7 @@ def test_a_mode_takes_ways_of_its_kind_alone() -> None:
 def test_no_request_and_no_probe_takes_a_way_that_privacy_forbids(
     info: ModelInfo, count: int, picture: bool, from_stage: int, phases: list[Conditions]
 ) -> None:
-    of = world(info, held(info, count), Privacy(picture, from_stage))
+    of = world(info, held(info, count), FeaturePrivacy(picture, from_stage))
     inputs = {spec.name for spec in info.inputs}
     for at in phases if of.placement.ways else []:
         for _ in range(150):
@@ -239,8 +243,8 @@ def test_probes_are_few(info: ModelInfo, at: Conditions, budget: float) -> None:
 
 
 def test_a_way_far_beyond_the_budget_is_not_tried() -> None:
-    placement = Placement(ways_of(SMALL_CUT, {1, 2, 3}), 3, dict.fromkeys((1, 2, 3), 0.001))
-    facts = Facts(0.05, round_trip=0.01, rate=1e5, remote=dict.fromkeys((1, 2, 3), 0.001))
+    placement = EdgeWays(ways_of(SMALL_CUT, {1, 2, 3}), 3, dict.fromkeys((1, 2, 3), 0.001))
+    facts = PlacingFacts(0.05, round_trip=0.01, rate=1e5, remote=dict.fromkeys((1, 2, 3), 0.001))
     for second in range(500):
         choice = placement.choose(facts, float(second))
         assert choice is not None
@@ -266,14 +270,14 @@ def test_probes_are_copies_of_few_requests() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 1e9])
 def test_a_first_request_goes_by_what_the_link_knows(rate: float) -> None:
-    placement = Placement(ways_of(SMALL_CUT, {1, 2, 3}), 3, dict.fromkeys((1, 2, 3), 0.050))
-    facts = Facts(5.0, round_trip=0.01, rate=rate, remote=dict.fromkeys((1, 2, 3), 0.001))
+    placement = EdgeWays(ways_of(SMALL_CUT, {1, 2, 3}), 3, dict.fromkeys((1, 2, 3), 0.050))
+    facts = PlacingFacts(5.0, round_trip=0.01, rate=rate, remote=dict.fromkeys((1, 2, 3), 0.001))
     choice = placement.choose(facts, 0.0)
     assert choice is not None
     assert choice.way.name == CORE
-    slow = Placement(ways_of(SMALL_CUT, {1, 2, 3}), 3, dict.fromkeys((1, 2, 3), 0.050))
+    slow = EdgeWays(ways_of(SMALL_CUT, {1, 2, 3}), 3, dict.fromkeys((1, 2, 3), 0.050))
     choice = slow.choose(
-        Facts(5.0, round_trip=0.01, rate=1e5, remote=dict.fromkeys((1, 2, 3), 0.001)), 0.0
+        PlacingFacts(5.0, round_trip=0.01, rate=1e5, remote=dict.fromkeys((1, 2, 3), 0.001)), 0.0
     )
     assert choice is not None
     assert choice.way.name == EDGE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from nodes.placing.choice import Choice, Facts, Placement
-from nodes.placing.ways import NOWHERE, Privacy, Way, ways_of
+from nodes.placing.choice import ChosenWay, EdgeWays, PlacingFacts
+from nodes.placing.ways import NOWHERE, FeaturePrivacy, RequestWay, ways_of
 from swarm.model import ModelInfo, Spec, Stage
 
 KB = 250  # FP32 values
@@ -42,7 +42,7 @@ class World:
     """True times, with noise, and what an edge sees of them."""
 
     info: ModelInfo
-    placement: Placement
+    placement: EdgeWays
     seed: int = 0
     noise: float = 0.05
     budget: float = 5.0
@@ -51,7 +51,7 @@ class World:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
 
-    def time(self, way: Way, at: Conditions) -> tuple[float, float]:
+    def time(self, way: RequestWay, at: Conditions) -> tuple[float, float]:
         """(seconds of a request, seconds of it on the link)."""
         here = len(way.local) * at.local
         if way.entry == NOWHERE:
@@ -60,11 +60,11 @@ class World:
         on_way = at.round_trip + size / (at.mbit * 125_000)
         return here + on_way + (self.info.last + 1 - way.entry) * at.remote, on_way
 
-    def ask(self, at: Conditions, gap: float) -> tuple[Choice, float]:
+    def ask(self, at: Conditions, gap: float) -> tuple[ChosenWay, float]:
         """One request, with its probe; the choice, and its seconds."""
         self.now += gap
         remote = {stage.stage: at.remote for stage in self.info.stages}
-        facts = Facts(self.budget, round_trip=at.round_trip, remote=remote)
+        facts = PlacingFacts(self.budget, round_trip=at.round_trip, remote=remote)
         choice = self.placement.choose(facts, self.now)
         assert choice is not None
         took = 0.0
@@ -85,6 +85,6 @@ class World:
         return min(self.time(way, at)[0] for way in self.placement.ways)
 
 
-def world(info: ModelInfo, held: range, privacy: Privacy, seed: int = 0) -> World:
+def world(info: ModelInfo, held: range, privacy: FeaturePrivacy, seed: int = 0) -> World:
     local = dict.fromkeys(held, 0.001)
-    return World(info, Placement(ways_of(info, held), info.last, local, privacy=privacy), seed)
+    return World(info, EdgeWays(ways_of(info, held), info.last, local, privacy=privacy), seed)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.upgrade.device import Phase, Record, Turn
+from nodes.upgrade.device import Phase, Record, WaveTurn
 from nodes.upgrade.release import Release, is_whole, release_of
 from nodes.upgrade.wave import (
     SILENT,
-    Progress,
-    Standing,
-    Told,
+    DeviceStanding,
+    DeviceStatement,
     Wave,
+    WaveProgress,
     order_for,
     parse_wave,
     progress,
@@ -40,14 +40,14 @@ class Device:
     is_bad: bool = False
     at: float = 1.0
 
-    def told(self) -> Told:
+    def told(self) -> DeviceStatement:
         heard = word(self.record, "w", self.at - self.phase_since, self.at - self.knows)
         return told(json.loads(json.dumps(heard)), self.at)
 
-    def lives(self, turn: Turn, now: float) -> None:
+    def lives(self, turn: WaveTurn, now: float) -> None:
         self.at = now
         record = self.record
-        if record.phase is Phase.IDLE and turn is Turn.GO and record.wave != "w":
+        if record.phase is Phase.IDLE and turn is WaveTurn.GO and record.wave != "w":
             self.record = replace(record, phase=Phase.TRYING, target="1.1", wave="w")
             self.phase_since = now
         elif record.phase is Phase.TRYING and now - self.phase_since >= TAKES:
@@ -62,10 +62,10 @@ class Fleet:
     wave: Wave = WAVE
     began: list[tuple[float, str]] = field(default_factory=list)
 
-    def words(self) -> dict[str, Told]:
+    def words(self) -> dict[str, DeviceStatement]:
         return {name: device.told() for name, device in self.devices.items()}
 
-    def runs(self, until: float, every: float = 1.0, burning: str = "") -> Progress:
+    def runs(self, until: float, every: float = 1.0, burning: str = "") -> WaveProgress:
         now = 0.0
         while now < until:
             now += every
@@ -111,7 +111,7 @@ def test_devices_that_are_on_their_way_when_it_stops_are_called_back() -> None:
     stopped = replace(wave.wave, stopped="by hand")
     how = progress(stopped, 0.0, wave.words(), 100.0)
     turns = {order_for(name, stopped, how, "").turn for name in wave.devices}
-    assert turns == {Turn.WITHDRAWN}
+    assert turns == {WaveTurn.WITHDRAWN}
 
 
 def test_nobody_begins_while_an_objective_burns() -> None:
@@ -143,7 +143,7 @@ def test_a_device_that_died_on_its_way_holds_the_next_group_up() -> None:
 def test_a_device_that_runs_the_release_already_is_in_no_group() -> None:
     wave = fleet(3)
     wave.devices["device-1"].record = Record("1.1", wave="earlier")
-    assert wave.devices["device-1"].told().standing(WAVE) is Standing.THERE
+    assert wave.devices["device-1"].told().standing(WAVE) is DeviceStanding.THERE
     assert wave.runs(1000.0).done
     assert "device-1" not in [name for _, name in wave.began]
 

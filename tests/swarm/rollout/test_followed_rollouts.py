@@ -19,7 +19,7 @@ from swarm.link import Link, jetstream
 from swarm.model import ModelInfo
 from swarm.models.catalog import Catalog
 from swarm.models.registry import Registry
-from swarm.rollout import GuardCounts, Plan, RolloutReport, Statement, Verdict, plan_of
+from swarm.rollout import GuardCounts, RolloutPlan, RolloutReport, Statement, Verdict, plan_of
 from swarm.rollout.followed import REPORT_EVERY
 from swarm.rollout.registered import abort, roll_out
 from swarm.rollout.rollouts import Rollouts
@@ -30,7 +30,7 @@ SUBJECTS = Subjects("test")
 NONE = (GuardCounts(), GuardCounts())
 
 
-def plan(id: str = "p1", version: str = "2", **more: Any) -> Plan:
+def plan(id: str = "p1", version: str = "2", **more: Any) -> RolloutPlan:
     words: dict[str, Any] = {"step": "40%/10s", "guard": "p99<20ms,errors<1%", "samples": 5}
     return plan_of(id, version, "20%", **(words | more))
 
@@ -54,7 +54,7 @@ class Scene:
             await self.registry.push(manifest(version), {})
         return self
 
-    async def begin(self, plan: Plan) -> None:
+    async def begin(self, plan: RolloutPlan) -> None:
         await roll_out(self.registry, "m", plan)
         self.catalog.forget()
         await self.catalog.model("m", request_id="first")

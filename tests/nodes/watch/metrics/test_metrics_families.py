@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from statuses import a_stage, a_status
 
-from nodes.place import Place
+from nodes.place import ListenPlace
 from nodes.watch.metrics.families import MOST_STAGES, Families, NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
 from swarm.errors import InvalidArgument
@@ -352,9 +352,9 @@ def test_names_that_clients_make_up_leave_room_for_models_that_serve() -> None:
 @pytest.mark.parametrize("text", ["", "x", "70000", ":9464", "-1", "0.0.0.0:", "１"])
 def test_a_place_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="ADDRESS:PORT"):
-        Place.of(text)
+        ListenPlace.of(text)
 
 
 def test_without_an_address_only_this_machine_reaches_the_endpoint() -> None:
-    assert Place.of("9464") == Place("127.0.0.1", 9464)
-    assert Place.of("[::]:1") == Place("::", 1)
+    assert ListenPlace.of("9464") == ListenPlace("127.0.0.1", 9464)
+    assert ListenPlace.of("[::]:1") == ListenPlace("::", 1)
