@@ -6,7 +6,7 @@ Importing `swarm.<name>.feature` starts nothing and imports no library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -71,12 +71,13 @@ class MeshFeature:
     name: of its rooms. of_mesh(): a subclass of `swarm.client.Client`, whose methods `swarm.Mesh`
     has. of_over(): the same of `swarm.asking.OverNats`. roles: of users. rights: rows of the rights
     table, by the subject of the row behind which they stand; they are the last ones where that is
-    not there. stored: the kinds of subjects
-    (`swarm.<mesh>.<kind>.…`) that its streams keep; stored_news: those of them that members hear
-    once they are stored; news: the kinds on which the server itself speaks. gossip(): entries that
-    nodes gossip of themselves, by the kind that their keys begin with. trial(document): the
-    version on trial that desired state has in the field `rollout`; raises `InvalidArgument`.
-    trials(link, subjects, under_way): follows versions on trial (`swarm.models.trials`).
+    not there. stored: the kinds of subjects (`swarm.<mesh>.<kind>.…`) that its streams keep;
+    stored_news: those of them that members hear once they are stored; news: the kinds on which the
+    server itself speaks; taps: that of them to which it copies what enters lanes, while somebody
+    asks it to. streams(subjects): those whose copies grow with the cluster. gossip(): entries that
+    nodes gossip of themselves, by the kind that their keys begin with. trial(document): the version
+    on trial that desired state has in the field `rollout`; raises `InvalidArgument`. trials(link,
+    subjects, under_way): follows versions on trial (`swarm.models.trials`).
     """
 
     name: str
@@ -87,6 +88,8 @@ class MeshFeature:
     stored: Sequence[str] = ()
     stored_news: Sequence[str] = ()
     news: Sequence[str] = ()
+    taps: str = ""
+    streams: Callable[[Subjects], Iterable[str]] = lambda subjects: ()
     gossip: Callable[[], Mapping[str, GossipEntry]] = dict
     trial: Callable[[Any], Trial] | None = None
     trials: Callable[[Link, Subjects, Callable[[], int]], Trials] | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 from swarm.errors import SubjectError
 
@@ -87,16 +88,16 @@ def id_of(user: str, unique: str) -> str:
     return user if unique == "-" else f"{user}-{unique}"
 
 
-def speaker(subject: str, headers: object = None) -> str:
-    """The node that a status, or what a judge states, is of: its subject says so, and under rights
-    only that node's user may publish there. "" where the subject names none.
+def speaker(subject: str, headers: object = None, kind: str = "status", before: int = 3) -> str:
+    """The node that a status is of: its subject says so, and under rights only that node's user may
+    publish there. "" where the subject names none.
 
     headers: of the message. A node sends none, and the server has some in what it reads from a
-    stream: so an answer that somebody aimed at the subject has no speaker.
+    stream: so an answer that somebody aimed at the subject has no speaker. kind: of subjects on
+    which nodes speak; before: the tokens that stand before the node in them.
     """
     tokens = subject.split(".")
-    before = {"status": 3, "guards": 4}.get(tokens[2], 0) if len(tokens) > 2 else 0
-    named = tokens[before:] if before and headers is None else []
+    named = tokens[before:] if tokens[2:3] == [kind] and headers is None else []
     if len(named) == 2:
         return id_of(*named)
     return named[0] if len(named) == 1 else ""
@@ -104,7 +105,8 @@ def speaker(subject: str, headers: object = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The subjects of one mesh. All methods raise `SubjectError` on a bad token.
+    """The subjects of one mesh; a feature adds its own in a subclass. All methods raise
+    `SubjectError` on a bad token.
 
     by_user: whether who asks connects as a user with a name. Then a node's user is a token of its
     own in the subjects that the node speaks or is spoken to on, and the server's rights can bind
@@ -117,11 +119,30 @@ class Subjects:
     def __post_init__(self) -> None:
         token(self.mesh, "mesh name")
 
+    @classmethod
+    def of(cls, subjects: Subjects) -> Self:
+        """Those of the same mesh."""
+        return cls(subjects.mesh, subjects.by_user)
+
     @property
     def root(self) -> str:
         return f"swarm.{self.mesh}"
 
-    def _named(self, node: str) -> str:
+    def under(self, kind: str, **tokens: str) -> str:
+        """A subject of this kind, and the tokens behind it, by what each of them is called."""
+        named = (token(value, what.replace("_", " ")) for what, value in tokens.items())
+        return ".".join((self.root, kind, *named))
+
+    def stream_of(self, kind: str) -> str:
+        """The mesh's one stream of this kind."""
+        return f"SWARM={self.mesh}={kind}"
+
+    def bucket(self, kind: str) -> str:
+        """A bucket of keys, or of objects."""
+        return f"swarm-{self.mesh}-{kind}"
+
+    def named(self, node: str) -> str:
+        """A node in the subjects that it speaks or is spoken to on: one token, or two."""
         id_ = token(node, "node id")
         return ".".join(parts_of(id_)) if self.by_user else id_
 
@@ -130,7 +151,7 @@ class Subjects:
 
     def notices(self, model: str) -> str:
         """Which requests nodes have begun, and ended: for the witnesses of the model."""
-        return f"{self.root}.notices.{token(model, 'model name')}"
+        return self.under("notices", model_name=model)
 
     def features(self, model: str, version: str, stage: int, lane: str = ANY) -> str:
         return _features(self.root, model, version, int(stage), lane)
@@ -154,27 +175,16 @@ class Subjects:
             f".{int(stage)}"
         )
 
-    def generate(self, model: str) -> str:
-        """Requests for tokens of a language model."""
-        return f"{self.root}.generate.{token(model, 'model name')}"
-
-    def steps(self, model: str, version: str, stage: int, node: str) -> str:
-        """Steps of sessions for one node of a language model's stage, stored nowhere."""
-        return (
-            f"{self.root}.steps.{token(model, 'model name')}.{token(version, 'version')}"
-            f".{int(stage)}.{self._named(node)}"
-        )
-
     def cancel(self, model: str, version: str) -> str:
         """Ids of requests whose requester waits no more."""
-        return f"{self.root}.cancel.{token(model, 'model name')}.{token(version, 'version')}"
+        return self.under("cancel", model_name=model, version=version)
 
     def cancel_asked(self, model: str) -> str:
         """Requests at `infer` that their clients end."""
-        return f"{self.root}.cancel.{token(model, 'model name')}"
+        return self.under("cancel", model_name=model)
 
     def gossip(self, node: str) -> str:
-        return f"{self.root}.gossip.{self._named(node)}"
+        return f"{self.root}.gossip.{self.named(node)}"
 
     @property
     def discovery(self) -> str:
@@ -187,7 +197,7 @@ class Subjects:
         return f"{self.root}.someone"
 
     def status(self, node: str) -> str:
-        return f"{self.root}.status.{self._named(node)}"
+        return f"{self.root}.status.{self.named(node)}"
 
     @property
     def status_all(self) -> str:
@@ -195,7 +205,7 @@ class Subjects:
 
     def observed(self, client: str) -> str:
         """What became of a client's requests, as it sees them."""
-        return f"{self.root}.observed.{self._named(client)}"
+        return f"{self.root}.observed.{self.named(client)}"
 
     @property
     def observed_all(self) -> str:
@@ -218,7 +228,7 @@ class Subjects:
 
     def drain(self, node: str) -> str:
         """Asks a node to drain and to end, as SIGTERM does."""
-        return f"{self.root}.drain.{self._named(node)}"
+        return f"{self.root}.drain.{self.named(node)}"
 
     def event(self, kind: str) -> str:
         return f"{self.root}.events.{token(kind, 'event kind')}"
@@ -227,88 +237,12 @@ class Subjects:
     def events_all(self) -> str:
         return f"{self.root}.events.*"
 
-    def deltas(self, model: str, node: str) -> str:
-        """What `node` learns of a model: sparse deltas, signed by it."""
-        return f"{self.root}.deltas.{token(model, 'model name')}.{token(node, 'node id')}"
-
-    def resync(self, model: str, node: str) -> str:
-        """Requests for the whole public estimate of `node`, by neighbours that lack a delta."""
-        return f"{self.root}.resync.{token(model, 'model name')}.{token(node, 'node id')}"
-
     def dead(self, model: str) -> str:
         return f"{self.root}.dead.{token(model, 'model name')}"
 
     def results(self, name: str) -> str:
         """Where an edge publishes its results when it is told to."""
-        return f"{self.root}.results.{token(name, 'result name')}"
-
-    def review(self, node: str) -> str:
-        """Where an edge asks a person to look at a picture that it does not know the like of."""
-        return f"{self.root}.review.{token(node, 'node id')}"
-
-    def weights(self, model: str, version: str) -> str:
-        """Changes of a model version's weight versions, republished from KV."""
-        return f"{self.root}.weights.{token(model, 'model name')}.{token(version, 'version')}"
-
-    def audit(self, agent: str) -> str:
-        """Records of the requests of an agent, or of an operator's acts."""
-        return f"{self.root}.audit.{token(agent, 'agent')}"
-
-    @property
-    def audit_all(self) -> str:
-        return f"{self.root}.audit.*"
-
-    def tap(self, model: str, version: str, stage: int, lane: str = ANY) -> str:
-        """Copies of what enters a lane, while `swarm record` runs."""
-        return (
-            f"{self.root}.tap.{token(model, 'model name')}.{token(version, 'version')}"
-            f".{int(stage)}.{token(lane, 'lane')}"
-        )
-
-    def record(self, model: str, version: str, request: str, stage: int) -> str:
-        """What one request brought to a stage, kept for `swarm replay`."""
-        return (
-            f"{self.root}.record.{token(model, 'model name')}.{token(version, 'version')}"
-            f".{token(request, 'request id')}.{int(stage)}"
-        )
-
-    def reports(self, model: str, reporter: str = "*") -> str:
-        """What a requester has observed of a version under rollout."""
-        name = reporter if reporter == "*" else token(reporter, "reporter")
-        return f"{self.root}.reports.{token(model, 'model name')}.{name}"
-
-    def guards(self, model: str, node: str = "*") -> str:
-        """What a judge of a rollout says of its guards."""
-        name = self._named(node) if node != "*" else "*.*" if self.by_user else "*"
-        return f"{self.root}.guards.{token(model, 'model name')}.{name}"
-
-    def submit(self, site: str, agent: str, model: str) -> str:
-        """Where a site stores requests of an agent that can wait."""
-        return (
-            f"{self.root}.submit.{token(site, 'site')}.{token(agent, 'agent')}"
-            f".{token(model, 'model name')}"
-        )
-
-    def submit_all(self, site: str) -> str:
-        return f"{self.root}.submit.{token(site, 'site')}.*.*"
-
-    def news(self, site: str) -> str:
-        """A word that a site has stored a request, or an answer: those who wait look at once."""
-        return f"{self.root}.news.{token(site, 'site')}"
-
-    def answers(self, site: str, agent: str) -> str:
-        """The answers to what an agent has submitted at a site, stored there."""
-        return f"{self.root}.answers.{token(site, 'site')}.{token(agent, 'agent')}"
-
-    def answers_all(self, site: str) -> str:
-        return f"{self.root}.answers.{token(site, 'site')}.*"
-
-    def read(self, site: str, agent: str) -> str:
-        """How far an agent has read its answers, stored at the site."""
-        return f"{self.root}.read.{token(site, 'site')}.{token(agent, 'agent')}"
-
-    def read_all(self, site: str) -> str:
-        return f"{self.root}.read.{token(site, 'site')}.*"
+        return self.under("results", result_name=name)
 
     @property
     def config_all(self) -> str:
@@ -341,35 +275,11 @@ class Subjects:
 
     @property
     def dead_stream(self) -> str:
-        return f"SWARM={self.mesh}=dead"
-
-    @property
-    def submitted_stream(self) -> str:
-        """Of a site's requests that wait. Each site has one, in its own domain. Nothing
-        consumes it, so there are no acks that another site's stream could take for its own."""
-        return f"SWARM={self.mesh}=submitted"
-
-    @property
-    def answers_stream(self) -> str:
-        return f"SWARM={self.mesh}=answers"
-
-    @property
-    def read_stream(self) -> str:
-        return f"SWARM={self.mesh}=read"
+        return self.stream_of("dead")
 
     @property
     def events_stream(self) -> str:
-        return f"SWARM={self.mesh}=events"
-
-    @property
-    def audit_stream(self) -> str:
-        return f"SWARM={self.mesh}=audit"
-
-    def record_stream(self, model: str) -> str:
-        return f"SWARM={self.mesh}=record={token(model, 'model name')}"
-
-    def record_all(self, model: str) -> str:
-        return f"{self.root}.record.{token(model, 'model name')}.>"
+        return self.stream_of("events")
 
     def consumer(self, model: str, stage: int, lane: str = ANY) -> str:
         """One name for all versions of the model: rights name it once, and a wildcard for the
@@ -379,31 +289,11 @@ class Subjects:
 
     @property
     def models_bucket(self) -> str:
-        return f"swarm-{self.mesh}-models"
-
-    @property
-    def deltas_bucket(self) -> str:
-        """Object store of deltas that are too large for a message."""
-        return f"swarm-{self.mesh}-deltas"
+        return self.bucket("models")
 
     @property
     def config_bucket(self) -> str:
-        return f"swarm-{self.mesh}-config"
-
-    @property
-    def upgrades_bucket(self) -> str:
-        """Releases of the node software, the wave that brings one to devices, and their words."""
-        return f"swarm-{self.mesh}-upgrades"
-
-    @property
-    def releases_bucket(self) -> str:
-        """Object store of the files of releases."""
-        return f"swarm-{self.mesh}-releases"
-
-    @property
-    def weights_bucket(self) -> str:
-        """Weight versions; apart from desired state, which learners need no right to write."""
-        return f"swarm-{self.mesh}-weights"
+        return self.bucket("config")
 
 
 def stored(root: str, kind: str) -> str:

@@ -48,7 +48,7 @@ class Reviews:
         }
         if isinstance(cleared, Unmasked):
             document["jpeg"] = _jpeg(cleared)
-        subject = self._node.mesh.subjects.review(self._node.id)
+        subject = self._node.mesh.subjects.under("review", node_id=self._node.id)
         try:
             self._node.mesh.link.publish(subject, json.dumps(document).encode())
         except SwarmError as error:

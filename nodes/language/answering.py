@@ -17,6 +17,7 @@ from swarm.errors import Internal, NotFound, ResourceExhausted, SwarmError
 from swarm.language.admission import AGAIN_AFTER
 from swarm.language.keys import admitted, session_id
 from swarm.language.request import GenerateRequest, is_json, request_map
+from swarm.language.subjects import LanguageSubjects
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
 from swarm.requests.infer_service import service_error
@@ -48,7 +49,7 @@ class GenerateService:
         notices: Notices,
     ) -> None:
         self._link = mesh.link
-        self._subject = mesh.subjects.generate(model)
+        self._subject = LanguageSubjects.of(mesh.subjects).generate(model)
         self._model = model
         self._servings = servings
         self._notices = notices

@@ -7,7 +7,7 @@ import shlex
 from nodes.feature import Asking
 from shards.language.texts import TOKENIZER
 from shards.manifest import Manifest
-from swarm.subjects import Subjects
+from swarm.language.subjects import LanguageSubjects
 
 GENERATE = """\
 {python} - <<'END'
@@ -24,6 +24,6 @@ def asking(manifest: Manifest, mesh: str) -> Asking:
     """Of a version in a mesh."""
     has_texts = any(text.file == TOKENIZER for text in manifest.part_files())
     prompt = '"Once upon a time"' if has_texts else "--ids 1,2,3"
-    subject, ask = Subjects(mesh).generate(manifest.model), '{"prompt": [1, 2, 3]}'
+    subject, ask = LanguageSubjects(mesh).generate(manifest.model), '{"prompt": [1, 2, 3]}'
     nats = f"req {subject} {shlex.quote(ask)} --replies 0 --timeout 5s"
     return Asking(f"generate {manifest.model} {prompt}", GENERATE, nats)

@@ -39,6 +39,7 @@ from swarm.language.prefixes import PrefixCopy
 from swarm.language.request import GenerateRequest
 from swarm.language.stage import StageCore
 from swarm.language.steps import Forward, Gone, PassedRequest, decode_words, encode_words
+from swarm.language.subjects import LanguageSubjects
 from swarm.language.turns import StageRun
 from swarm.link import LinkMessage
 from swarm.mesh import Mesh
@@ -95,6 +96,7 @@ class GenerationServer:
         self.decoder = decoder
         self.turns = LatencyWindow()
         self._mesh, self._link, self._node = mesh, mesh.link, node
+        self._subjects = LanguageSubjects.of(mesh.subjects)
         self._known_peers = peers
         self._loop = asyncio.get_running_loop()
         self._worker = Worker(self._loop, f"generation-{stage}")
@@ -150,7 +152,7 @@ class GenerationServer:
     @property
     def subject(self) -> str:
         """Where this node takes steps."""
-        return self._mesh.subjects.steps(self.info.model, self.info.version, self.stage, self._node)
+        return self._subjects.steps(self.info.model, self.info.version, self.stage, self._node)
 
     def start(self) -> None:
         """Take steps from now on."""
@@ -462,7 +464,7 @@ class GenerationServer:
         return found
 
     def _send(self, node: str, stage: int, message: Forward) -> None:
-        subject = self._mesh.subjects.steps(self.info.model, self.info.version, stage, node)
+        subject = self._subjects.steps(self.info.model, self.info.version, stage, node)
         now = time.monotonic()
         inbox, parts = self._peers_of(stage).inboxes.get(node, ""), message.parts()
         if (

@@ -49,8 +49,8 @@ def _keeps(mesh: Mesh) -> list[KeptStream]:
     from swarm.learning.weights import store_config
     from swarm.link.kept_stream import KeptStream
 
-    probe = f"$KV.{mesh.subjects.weights_bucket}.probe"
     config, title = store_config(mesh.subjects), "the store of weight versions"
+    probe = config["subjects"][0].replace(">", "probe")
     return [KeptStream(mesh.link, title, config, PUSH, fixed=OF_A_STORE, probe=probe)]
 
 

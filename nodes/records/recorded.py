@@ -14,6 +14,7 @@ from swarm.errors import ApiError, DecodeError, NoResponders, NotFound, Unavaila
 from swarm.link import Link, jetstream
 from swarm.records.record import parse
 from swarm.records.stream import READ_TIMEOUT, extent_of, read_stream
+from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects, api
 from swarm.wire.messages import Features
 
@@ -64,7 +65,7 @@ async def recorded(
 
     Raises `NotFound` where nothing was recorded, `Unavailable`.
     """
-    stream = subjects.record_stream(model)
+    stream = RecordSubjects.of(subjects).record_stream(model)
     audit = await _audit(link, subjects)
     # A client of the `infer` service knows its own id only.
     own = {str(record.get("client_id")): mesh_id for mesh_id, record in audit.items()}
@@ -134,11 +135,12 @@ async def _request(
 
 async def _audit(link: Link, subjects: Subjects) -> dict[str, Mapping[str, Any]]:
     """The records of requests that were answered, by request, as far as the mesh keeps an audit."""
-    extent = await extent_of(link, subjects.audit_stream)
+    stream = RecordSubjects.of(subjects).audit_stream
+    extent = await extent_of(link, stream)
     found: dict[str, Mapping[str, Any]] = {}
     if extent is None:
         return found
-    async for stored in read_stream(link, subjects.audit_stream, extent):
+    async for stored in read_stream(link, stream, extent):
         try:
             record = parse(stored.data)
         except DecodeError:

@@ -17,6 +17,7 @@ from typing import Any
 
 from swarm.errors import InvalidArgument, NotFound, SwarmError
 from swarm.link import Link, LinkMessage, jetstream
+from swarm.records.subjects import RecordSubjects
 from swarm.subjects import TOKEN, Subjects
 from swarm.transport.lane import lane_streams
 
@@ -61,11 +62,11 @@ def tap_config(subjects: Subjects, model: str, version: str) -> dict[str, str]:
     subjects that another stream has (10065)."""
     ends = "{{wildcard(1)}}.{{wildcard(2)}}"
     source = subjects.features_of(model, version)
-    lane = subjects.tap(model, version, 1)
+    lane = RecordSubjects.of(subjects).tap(model, version, 1)
     return {"src": source, "dest": f"{lane.rsplit('.', 2)[0]}.{ends}"}
 
 
-def record_config(subjects: Subjects, model: str, limits: RecordLimits) -> dict[str, Any]:
+def record_config(subjects: RecordSubjects, model: str, limits: RecordLimits) -> dict[str, Any]:
     """The stream of recorded requests, as JetStream's API takes it."""
     return {
         "name": subjects.record_stream(model),
@@ -103,7 +104,7 @@ class Recording:
         self._instead = instead
         self._remembered: dict[str, None] = {}  # requests, in the order of their first message
         self._link = link
-        self._subjects = subjects
+        self._subjects = RecordSubjects.of(subjects)
         self._model, self._version, self._share = model, version, share
         self._tasks: set[asyncio.Task[None]] = set()
         self._copying: asyncio.Task[None] | None = None

@@ -24,6 +24,7 @@ from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.judge import Judge, reason
 from swarm.rollout.registered import abort
 from swarm.rollout.rollouts import rollout_of
+from swarm.rollout.subjects import RolloutSubjects
 from swarm.routing.rendezvous import rendezvous
 
 log = logging.getLogger("swarm.node")
@@ -41,6 +42,7 @@ class Judging(Part):
 
     def __init__(self, connection: Connection, versions: Versions) -> None:
         self._mesh = connection.mesh
+        self._subjects = RolloutSubjects.of(connection.mesh.subjects)
         self._model = connection.config.model_name
         self._node = connection.id
         self._tell = connection.events.tell
@@ -95,7 +97,7 @@ class Judging(Part):
                 read = RolloutReport.decode(message.data)
                 newcomers = judge.heard(read, time.monotonic()) or newcomers
 
-        sid = self._mesh.link.subscribe(self._mesh.subjects.reports(self._model), report)
+        sid = self._mesh.link.subscribe(self._subjects.reports_all(self._model), report)
         try:
             for _ in range(LISTEN_FIRST):
                 await beat(JUDGE_EVERY)
@@ -121,7 +123,7 @@ class Judging(Part):
             return
         followed.heard(statement, now)
         with contextlib.suppress(SwarmError):  # without a connection nobody could hear it
-            subject = self._mesh.subjects.guards(self._model, self._node)
+            subject = self._subjects.guards(self._model, self._node)
             self._mesh.link.publish(subject, statement.encode())
 
     def _is_ready(self, plan: RolloutPlan) -> bool:

@@ -17,8 +17,9 @@ from swarm.link import Link, LinkMessage
 from swarm.models.registry import Registry
 from swarm.rollout import RolloutPlan, Statement, share_of
 from swarm.rollout.followed import FollowedRollout
+from swarm.rollout.subjects import RolloutSubjects, judge_of
 from swarm.routing import BadDesiredState
-from swarm.subjects import Subjects, speaker
+from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.top")
 
@@ -50,7 +51,7 @@ class RolloutWatch:
         models: Callable[[], Iterable[str]],
     ) -> None:
         self._link = link
-        self._subjects = subjects
+        self._subjects = RolloutSubjects.of(subjects)
         self._registry = registry
         self._models = models
         self._followed: dict[str, FollowedRollout] = {}
@@ -83,7 +84,7 @@ class RolloutWatch:
             now = time.monotonic()
             followed = FollowedRollout(plan, present.version, present.age, now)
             self._followed[model] = followed
-        subject = self._subjects.guards(model)
+        subject = self._subjects.guards_all(model)
         if model not in self._sids and self._link.grants.may_subscribe(subject):
             self._sids[model] = self._link.subscribe(subject, partial(self._stated, model))
         if present.aborted:
@@ -94,5 +95,5 @@ class RolloutWatch:
         if followed is not None:
             with contextlib.suppress(DecodeError):  # a foreign message says nothing
                 statement = Statement.decode(message.data)
-                if statement.judge == speaker(message.subject, message.headers):
+                if statement.judge == judge_of(message.subject, message.headers):
                     followed.heard(statement, time.monotonic())

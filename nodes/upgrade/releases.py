@@ -48,8 +48,8 @@ class Releases:
     ) -> None:
         self._link = link
         self._subjects = subjects
-        self._bucket = subjects.upgrades_bucket
-        self._objects = ObjectStore(link, subjects.releases_bucket)
+        self._bucket = subjects.bucket("upgrades")
+        self._objects = ObjectStore(link, subjects.bucket("releases"))
         stored = link, self._bucket
         self._releases = SignedDocuments(*stored, _read_release, signer, verifier)
         self._waves = SignedDocuments(*stored, _read_wave, signer, verifier)

@@ -18,6 +18,7 @@ from swarm.language.ensemble import Ensemble
 from swarm.language.follow import Follower, GeneratedToken, Usage
 from swarm.language.keys import name_of, opened
 from swarm.language.request import RECOMMENDED, GenerateRequest
+from swarm.language.subjects import LanguageSubjects
 from swarm.link import LinkMessage
 from swarm.link.carrier import Carrier
 from swarm.subjects import Subjects
@@ -96,7 +97,7 @@ class Generation:
         self.model = model
         self.degraded = False
         self._link = link
-        self._subjects = subjects
+        self._subjects = LanguageSubjects.of(subjects)
         self._follower = Follower(request, 0.0)
         self._news, self._accepted = asyncio.Event(), asyncio.Event()
         # Bounded by the tokens that were asked for.

@@ -33,6 +33,7 @@ from swarm.learning.consensus.participant import (
     Publish,
 )
 from swarm.learning.consensus.wire import Scope
+from swarm.learning.subjects import LearningSubjects
 from swarm.link import Link, LinkMessage
 from swarm.periodic import BEAT, beat
 from swarm.security.identity import Identity
@@ -76,7 +77,7 @@ class DeltaExchange:
     ) -> None:
         layout = Layout.of(parameters)
         self._link = link
-        self._subjects = subjects
+        self._subjects = LearningSubjects.of(subjects)
         self._membership = membership
         self._layout = layout
         self._model = model

@@ -55,4 +55,5 @@ FEATURE = MeshFeature(
         ],
     },
     news=["weights"],
+    streams=lambda subjects: [f"KV_{subjects.bucket('weights')}"],
 )

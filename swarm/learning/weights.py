@@ -28,6 +28,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.learning.record import KEPT, Ledger, Sign, WeightRecord, packed, unpacked
+from swarm.learning.subjects import LearningSubjects
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.security.identity import Identity
 from swarm.security.signing import sign, verify
@@ -58,7 +59,7 @@ def ledger_of(stored: StoredDocument[Ledger], base: str) -> Ledger:
 
 def store_config(subjects: Subjects) -> dict[str, Any]:
     """The configuration of the bucket's stream, as JetStream's API takes it."""
-    bucket = subjects.weights_bucket
+    bucket = LearningSubjects.of(subjects).weights_bucket
     return {
         "name": f"KV_{bucket}",
         "subjects": [f"$KV.{bucket}.>"],
@@ -101,8 +102,8 @@ class Weights:
         self._identity = identity
         self._allowed = allowed or AllowList()
         self._link = link
-        self._subjects = subjects
-        self._bucket = subjects.weights_bucket
+        self._subjects = LearningSubjects.of(subjects)
+        self._bucket = self._subjects.weights_bucket
         self._ledgers = SignedDocuments(link, self._bucket, self._checked)
         self._seen: dict[str, int] = {}  # the highest weight version by the ledger's key
 

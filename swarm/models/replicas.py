@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from swarm.features import features
 from swarm.link import Link, jetstream
 from swarm.subjects import Subjects
 
 
 async def raise_all_replicas(link: Link, subjects: Subjects) -> list[str]:
-    """Give keys, artifacts, weight versions, dead letters and audit as many copies as new ones get
+    """Give keys, artifacts, dead letters and what features keep as many copies as new ones get
     (`jetstream.replicas_of`); returns the names of the streams that have more now. Lanes stay.
 
     Raises `ApiError`, `Unavailable`.
@@ -15,8 +16,7 @@ async def raise_all_replicas(link: Link, subjects: Subjects) -> list[str]:
     streams = (
         f"KV_{subjects.config_bucket}",
         f"OBJ_{subjects.models_bucket}",
-        f"KV_{subjects.weights_bucket}",
         subjects.dead_stream,
-        subjects.audit_stream,
+        *(stream for each in features() for stream in each.streams(subjects)),
     )
     return [stream for stream in streams if await jetstream.raise_replicas(link, stream)]

@@ -11,6 +11,7 @@ from swarm.errors import ApiError, NoResponders, Unavailable
 from swarm.link import Link, jetstream
 from swarm.records.record import BEGINNING, OPERATOR, RecordEntry, parse, seal
 from swarm.records.stream import READ_TIMEOUT, extent_of
+from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects, api, as_token
 
 ATTEMPTS = 5  # while other commands write too
@@ -26,14 +27,15 @@ async def record_act(
     done. Raises `Unavailable`, `ApiError`, `NotConnected`, `PermissionDenied`, `DecodeError` (the
     last act on record is no record).
     """
-    if await extent_of(link, subjects.audit_stream) is None:
+    own = RecordSubjects.of(subjects)
+    if await extent_of(link, own.audit_stream) is None:
         return False
-    subject = subjects.audit(OPERATOR)
+    subject = own.audit(OPERATOR)
     who = {"person": as_token(by), "host": as_token(socket.gethostname())}
     entry = RecordEntry("act", OPERATOR, at, fields={**who, **fields, "act": act})
     refusal: ApiError | None = None
     for _ in range(ATTEMPTS):
-        place, sequence, prev = await _last(link, subjects, subject)
+        place, sequence, prev = await _last(link, own, subject)
         data, _digest = seal(entry, OPERATOR, sequence + 1, prev)
         headers = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n" % place
         try:
@@ -50,7 +52,7 @@ async def record_act(
     raise refusal
 
 
-async def _last(link: Link, subjects: Subjects, subject: str) -> tuple[int, int, str]:
+async def _last(link: Link, subjects: RecordSubjects, subject: str) -> tuple[int, int, str]:
     """The stream's number, the sequence and the hash of the last act on record."""
     try:
         message = await link.request(

@@ -26,4 +26,6 @@ FEATURE = MeshFeature(
     stored=["audit", "record"],
     stored_news=["audit"],
     news=["tap"],
+    taps="tap",
+    streams=lambda subjects: [subjects.stream_of("audit")],
 )

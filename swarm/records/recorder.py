@@ -18,6 +18,7 @@ from swarm.link import Link, jetstream
 from swarm.records.chain import MOST_DOUBTS
 from swarm.records.record import BEGINNING, RecordEntry, agent_token, digest_of, seal
 from swarm.records.stream import ensure_audit
+from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects
 
 log = logging.getLogger("swarm.records")
@@ -72,7 +73,7 @@ class Recorder:
         self.counters = RecorderCounters()
         self.sequence, self.head = 0, BEGINNING  # of the last record that is stored
         self._link = link
-        self._subjects = subjects
+        self._subjects = RecordSubjects.of(subjects)
         self._tell = tell
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0

@@ -13,6 +13,7 @@ from swarm.clock import parse_rfc3339
 from swarm.errors import ApiError, NoResponders, Unavailable
 from swarm.link import Link, jetstream
 from swarm.records.chain import Extent
+from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects, api, republished
 
 NS = 1_000_000_000
@@ -36,8 +37,8 @@ def stream_config(subjects: Subjects, limits: AuditLimits) -> dict[str, Any]:
     """The stream's configuration, as JetStream's API takes it. The server itself deletes no single
     record for anybody, and that cannot be changed later."""
     return {
-        "name": subjects.audit_stream,
-        "subjects": [subjects.audit_all],
+        "name": RecordSubjects.of(subjects).audit_stream,
+        "subjects": [RecordSubjects.of(subjects).audit_all],
         "storage": "file",
         "discard": "old",
         "max_age": int(limits.max_age * NS),
@@ -53,13 +54,13 @@ def stream_config(subjects: Subjects, limits: AuditLimits) -> dict[str, Any]:
 async def ensure_audit(link: Link, subjects: Subjects) -> None:
     """Make the stream unless it is there, or this user may not: an operator makes it then. Raises
     `ApiError`, `Unavailable`, `NotConnected`."""
-    if not link.may_call(api("STREAM.CREATE", subjects.audit_stream)):
-        return
     config = stream_config(subjects, AuditLimits())
+    if not link.may_call(api("STREAM.CREATE", config["name"])):
+        return
     present = (await jetstream.ensure_bounded_stream(link, config))["config"]
     if "republish" not in present:  # made by an older swarm
         changes = {"republish": config["republish"]}
-        await jetstream.change_stream(link, subjects.audit_stream, changes)
+        await jetstream.change_stream(link, config["name"], changes)
 
 
 async def limit_audit(
@@ -69,10 +70,11 @@ async def limit_audit(
     and how many servers keep a copy. Raises as `ensure_audit`."""
     usual = AuditLimits()
     first = AuditLimits(max_age or usual.max_age, max_bytes or usual.max_bytes)
-    await jetstream.ensure_bounded_stream(link, stream_config(subjects, first))
+    wanted = stream_config(subjects, first)
+    await jetstream.ensure_bounded_stream(link, wanted)
     asked = {"max_age": max_age and int(max_age * NS), "max_bytes": max_bytes}
     changes = {name: value for name, value in asked.items() if value is not None}
-    config = await jetstream.change_stream(link, subjects.audit_stream, changes)
+    config = await jetstream.change_stream(link, wanted["name"], changes)
     limits = AuditLimits(int(config["max_age"]) / NS, int(config["max_bytes"]))
     return limits, int(config["num_replicas"])
 

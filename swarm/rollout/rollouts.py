@@ -22,7 +22,8 @@ from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.plan import RolloutPlan
 from swarm.rollout.shadows import Shadows, answered
 from swarm.rollout.statement import Statement
-from swarm.subjects import Subjects, speaker
+from swarm.rollout.subjects import RolloutSubjects, judge_of
+from swarm.subjects import Subjects
 from swarm.wire.messages import Result
 
 # Failures that say nothing of the version: who asks is at fault.
@@ -44,7 +45,7 @@ class Rollouts(Trials):
         super().__init__()
         self.shadows = Shadows(self.of, self.compared, under_way)
         self._link = link
-        self._subjects = subjects
+        self._subjects = RolloutSubjects.of(subjects)
         self._clock = clock
         self._followed: dict[str, FollowedRollout] = {}
         self._sids: dict[str, int] = {}
@@ -83,7 +84,7 @@ class Rollouts(Trials):
             self._link.unsubscribe(self._sids.pop(model))
 
     def _listen(self, model: str) -> None:
-        subject = self._subjects.guards(model)
+        subject = self._subjects.guards_all(model)
         if model in self._sids or not self._link.grants.may_subscribe(subject):
             return
 
@@ -93,7 +94,7 @@ class Rollouts(Trials):
                 return
             with contextlib.suppress(DecodeError):  # a foreign message says nothing
                 statement = Statement.decode(message.data)
-                if statement.judge == speaker(message.subject, message.headers):
+                if statement.judge == judge_of(message.subject, message.headers):
                     followed.heard(statement, self._clock())
 
         self._sids[model] = self._link.subscribe(subject, stated)

@@ -14,6 +14,7 @@ from swarm.errors import InvalidArgument, LinkEnded, NotConnected, ResourceExhau
 from swarm.link import Link, LinkMessage
 from swarm.sites.forwarder import NEWS_OF_REQUEST
 from swarm.sites.store import DROPPED, NUMBER, SiteStore, StoredRequest
+from swarm.sites.subjects import SiteSubjects
 from swarm.subjects import Subjects
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
@@ -61,6 +62,7 @@ async def submit(link: Link, subjects: Subjects, site: str, model: str, request:
             f"a request's id is at most {LONGEST_ID} printable characters of ASCII"
         )
     name, _, request.version = model.partition("@")
+    subjects = SiteSubjects.of(subjects)
     subject = subjects.submit(site, agent, name)
     store = SiteStore(link, subjects, site)
     parts = request.parts()
@@ -82,7 +84,7 @@ class Results:
         self, link: Link, subjects: Subjects, site: str, agent: str, *, follow: bool = True
     ) -> None:
         self._link = link
-        self._news = subjects.news(site)
+        self._news = SiteSubjects.of(subjects).news(site)
         self._agent = agent
         self._follow = follow
         self._store = SiteStore(link, subjects, site)

@@ -27,6 +27,7 @@ from swarm.ids import ulid
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.sites.forwarding import Forwarding, Publication
 from swarm.sites.store import SiteStore, StoredRequest, StoreLimits
+from swarm.sites.subjects import SiteSubjects
 from swarm.sites.turn import ForwarderTurn
 from swarm.subjects import TOKEN, Subjects, api, in_domain
 from swarm.wire import oip
@@ -80,7 +81,7 @@ class Forwarder:
         self.site = site
         self.figures = ForwarderFigures()
         self._link = link
-        self._subjects = subjects
+        self._subjects = SiteSubjects.of(subjects)
         self._store = SiteStore(link, subjects, site)
         self._ask = ask
         self._forwarding = Forwarding(WINDOW)

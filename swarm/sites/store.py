@@ -26,6 +26,7 @@ from swarm.errors import (
 )
 from swarm.link import Link, LinkMessage, jetstream
 from swarm.sites.forwarding import SiteProgress, beginning
+from swarm.sites.subjects import SiteSubjects
 from swarm.subjects import Subjects, api, in_domain, token, without_domain
 from swarm.wire.tensors import Part
 
@@ -107,7 +108,7 @@ class SiteStore:
     def __init__(self, link: Link, subjects: Subjects, site: str) -> None:
         self.site = token(site, "site")
         self._link = link
-        self._subjects = subjects
+        self._subjects = SiteSubjects.of(subjects)
 
     async def prepare(self, limits: StoreLimits, change: bool = False) -> None:
         """Make the site's streams, unless they exist. change: give them these limits."""

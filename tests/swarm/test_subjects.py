@@ -42,11 +42,7 @@ def test_nothing_supplied_from_outside_reaches_a_subject_unchecked(bad: str) -> 
         lambda: subjects.status(bad),
         lambda: subjects.event(bad),
         lambda: subjects.dead(bad),
-        lambda: subjects.deltas(bad, "node"),
-        lambda: subjects.deltas("m", bad),
-        lambda: subjects.resync("m", bad),
-        lambda: subjects.weights(bad, "1"),
-        lambda: subjects.weights("m", bad),
+        lambda: subjects.under("deltas", model_name="m", node_id=bad),
         lambda: subjects.results(bad),
         lambda: subjects.stream("m", bad, 1),
         lambda: subjects.consumer("m", 1, bad),
@@ -73,10 +69,9 @@ def test_the_subjects_are_the_documented_ones() -> None:
     of_users = Subjects("default", by_user=True)
     assert of_users.gossip("n") == "swarm.default.gossip.n.-"
     assert of_users.status("a-user-x1") == "swarm.default.status.a-user.x1"
-    assert of_users.guards("d", "a-user-x1") == "swarm.default.guards.d.a-user.x1"
     assert subjects.event("died") == "swarm.default.events.died"
     assert subjects.dead("d") == "swarm.default.dead.d"
-    assert subjects.weights("d", "1") == "swarm.default.weights.d.1"
+    assert subjects.under("weights", model_name="d", version="1") == "swarm.default.weights.d.1"
     assert subjects.models_bucket == "swarm-default-models"
     assert subjects.config_bucket == "swarm-default-config"
     assert api("STREAM.INFO", "S") == "$JS.API.STREAM.INFO.S"
@@ -88,7 +83,10 @@ tokens = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
 @given(tokens)
 def test_a_nodes_subject_names_it_and_the_user_with_whose_name_it_begins(node: str) -> None:
     for subjects in (Subjects(), Subjects(by_user=True)):
-        assert speaker(subjects.status(node)) == speaker(subjects.guards("d", node)) == node
+        assert speaker(subjects.status(node)) == node
+        stated = f"{subjects.under('guards', model='d')}.{subjects.named(node)}"
+        assert speaker(stated, None, "guards", 4) == node
+        assert speaker(stated) == speaker(subjects.status(node), None, "guards", 4) == ""
     subject = subjects.status(node)
     user, unique = subject.split(".")[3:]
     assert node in (user, f"{user}-{unique}")

@@ -27,7 +27,7 @@ from swarm.records import chain
 from swarm.records.chain import ChainVerdict, Extent, Fault, Head
 from swarm.records.record import parse
 from swarm.records.stream import StoredRecord, extent_of, limit_audit, read_stream
-from swarm.subjects import token
+from swarm.records.subjects import RecordSubjects
 
 EXPORT_VERSION = 1
 FAULTS_SHOWN = 20
@@ -48,7 +48,8 @@ async def init(
         age = None if max_days is None else max_days * DAY
         size = None if max_mb is None else max_mb * MB
         limits, copies = await limit_audit(client.link, client.subjects, age, size)
-        doc = {"stream": client.subjects.audit_stream, **asdict(limits), "copies": copies}
+        stream = RecordSubjects.of(client.subjects).audit_stream
+        doc = {"stream": stream, **asdict(limits), "copies": copies}
         most = f"up to {limits.max_bytes / MB:g} MB" if limits.max_bytes > 0 else "of any size"
         conclude(
             target.json,
@@ -61,7 +62,7 @@ async def init(
 
 async def _extent(client: swarm.Mesh) -> Extent:
     """Raises `NotFound` where the mesh keeps no audit."""
-    extent = await extent_of(client.link, client.subjects.audit_stream)
+    extent = await extent_of(client.link, RecordSubjects.of(client.subjects).audit_stream)
     if extent is None:
         raise NotFound(
             f"mesh {client.subjects.mesh!r} keeps no audit: start its nodes with --audit "
@@ -73,7 +74,8 @@ async def _extent(client: swarm.Mesh) -> Extent:
 async def _all(client: swarm.Mesh) -> tuple[Extent, list[StoredRecord]]:
     """What the stream holds now. Records that its limits remove meanwhile are left out."""
     before = await _extent(client)
-    stored = [each async for each in read_stream(client.link, client.subjects.audit_stream, before)]
+    stream = RecordSubjects.of(client.subjects).audit_stream
+    stored = [each async for each in read_stream(client.link, stream, before)]
     after = await _extent(client)
     extent = replace(after if after.first > before.first else before, last=before.last)
     return extent, [each for each in stored if each.place >= extent.first]
@@ -92,10 +94,11 @@ async def tail(
 ) -> None:
     """Show the last records: who asked what, which nodes worked on it, with what outcome."""
     async with client_of(target) as client:
-        wanted = client.subjects.audit(token(agent, "agent")) if agent else ""
+        subjects = RecordSubjects.of(client.subjects)
+        wanted = subjects.audit(agent) if agent else ""
         arrived: asyncio.Queue[LinkMessage] = asyncio.Queue()
         if follow:
-            client.link.subscribe(wanted or client.subjects.audit_all, arrived.put_nowait)
+            client.link.subscribe(wanted or subjects.audit_all, arrived.put_nowait)
             await client.link.flush()
         _, stored = await _all(client)
         found = [each for each in stored if not wanted or each.subject == wanted]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from swarm.features import features
 from swarm.link import Link
 from swarm.link.kept_stream import KeptStream, LimitFault
 from swarm.subjects import Subjects
@@ -28,6 +29,7 @@ def kept_lanes(
     link: Link, subjects: Subjects, model: str, version: str, stages: int, options: LaneOptions
 ) -> list[KeptStream]:
     """The lanes of all stages, from stage 1 on."""
+    taps = next((each.taps for each in features() if each.taps), "")
     return [
         KeptStream(
             link,
@@ -35,7 +37,7 @@ def kept_lanes(
             stream_config(subjects, model, version, stage, options, link.domain),
             f"swarm model promote {model}@{version}",
             fixed=FIXED,
-            republished=subjects.tap(model, version, stage).rsplit(".", 2)[0],
+            republished=taps and subjects.under(taps, model_name=model, version=version),
             bounds=partial(_bounds, options, stage),
             least_bytes=least_bytes(options, stage),
             consumer=consumer_config(subjects, model, version, stage, options),

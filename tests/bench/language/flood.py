@@ -168,7 +168,7 @@ class Flood:
         request = GenerateRequest(messages=messages, max_tokens=64, agent=AGENT)
         self._data = request.encode()
         self._mesh, self._chats = mesh, chats
-        self._subject = mesh.subjects.generate(TALKER)
+        self._subject = mesh.subjects.under("generate", model=TALKER)
         self.counts: Counter[str] = Counter()
         self.on = False
 

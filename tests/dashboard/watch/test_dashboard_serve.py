@@ -147,6 +147,10 @@ def served(picture: dict[str, Any]) -> dict[str, float]:
 async def last_act(local: LocalMesh) -> dict[str, Any]:
     """The last act on record."""
     subjects = local.mesh.subjects
-    subject = api("DIRECT.GET", subjects.audit_stream, subjects.audit("operator"))
+    subject = api(
+        "DIRECT.GET",
+        subjects.stream_of("audit"),
+        subjects.under("audit", agent="operator"),
+    )
     message = await local.mesh.link.request(subject, b"", 2.0, from_server=True)
     return dict(json.loads(bytes(message.data)))

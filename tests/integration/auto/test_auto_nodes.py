@@ -37,9 +37,11 @@ async def ask(local: LocalMesh, count: int) -> list[list[tuple[int, str]]]:
 
 async def acts(local: LocalMesh) -> AsyncIterator[dict[str, Any]]:
     """What nodes decided, as the audit has it."""
-    extent = await extent_of(local.mesh.link, local.mesh.subjects.audit_stream)
+    extent = await extent_of(local.mesh.link, local.mesh.subjects.stream_of("audit"))
     assert extent is not None
-    async for stored in read_stream(local.mesh.link, local.mesh.subjects.audit_stream, extent):
+    async for stored in read_stream(
+        local.mesh.link, local.mesh.subjects.stream_of("audit"), extent
+    ):
         if (record := parse(stored.data))["kind"] == "act":
             yield record
 

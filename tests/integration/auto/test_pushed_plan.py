@@ -47,7 +47,7 @@ async def ask(local: LocalMesh, until: asyncio.Event) -> int:
 
 async def planned(local: LocalMesh) -> list[dict[str, Any]]:
     """The plans on record."""
-    stream = local.mesh.subjects.audit_stream
+    stream = local.mesh.subjects.stream_of("audit")
     extent = await extent_of(local.mesh.link, stream)
     assert extent is not None
     records = [parse(each.data) async for each in read_stream(local.mesh.link, stream, extent)]

@@ -40,7 +40,7 @@ async def audited() -> Any:
 
 
 async def stored(local: LocalMesh) -> list[StoredRecord]:
-    stream = local.mesh.subjects.audit_stream
+    stream = local.mesh.subjects.stream_of("audit")
     extent = await extent_of(local.mesh.link, stream)
     if extent is None:
         return []

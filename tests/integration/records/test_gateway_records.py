@@ -21,7 +21,7 @@ async def test_a_gateway_writes_what_simple_clients_asked_it() -> None:
         local.start("gateway", "", "--audit")
         await local.ready(READY)
         assert local.rights is not None
-        link, audit = local.mesh.link, local.mesh.subjects.audit_stream
+        link, audit = local.mesh.link, local.mesh.subjects.stream_of("audit")
         asks = local.rights.issue("client", "digits").options()
         # Simple clients are answered by any node, so ask until the gateway was one of them.
         async with swarm.connect(local.url, agent="simple", **asks) as simple:

@@ -25,6 +25,7 @@ from shards.cameras import Task, document
 from shards.cameras.wish import Wish
 from shards.split.split import split
 from swarm.link import jetstream
+from swarm.records.subjects import RecordSubjects
 from swarm.subjects import api
 
 sys.path.append(str(Path(__file__).parents[2] / "shards"))
@@ -69,7 +70,7 @@ async def test_recorded_requests_run_again_to_the_same_bits(
     images = digits()[0]
     async with swarm.connect(local.url, agent="robot-7", stored=True) as mesh:
         answers = [await mesh.infer("digits", {"image": images[i : i + 1]}, 10.0) for i in range(3)]
-    kept = local.mesh.subjects.record_stream("digits")
+    kept = RecordSubjects.of(local.mesh.subjects).record_stream("digits")
 
     async def all_kept() -> bool:
         info = await jetstream.call(local.mesh.link, api("STREAM.INFO", kept))

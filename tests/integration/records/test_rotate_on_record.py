@@ -29,7 +29,7 @@ async def test_a_rotation_by_the_operators_own_file_reaches_the_audit() -> None:
         assert told.code == 0, told.stderr
 
         async def on_record() -> bool:
-            info = await jetstream.call(link, api("STREAM.INFO", subjects.audit_stream))
+            info = await jetstream.call(link, api("STREAM.INFO", subjects.stream_of("audit")))
             return bool(info["state"]["messages"])
 
         await eventually(on_record, "the rotation is on record")

@@ -34,7 +34,7 @@ async def test_a_gateway_with_a_second_connection_is_the_one_who_records_what_it
 
         async def writers() -> list[str]:
             """Who wrote the records of the requests, in their order."""
-            link, stream = local.mesh.link, local.mesh.subjects.audit_stream
+            link, stream = local.mesh.link, local.mesh.subjects.stream_of("audit")
             extent = await extent_of(link, stream)
             if extent is None:
                 return []

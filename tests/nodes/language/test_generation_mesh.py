@@ -106,7 +106,7 @@ async def test_any_nats_client_gets_tokens_by_number_and_an_empty_message_at_the
     inbox = nats_client.new_inbox()
     subscription = await nats_client.subscribe(inbox)
     request = {"prompt": prompt(0), "max_tokens": 20, "alternatives": 2}
-    subject = local.mesh.subjects.generate(MODEL)
+    subject = local.mesh.subjects.under("generate", model=MODEL)
     await nats_client.publish(subject, json.dumps(request).encode(), reply=inbox)
     documents = []
     while data := (await subscription.next_msg(timeout=10.0)).data:
@@ -130,14 +130,16 @@ async def test_a_refusal_comes_before_the_first_token_and_names_the_context(
         await local.mesh.generate(MODEL, "Once").whole()
     with pytest.raises(NotFound):
         await local.mesh.generate(f"{MODEL}@9", prompt(0)).whole()
-    message = await nats_client.request(local.mesh.subjects.generate(MODEL), b'{"prompt": []}')
+    message = await nats_client.request(
+        local.mesh.subjects.under("generate", model=MODEL), b'{"prompt": []}'
+    )
     assert (message.headers or {})["Nats-Service-Error-Code"] == "400"
 
 
 async def test_ids_that_are_no_tokens_are_refused_wherever_they_come_in_and_others_answer_as_alone(
     nats_client: Client, local: LocalMesh
 ) -> None:
-    beyond, subject = VOCABULARY, local.mesh.subjects.generate(MODEL)
+    beyond, subject = VOCABULARY, local.mesh.subjects.under("generate", model=MODEL)
     wrong: list[dict[str, Any]] = [
         {"prompt": [beyond]},
         {"prompt": [1, 2, 99999, 3]},
@@ -185,7 +187,9 @@ async def test_a_client_that_is_gone_ends_its_session(
     inbox = nats_client.new_inbox()
     subscription = await nats_client.subscribe(inbox)
     request = json.dumps({"prompt": prompt(0), "max_tokens": 450}).encode()
-    await nats_client.publish(local.mesh.subjects.generate(MODEL), request, reply=inbox)
+    await nats_client.publish(
+        local.mesh.subjects.under("generate", model=MODEL), request, reply=inbox
+    )
     await subscription.next_msg(timeout=10.0)
     await nats_client.close()
     await eventually(lambda: sessions(local) == 0, "all slots are free")

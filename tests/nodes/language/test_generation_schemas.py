@@ -94,7 +94,9 @@ async def test_any_client_writes_a_schema_as_a_map(local: LocalMesh) -> None:
     inbox = client.new_inbox()
     subscription = await client.subscribe(inbox)
     body = {"text": "Turn", "schema": PERSON, "max_tokens": 300}
-    await client.publish(local.mesh.subjects.generate(TALKER), json.dumps(body).encode(), inbox)
+    await client.publish(
+        local.mesh.subjects.under("generate", model=TALKER), json.dumps(body).encode(), inbox
+    )
     said = ""
     while data := (await subscription.next_msg(timeout=30)).data:
         said += json.loads(data).get("text", "")

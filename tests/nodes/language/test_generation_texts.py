@@ -86,7 +86,11 @@ async def test_an_answer_goes_on_behind_a_beginning_that_is_given(local: LocalMe
         inbox = client.new_inbox()
         subscription = await client.subscribe(inbox)
         body = {"text": "Once", "given": whole.tokens[:10], "max_tokens": 20, "first": first}
-        await client.publish(local.mesh.subjects.generate(TALKER), json.dumps(body).encode(), inbox)
+        await client.publish(
+            local.mesh.subjects.under("generate", model=TALKER),
+            json.dumps(body).encode(),
+            inbox,
+        )
         found = []
         while data := (await subscription.next_msg(timeout=GENEROUS)).data:
             found.append(json.loads(data))
@@ -117,7 +121,7 @@ async def test_texts_that_cannot_be_read_are_refused_by_name_and_others_go_on(
         with pytest.raises(ResourceExhausted, match=r"no room.*shorten it by \d+"):
             await local.mesh.generate(TALKER, "a" * length, fit=True).whole()
     client = await nats.connect(local.url)
-    subject = local.mesh.subjects.generate(TALKER)
+    subject = local.mesh.subjects.under("generate", model=TALKER)
     for data in (b'{"text": "\xff\xfe"}', b'{"text": "\\ud800"}', b'{"messages": [1]}'):
         headers = (await client.request(subject, data)).headers or {}
         assert headers["Nats-Service-Error-Code"] == "400"

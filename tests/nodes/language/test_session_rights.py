@@ -79,9 +79,9 @@ async def test_no_role_hears_a_key_and_none_but_the_key_opens_a_session(
         records: list[bytes] = []
 
         async def recorded() -> bool:
-            extent = await extent_of(local.mesh.link, local.mesh.subjects.audit_stream)
+            extent = await extent_of(local.mesh.link, local.mesh.subjects.stream_of("audit"))
             assert extent is not None
-            stream = read_stream(local.mesh.link, local.mesh.subjects.audit_stream, extent)
+            stream = read_stream(local.mesh.link, local.mesh.subjects.stream_of("audit"), extent)
             records[:] = [bytes(each.data) async for each in stream]
             return session.encode() in b"".join(records)
 
@@ -106,7 +106,7 @@ def steal(mesh: swarm.Mesh, session: str, told: list[LinkMessage]) -> None:
     inbox = mesh.link.expect(told.append)
     wish = {"session": session, "epoch": 9, "prompt": prompt(3)}
     for subject, data in (
-        (mesh.subjects.generate(MODEL), json.dumps(wish).encode()),
+        (mesh.subjects.under("generate", model=MODEL), json.dumps(wish).encode()),
         (mesh.subjects.cancel(MODEL, "1"), session.encode()),
     ):
         with suppress(PermissionDenied):

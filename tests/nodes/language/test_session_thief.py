@@ -15,6 +15,7 @@ import swarm
 from nodes.up.mesh import LocalMesh
 from swarm.language.request import GenerateRequest, Opening
 from swarm.language.steps import Forward, Gone, PassedRequest, Token, TokenStep, encode_words
+from swarm.language.subjects import LanguageSubjects
 from swarm.link import LinkMessage
 from swarm.wire.maps import unpack_map
 
@@ -48,7 +49,7 @@ class Thief:
 
     def asks(self, doc: dict[str, object]) -> None:
         whole = {"prompt": prompt(3), "max_tokens": 40} | doc
-        subject = self.mesh.subjects.generate(MODEL)
+        subject = self.mesh.subjects.under("generate", model=MODEL)
         self.mesh.link.publish(subject, json.dumps(whole).encode(), self.inbox)
 
     def tells(self, subject: str, data: bytes, headers: bytes = b"") -> None:
@@ -88,7 +89,7 @@ def _steps(make: Callable[[Thief, str], Forward]) -> Act:
         for node in thief.local.supervisor.nodes:
             for stage in (1, 2, 3):
                 id_ = (thief.local.status_of(node) or {})["node"]
-                subject = thief.mesh.subjects.steps(MODEL, "1", stage, id_)
+                subject = LanguageSubjects.of(thief.mesh.subjects).steps(MODEL, "1", stage, id_)
                 for name in (session, session.removeprefix("sid-")):
                     thief.tells(subject, b"".join(make(thief, name).parts()))
 
@@ -197,7 +198,7 @@ async def test_a_client_of_plain_nats_is_given_a_key_and_goes_on_with_it_alone(
     """The victim speaks plain NATS here."""
     heard: list[LinkMessage] = []
     inbox = local.mesh.link.expect(heard.append)
-    subject = local.mesh.subjects.generate(MODEL)
+    subject = local.mesh.subjects.under("generate", model=MODEL)
     wish: dict[str, object] = {"prompt": prompt(0), "max_tokens": TOKENS, "seed": 1}
     wish |= {"session": "my-chat"} if way != "json" else {}
     local.mesh.link.publish(subject, json.dumps(wish).encode(), inbox)
@@ -228,7 +229,7 @@ async def test_another_ones_request_that_names_a_clients_inbox_brings_it_no_toke
     local: LocalMesh, thief: Thief
 ) -> None:
     """The thief has listened to find it: the server of this mesh has no users."""
-    subject, inboxes = thief.mesh.subjects.generate(MODEL), list[str]()
+    subject, inboxes = thief.mesh.subjects.under("generate", model=MODEL), list[str]()
     sid = thief.mesh.link.subscribe(subject, lambda message: inboxes.append(message.reply))
     await thief.mesh.link.flush()
 

@@ -44,7 +44,7 @@ async def test_what_a_narrow_limit_has_removed_is_missed_after_it_is_wide_again(
 ) -> None:
     whole = await verified(url)
     assert (whole.code, "nothing is missing or altered\n" in whole.stdout) == (0, True)
-    stream = mesh.subjects.audit_stream
+    stream = mesh.subjects.stream_of("audit")
     await jetstream.change_stream(mesh.link, stream, {"max_msgs": 10})
     narrow = await verified(url)
     assert narrow.code == 0
@@ -68,7 +68,7 @@ async def test_what_a_narrow_limit_has_removed_is_missed_after_it_is_wide_again(
 
 async def test_rubbish_in_the_stream_is_told_and_fails_nothing(mesh: swarm.Mesh, url: str) -> None:
     for data in (b"rubbish", b"{}", b"\xff" * 40):
-        subject = mesh.subjects.audit("robot")
+        subject = mesh.subjects.under("audit", agent="robot")
         await mesh.link.request(subject, data, GENEROUS, from_server=True)
     told = await verified(url)
     assert told.code == 0
@@ -77,7 +77,7 @@ async def test_rubbish_in_the_stream_is_told_and_fails_nothing(mesh: swarm.Mesh,
 
 
 async def test_a_stream_that_was_emptied_has_lost_what_it_held(mesh: swarm.Mesh, url: str) -> None:
-    stream = mesh.subjects.audit_stream
+    stream = mesh.subjects.stream_of("audit")
     await jetstream.change_stream(
         mesh.link, stream, {"max_age": 200_000_000, "duplicate_window": 10**8}
     )

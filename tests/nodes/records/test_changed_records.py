@@ -12,6 +12,7 @@ from nodes.up.embedded_cluster import EmbeddedCluster, elected
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import LinkOptions
 from swarm.records.stream import ensure_audit
+from swarm.records.subjects import RecordSubjects
 
 pytestmark = pytest.mark.integration
 
@@ -34,11 +35,11 @@ async def record(made: Kept) -> None:
 
 
 def audit(made: Kept) -> str:
-    return made.mesh.subjects.audit_stream
+    return made.mesh.subjects.stream_of("audit")
 
 
 def recorded(made: Kept) -> str:
-    return made.mesh.subjects.record_stream("digits")
+    return RecordSubjects.of(made.mesh.subjects).record_stream("digits")
 
 
 OPERATIONS: Operations = {

@@ -21,6 +21,7 @@ from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model
 from swarm.errors import InvalidArgument, NotFound, PermissionDenied
 from swarm.link import jetstream
+from swarm.records.subjects import RecordSubjects
 from swarm.transport.lane import LaneOptions, lane_streams, make_lanes
 from swarm.wire.messages import Features
 
@@ -75,7 +76,9 @@ async def test_inputs_are_taken_as_they_pass_and_stored_nowhere(mesh: swarm.Mesh
     found = (await taking)["image"]
     assert found.shape == (5, *IMAGES.shape[1:])
     assert all(any(np.array_equal(row, image) for image in IMAGES) for row in found)
-    assert not await jetstream.stream_exists(mesh.link, mesh.subjects.record_stream("digits"))
+    assert not await jetstream.stream_exists(
+        mesh.link, RecordSubjects.of(mesh.subjects).record_stream("digits")
+    )
     for info in await lane_streams(mesh.link, mesh.subjects, "digits", "1"):
         assert "republish" not in info["config"]
 

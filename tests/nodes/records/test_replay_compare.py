@@ -13,6 +13,7 @@ from nodes.records.compare import compare, decides_otherwise
 from nodes.records.recording import is_drawn, tap_config
 from nodes.records.session import RepeatedStage, Replay
 from swarm.ids import ulid
+from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects, covers
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
@@ -69,4 +70,4 @@ def test_copies_have_a_subject_that_no_lane_has() -> None:
     config = tap_config(subjects, "digits", "1")
     assert config["src"] == subjects.features_of("digits", "1")
     lanes = subjects.features_of("digits", "1")
-    assert not covers(lanes, subjects.tap("digits", "1", 2, "any"))
+    assert not covers(lanes, RecordSubjects.of(subjects).tap("digits", "1", 2, "any"))

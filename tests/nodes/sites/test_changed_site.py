@@ -8,6 +8,7 @@ from support.changed_streams import Operations, check, command, kept
 import swarm
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.sites.store import SiteStore, StoreLimits
+from swarm.sites.subjects import SiteSubjects
 
 pytestmark = pytest.mark.integration
 
@@ -25,8 +26,8 @@ OPERATIONS: Operations = {
         lambda made: {
             name: {"max_bytes": 5_000_000}
             for name in (
-                made.mesh.subjects.submitted_stream,
-                made.mesh.subjects.answers_stream,
+                SiteSubjects.of(made.mesh.subjects).submitted_stream,
+                SiteSubjects.of(made.mesh.subjects).answers_stream,
             )
         },
     ),

@@ -81,6 +81,7 @@ async def test_what_it_cannot_do_is_a_typed_error_at_once(two_accounts: str, lin
                 await mesh.infer("unserved", X)
             with pytest.raises((ApiError, swarm.NotFound)):
                 await mesh.model("m")
+            pytest.importorskip("swarm.sites")
             with pytest.raises(swarm.Unavailable, match="away"):
                 await mesh.submit("m", X, site="hub")
             with pytest.raises(swarm.Unavailable, match="away"):

@@ -14,6 +14,7 @@ import swarm
 from swarm.errors import InvalidArgument, NotFound, ResourceExhausted, Status, Unavailable
 from swarm.sites.forwarding import dropped_so_far
 from swarm.sites.store import DROP_OLDEST, SiteStore, StoreLimits
+from swarm.sites.subjects import SiteSubjects
 from swarm.wire.messages import Request, Result
 
 COUNT = 120
@@ -161,7 +162,7 @@ async def test_any_client_submits_in_json_and_a_bad_request_is_answered_too(
         store = SiteStore(site.link, site.subjects, SITE)
         await store.prepare(StoreLimits())
         good = b'{"inputs":[{"name":"x","datatype":"INT64","shape":[1],"data":[7]}],"id":"mine"}'
-        subject = site.subjects.submit(SITE, "a", "m")
+        subject = SiteSubjects.of(site.subjects).submit(SITE, "a", "m")
         for body in (good, b"{", b"\xff\xff"):
             stored = await site.link.request(subject, body, from_server=True)
             assert b'"seq"' in bytes(stored.data)

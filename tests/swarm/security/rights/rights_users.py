@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from swarm.security.authority.authority import Authority
+from swarm.security.rights import ROLES
 
-NODES = "edge shard-1 shard-2 fallback standby gateway learner"
-USERS = ("client", "requester", *NODES.split(), "dashboard", "updater", "operator")
+GONE = {"learner", "dashboard", "updater"} - set(ROLES)  # of features that are not there
+_NODES = ["edge", "shard-1", "shard-2", "fallback", "standby", "gateway", "learner"]
+NODES = " ".join(user for user in _NODES if user not in GONE)
+_OTHERS = [user for user in ("dashboard", "updater") if user not in GONE]
+USERS = ("client", "requester", *NODES.split(), *_OTHERS, "operator")
 
 
 def issued(folder: Path, roles: Sequence[str] = USERS) -> Authority:

@@ -35,6 +35,9 @@ from swarm.transport.lane import LaneOptions, make_lanes
 pytest.importorskip("swarm.records", reason="the feature `records` is not there")
 from swarm.records.stream import ensure_audit
 
+pytest.importorskip("swarm.rollout", reason="a feature is not there")
+from swarm.rollout.subjects import RolloutSubjects, judge_of
+
 learned = pytest.importorskip("swarm.learning.weights", reason="a feature is not there")
 
 pytestmark = pytest.mark.integration
@@ -205,7 +208,7 @@ async def attacked(
     member = await links.connect(url, **who[user])
     sender = await links.connect(url, **who["fallback"])
     heard = Inbox()
-    for subject in (SUBJECTS.status_all, SUBJECTS.guards("digits")):
+    for subject in (SUBJECTS.status_all, RolloutSubjects().guards_all("digits")):
         operator.subscribe(subject, heard)
     await operator.flush()
     await asks_everything(member, sender, HEARD)
@@ -218,7 +221,8 @@ async def attacked(
         await eventually(chosen, "what a member chose comes to who listens")
     else:
         assert chosen() == []
-    assert [m for m in chosen() if speaker(m.subject, m.headers)] == [], "and is nobody's word"
+    for names in (speaker, judge_of):
+        assert [m for m in chosen() if names(m.subject, m.headers)] == [], "and is nobody's word"
     await asks_everything(member, sender, BELIEVED)
     await asks_everything(member, sender, tuple(map(behind_the_way, BELIEVED)))
     await operator.flush()
@@ -267,7 +271,9 @@ async def test_among_members_an_answer_of_the_server_is_nothing_and_a_copy_is_of
     await filled(operator)
     empty = await jetstream.call(operator, api("STREAM.INFO", OTHER_LANES))
     heard: dict[str, Inbox] = {}
-    unheard = {subject: Inbox() for subject in (SUBJECTS.event("died"), SUBJECTS.audit("x"))}
+    unheard = {
+        subject: Inbox() for subject in (SUBJECTS.event("died"), SUBJECTS.under("audit", agent="x"))
+    }
     for subject, inbox in unheard.items():
         operator.subscribe(subject, inbox)
     for aim, (listener, _) in AMONG_MEMBERS.items():
@@ -313,7 +319,7 @@ async def test_members_write_and_read_in_the_store_what_is_theirs(
     _, revision, _ = await jetstream.kv_message(shard, CONFIG, "serve.digits")
     before = await jetstream.kv_before(shard, CONFIG, "serve.digits", revision)
     assert before[0] == b"believed", "whoever reads a key reads its older revisions"
-    told = {subject: Inbox() for subject in (SUBJECTS.audit_all, SUBJECTS.events_all)}
+    told = {subject: Inbox() for subject in ("swarm.default.audit.*", SUBJECTS.events_all)}
     for subject, inbox in told.items():
         operator.subscribe(subject, inbox)
     await operator.flush()

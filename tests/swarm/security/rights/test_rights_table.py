@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from importlib import import_module
 
 import pytest
 
 from swarm.errors import InvalidArgument, SubjectError
+from swarm.features import features
 from swarm.security.rights import ROLES, TABLE, Role, permissions_of
 from swarm.security.rights.permissions import who_may
 from swarm.subjects import Subjects, covers
 
 # Of `Subjects`: names of streams, consumers and buckets, and the subjects that a stream takes.
 NO_SUBJECTS = {
-    "mesh",
-    "by_user",
-    "root",
-    "stream",
-    "dead_stream",
-    "consumer",
-    "models_bucket",
-    "releases_bucket",
-    "upgrades_bucket",
-    "config_bucket",
-    "weights_bucket",
-    "deltas_bucket",
-    "features_of",
-    "features_of_model",  # asked for in a call of JetStream, never published to
-    "older_stream",
-    "audit_stream",
-    "events_stream",
-    "record_stream",
-    "record_all",
-    "submit_all",
-    "answers_all",
-    "read_all",
-    "submitted_stream",
-    "answers_stream",
-    "read_stream",
+    *("mesh", "by_user", "root", "of", "under", "named", "bucket", "consumer", "stream_of"),
+    *("features_of", "features_of_model"),  # asked for in a call of JetStream, never published to
+    *("record_all", "submit_all", "answers_all", "read_all"),
 }
 
 
 def every_subject() -> dict[str, str]:
-    """An example of each subject that `Subjects` makes, by the name of its maker."""
-    subjects, made = Subjects("m", by_user=True), {}
-    for name in dir(Subjects):
-        if name.startswith("_") or name in NO_SUBJECTS:
+    """An example of each subject that `Subjects` and those of features make, by its maker."""
+    for each in features():
+        with contextlib.suppress(ModuleNotFoundError):
+            import_module(f"swarm.{each.name}.subjects")
+    kinds, made = [Subjects, *Subjects.__subclasses__()], {}
+    for kind, name in [(kind, name) for kind in kinds for name in dir(kind)]:
+        if name.startswith("_") or name in NO_SUBJECTS or name.endswith(("stream", "bucket")):
             continue
-        member = getattr(subjects, name)
+        member = getattr(kind("m", by_user=True), name)
         if callable(member):
             needed = [
                 parameter
