@@ -22,13 +22,13 @@ from shards.split.split import SplitResult, split
 from shards.zoo import digits_training
 from shards.zoo.fresh_head import digits_with_fresh_head
 from swarm.errors import InvalidArgument, NotFound
+from swarm.learning.subjects import LearningSubjects
 from swarm.learning.weights import Weights
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo
-from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration
-SUBJECTS = Subjects("test")
+SUBJECTS = LearningSubjects("test")
 QUICK = LearnOptions(every=0.05, mint_every=0.2, mint_grace=0.1)
 
 

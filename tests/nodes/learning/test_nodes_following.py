@@ -14,14 +14,14 @@ from support.waiting import GENEROUS
 from nodes.duties.going_on import BEGIN_AGAIN_AFTER, go_on
 from nodes.learning.following import READ_EVERY, WeightFollower
 from shards.errors import DeltaError, DeltaFault
+from swarm.learning.subjects import LearningSubjects
 from swarm.learning.weights import Weights
 from swarm.link import Link, jetstream
 from swarm.security.identity import Identity
 from swarm.security.trusted_keys import AllowList
-from swarm.subjects import Subjects
 
 pytestmark = pytest.mark.integration
-SUBJECTS = Subjects("test")
+SUBJECTS = LearningSubjects("test")
 BASE = "ab" * 32
 
 

@@ -13,11 +13,11 @@ from nodes.rollout.watched import RolloutWatch
 from swarm.link import LinkMessage
 from swarm.models.registry import InForce
 from swarm.rollout import Statement, Verdict, plan_of
+from swarm.rollout.subjects import RolloutSubjects
 from swarm.routing import parse_desired
-from swarm.subjects import Subjects
 
 PLAN = plan_of("01J", "2", "10%", "10%/1m")
-SUBJECTS = Subjects("default")
+SUBJECTS = RolloutSubjects("default")
 
 
 class Mesh:
@@ -71,7 +71,7 @@ async def test_a_rollout_is_followed_from_its_judges_words_to_its_end() -> None:
         total=(),
         recent=(),
     )
-    guards = mesh.callbacks[SUBJECTS.guards("digits")]
+    guards = mesh.callbacks[SUBJECTS.guards_all("digits")]
     guards(LinkMessage("", "", None, b"no statement"))
     guards(LinkMessage(SUBJECTS.guards("digits", "other"), "", None, statement.encode()))
     assert "as soon as judges" in await mesh.line(), "nobody states in another's name"

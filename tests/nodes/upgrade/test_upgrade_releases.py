@@ -38,7 +38,7 @@ async def test_a_release_that_nobody_signed_is_signed_by_pushing_the_same_again(
         await operator.push(tmp_path, OTHER)
     await operator.push(tmp_path, RELEASE)
     assert await operator.release("1.1") == RELEASE
-    await jetstream.kv_put(link, SUBJECTS.upgrades_bucket, "release.1_1", OTHER.to_json())
+    await jetstream.kv_put(link, SUBJECTS.bucket("upgrades"), "release.1_1", OTHER.to_json())
     assert await operator.release("1.1") == RELEASE, "what is spoilt gives way to the one before"
     await operator.push(tmp_path, RELEASE)
     assert await operator.release("1.1") == RELEASE

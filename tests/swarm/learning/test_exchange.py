@@ -23,12 +23,12 @@ from swarm.learning.consensus.options import LearningOptions
 from swarm.learning.consensus.participant import ConsensusEvent
 from swarm.learning.consensus.refusals import Reason
 from swarm.learning.exchange import DeltaExchange
+from swarm.learning.subjects import LearningSubjects
 from swarm.link import Link, LinkMessage
 from swarm.security.attestation import GOSSIP_KEY, attest
 from swarm.security.identity import Identity
-from swarm.subjects import Subjects
 
-SUBJECTS = Subjects("default")
+SUBJECTS = LearningSubjects("default")
 BASE = b"\7" * 32
 QUICK = LearningOptions(messages_per_s=1000.0, snapshots_per_s=100.0)
 

@@ -20,14 +20,15 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.learning.record import KEPT, Ledger, WeightRecord
+from swarm.learning.subjects import LearningSubjects
 from swarm.learning.weights import PART, Weights, ledger_of
 from swarm.link import Link, jetstream
 from swarm.security.identity import Identity
 from swarm.security.trusted_keys import AllowList
-from swarm.subjects import Subjects, api
+from swarm.subjects import api
 
 pytestmark = pytest.mark.integration
-SUBJECTS = Subjects("test")
+SUBJECTS = LearningSubjects("test")
 BASE = "ab" * 32
 
 

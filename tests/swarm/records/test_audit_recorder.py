@@ -20,9 +20,10 @@ from swarm.records.chain import ChainVerdict, verify
 from swarm.records.record import RecordEntry
 from swarm.records.recorder import RECORDS, Recorder
 from swarm.records.stream import AuditLimits, ensure_audit, extent_of, read_stream, stream_config
-from swarm.subjects import Subjects, api
+from swarm.records.subjects import RecordSubjects
+from swarm.subjects import api
 
-SUBJECTS = Subjects("m")
+SUBJECTS = RecordSubjects("m")
 
 
 @asynccontextmanager

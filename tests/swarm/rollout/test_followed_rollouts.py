@@ -23,11 +23,16 @@ from swarm.rollout import GuardCounts, RolloutPlan, RolloutReport, Statement, Ve
 from swarm.rollout.followed import REPORT_EVERY
 from swarm.rollout.registered import abort, roll_out
 from swarm.rollout.rollouts import Rollouts
-from swarm.subjects import Subjects
+from swarm.rollout.subjects import RolloutSubjects
 
 pytestmark = pytest.mark.integration
+<<<<<<< HEAD
 SUBJECTS = Subjects("test")
 NONE = (GuardCounts(), GuardCounts())
+=======
+SUBJECTS = RolloutSubjects("test")
+NONE = (Seen(), Seen())
+>>>>>>> 08e7213c (A feature's subjects, streams and buckets stand in its room: tests name them there)
 
 
 def plan(id: str = "p1", version: str = "2", **more: Any) -> RolloutPlan:
@@ -228,7 +233,11 @@ async def test_what_is_observed_is_reported_and_a_guard_broken_here_stops_at_onc
 ) -> None:
     reports: list[RolloutReport] = []
     judge = await links.connect(server.url)
+<<<<<<< HEAD
     judge.subscribe(SUBJECTS.reports("m"), lambda m: reports.append(RolloutReport.decode(m.data)))
+=======
+    judge.subscribe(SUBJECTS.reports_all("m"), lambda m: reports.append(Report.decode(m.data)))
+>>>>>>> 08e7213c (A feature's subjects, streams and buckets stand in its room: tests name them there)
     await judge.flush()
     await scene.begin(plan())
     scene.state(0.0)

@@ -38,6 +38,8 @@ learned = pytest.importorskip("swarm.learning.weights", reason="a feature is not
 pytestmark = pytest.mark.integration
 
 SUBJECTS = Subjects("default")
+WEIGHTS, UPGRADES = SUBJECTS.bucket("weights"), SUBJECTS.bucket("upgrades")
+AUDITED = SUBJECTS.under("audit", agent="somebody")
 CONFIG = SUBJECTS.config_bucket
 FILES = f"OBJ_{SUBJECTS.models_bucket}"
 ROLES = (
@@ -58,8 +60,8 @@ PULLS = {
 STANDS = b'{"batch": 1, "expires": 20000000000, "group": "g"}'
 MOST_WAITING = 512  # pulls of a consumer; one more is answered with 409
 OWN_STREAMS = (
-    *(f"KV_{CONFIG}", f"KV_{SUBJECTS.weights_bucket}", FILES, SUBJECTS.audit_stream),
-    *(SUBJECTS.dead_stream, SUBJECTS.events_stream, f"KV_{SUBJECTS.upgrades_bucket}"),
+    *(f"KV_{CONFIG}", f"KV_{WEIGHTS}", FILES, SUBJECTS.stream_of("audit")),
+    *(SUBJECTS.dead_stream, SUBJECTS.events_stream, f"KV_{UPGRADES}"),
 )
 
 
@@ -103,7 +105,7 @@ def all_calls(domain: str) -> list[Call]:
     for key in ("serve.digits", "models.digits.7", "abort.digits.no", "plan.digits.no"):
         calls.append(Call(api("DIRECT.GET", f"KV_{CONFIG}", f"$KV.{CONFIG}.{key}")))
         calls.append(Call(f"$KV.{CONFIG}.{key}", b"?", BEHIND))
-    releases = SUBJECTS.upgrades_bucket
+    releases = UPGRADES
     calls.append(Call(api("DIRECT.GET", f"KV_{releases}", f"$KV.{releases}.wave")))
     for stage in STAGES:
         stream, name = lane(domain, stage), consumer(stage)
@@ -117,7 +119,7 @@ def all_calls(domain: str) -> list[Call]:
         nobody = f"$JS.ACK.{stream}.{name}.1.99.99.1.0"
         calls += [Call(acked, b"+WPI"), Call(nobody, b"-NAK")]
         calls.append(Call(nobody, b'+NXT {"batch": 1, "no_wait": true, "group": "g"}'))
-    for subject in (SUBJECTS.dead("digits"), SUBJECTS.audit("somebody")):
+    for subject in (SUBJECTS.dead("digits"), AUDITED):
         calls += [Call(subject, b"x", UNEXPECTED), Call(subject, b"x", AGAIN)]
     if domain:
         named = [Call(in_domain(it.subject, domain), it.body, it.headers) for it in calls]
@@ -150,10 +152,10 @@ def managed(domain: str) -> list[str]:
     found += ["$SYS.REQ.ACCOUNT.MESH.CLAIMS.UPDATE", "$SYS.REQ.SERVER.RELOAD"]
     keys = ("serve.digits", "models.digits.7", "abort.digits.plan", "plan.digits.v", "objective.x")
     found += [f"$KV.{CONFIG}.{key}" for key in keys]
-    found += [f"$KV.{SUBJECTS.weights_bucket}.ledger.digits.7"]
-    found += [f"$KV.{SUBJECTS.upgrades_bucket}.{key}" for key in ("wave", "release.1_1")]
+    found += [f"$KV.{WEIGHTS}.ledger.digits.7"]
+    found += [f"$KV.{UPGRADES}.{key}" for key in ("wave", "release.1_1")]
     found += [f"$O.{SUBJECTS.models_bucket}.{kind}.x" for kind in "CM"]
-    found += [SUBJECTS.dead("digits"), SUBJECTS.audit("x"), SUBJECTS.event("died")]
+    found += [SUBJECTS.dead("digits"), AUDITED, SUBJECTS.event("died")]
     if domain:
         found += [in_domain(each, domain) for each in found if in_domain(each, domain) != each]
     return found
@@ -207,13 +209,16 @@ class World:
             await make_lanes(operator, SUBJECTS, model, "7", 3, wait)
         config = {"name": FILES, "subjects": [f"$O.{SUBJECTS.models_bucket}.>"]}
         await jetstream.ensure_stream(operator, config | {"allow_direct": True})
-        releases = SUBJECTS.upgrades_bucket
+        releases = UPGRADES
         await jetstream.ensure_bucket(operator, releases, "swarm.default.upgrades")
         await jetstream.kv_put(operator, releases, "wave", b"believed")
         for key in ("serve.digits", "models.digits.7", "abort.digits.plan"):
             await jetstream.kv_put(operator, CONFIG, key, b"believed")
-        await jetstream.kv_put(operator, SUBJECTS.weights_bucket, "ledger.digits.7", b"believed")
-        for subject in (f"$O.{SUBJECTS.models_bucket}.C.x", SUBJECTS.audit("somebody")):
+        await jetstream.kv_put(operator, WEIGHTS, "ledger.digits.7", b"believed")
+        for subject in (
+            f"$O.{SUBJECTS.models_bucket}.C.x",
+            AUDITED,
+        ):
             await operator.request(subject, b"believed", 5.0, AGAIN, from_server=True)
         fallback = await self.connect("fallback")
         await fallback.request(SUBJECTS.dead("digits"), b"dead", 5.0, AGAIN, from_server=True)
@@ -423,16 +428,19 @@ ACTING = (
 
 def storable(user: str) -> list[str]:
     """A subject of each kind that some stream stores, by this user or by an operator alone."""
-    config, weights, releases = (
-        f"$KV.{bucket}" for bucket in (CONFIG, SUBJECTS.weights_bucket, SUBJECTS.upgrades_bucket)
-    )
+    config, weights, releases = (f"$KV.{bucket}" for bucket in (CONFIG, WEIGHTS, UPGRADES))
     keys = ("serve.digits", "models.digits.7", "abort.digits.mine", "plan.digits.mine")
     found = [f"{config}.{key}" for key in keys]
     found += [f"{weights}.{kind}.digits.7" for kind in ("ledger", "tensors")]
     found += [f"{releases}.{key}" for key in ("wave", f"device.{user}")]
     found += [f"$O.{SUBJECTS.models_bucket}.{kind}.x" for kind in "CM"]
     found += [SUBJECTS.features("digits", "7", stage) for stage in STAGES]
-    return [*found, SUBJECTS.dead("digits"), SUBJECTS.audit("somebody"), SUBJECTS.event("joined")]
+    return [
+        *found,
+        SUBJECTS.dead("digits"),
+        AUDITED,
+        SUBJECTS.event("joined"),
+    ]
 
 
 async def stored(operator: Link) -> dict[str, int]:
@@ -483,7 +491,7 @@ async def test_keys_that_take_roll_ups_are_changed_by_an_operator(
     authority = issued(tmp_path / "auth", ["operator", "shard-2"])
     server = await links.server(operator_conf(authority, str(tmp_path / "jwt")))
     operator = await links.connect(server.url, **files(authority, "operator", False))
-    for bucket in (CONFIG, SUBJECTS.weights_bucket):
+    for bucket in (CONFIG, WEIGHTS):
         config = {"name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "deny_delete": True}
         await jetstream.ensure_stream(operator, config | {"allow_rollup_hdrs": True})
     await jetstream.kv_put(operator, CONFIG, "serve.digits", b"believed")
@@ -495,7 +503,7 @@ async def test_keys_that_take_roll_ups_are_changed_by_an_operator(
     refused = await shard.request(key, b"{}", 5.0, rolled, from_server=True)
     assert b"rollup not permitted" in bytes(refused.data)
     assert (await stored(operator)).keys() == {f"KV_{CONFIG} $KV.{CONFIG}.serve.digits"}
-    for bucket in (CONFIG, SUBJECTS.weights_bucket):
+    for bucket in (CONFIG, WEIGHTS):
         info = await jetstream.call(operator, api("STREAM.INFO", f"KV_{bucket}"))
         assert not info["config"]["allow_rollup_hdrs"]
 

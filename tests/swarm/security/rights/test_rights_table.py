@@ -28,7 +28,7 @@ def every_subject() -> dict[str, str]:
         with contextlib.suppress(ModuleNotFoundError):
             import_module(f"swarm.{each.name}.subjects")
     kinds, made = [Subjects, *Subjects.__subclasses__()], {}
-    for kind, name in [(kind, name) for kind in kinds for name in dir(kind)]:
+    for kind, name in ((each, name) for each in kinds for name in dir(each)):
         if name.startswith("_") or name in NO_SUBJECTS or name.endswith(("stream", "bucket")):
             continue
         member = getattr(kind("m", by_user=True), name)
