@@ -26,13 +26,8 @@ from swarm.rollout.rollouts import Rollouts
 from swarm.rollout.subjects import RolloutSubjects
 
 pytestmark = pytest.mark.integration
-<<<<<<< HEAD
-SUBJECTS = Subjects("test")
-NONE = (GuardCounts(), GuardCounts())
-=======
 SUBJECTS = RolloutSubjects("test")
-NONE = (Seen(), Seen())
->>>>>>> 08e7213c (A feature's subjects, streams and buckets stand in its room: tests name them there)
+NONE = (GuardCounts(), GuardCounts())
 
 
 def plan(id: str = "p1", version: str = "2", **more: Any) -> RolloutPlan:
@@ -233,11 +228,8 @@ async def test_what_is_observed_is_reported_and_a_guard_broken_here_stops_at_onc
 ) -> None:
     reports: list[RolloutReport] = []
     judge = await links.connect(server.url)
-<<<<<<< HEAD
-    judge.subscribe(SUBJECTS.reports("m"), lambda m: reports.append(RolloutReport.decode(m.data)))
-=======
-    judge.subscribe(SUBJECTS.reports_all("m"), lambda m: reports.append(Report.decode(m.data)))
->>>>>>> 08e7213c (A feature's subjects, streams and buckets stand in its room: tests name them there)
+    reports_of = SUBJECTS.reports_all("m")
+    judge.subscribe(reports_of, lambda m: reports.append(RolloutReport.decode(m.data)))
     await judge.flush()
     await scene.begin(plan())
     scene.state(0.0)
