@@ -41,8 +41,8 @@ def test_the_public_surface_is_what_it_is() -> None:
         "Event",
         "Gossip",
         "GossipConfig",
-        "PeerView",
         "GossipRequest",
+        "PeerView",
         "Send",
         "Validator",
     ]
