@@ -14,7 +14,7 @@ from nodes.feature import Given
 from nodes.up.companion import Companion, Line
 from nodes.up.how_to_ask import swarm_line
 from nodes.up.mesh import LocalMesh
-from nodes.watch.commands.declared import PageOptions
+from nodes.watch.settings import PageOptions
 from shards.manifest import Manifest
 from swarm.errors import Unavailable
 

@@ -31,9 +31,9 @@ def _pages(node: Watched) -> Pages:
 
 
 def _options() -> Mapping[str, Sequence[type]]:
-    from nodes.watch.commands.declared import OPTIONS
+    from nodes.watch.settings import PageOptions
 
-    return OPTIONS
+    return {"demo": [PageOptions]}
 
 
 def _companions(given: Given) -> list[Companion]:
@@ -42,13 +42,12 @@ def _companions(given: Given) -> list[Companion]:
     return companions(given)
 
 
-_DECLARED = "nodes.watch.commands.declared"
 COMMANDS: Commands = {
     "See": {
-        "top": f"{_DECLARED}:top",
-        "dashboard": f"{_DECLARED}:dashboard",
-        "profile": f"{_DECLARED}:profile",
-        "metrics-exporter": f"{_DECLARED}:metrics_exporter",
+        "top": "nodes.watch.commands.top:top",
+        "dashboard": "nodes.watch.commands.dashboard:dashboard",
+        "profile": "nodes.watch.commands.profile:profile",
+        "metrics-exporter": "nodes.watch.commands.exporter:metrics_exporter",
     }
 }
 FEATURE = Feature(

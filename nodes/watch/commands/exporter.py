@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from nodes.cli.command import option, seldom
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of
 from nodes.console import err, print_json
@@ -33,8 +34,12 @@ def sees(link: Link, subjects: Subjects) -> dict[str, bool]:
     }
 
 
-async def run_exporter(port: str, most_nodes: int, target: Target) -> None:
-    """`swarm metrics-exporter`, until Ctrl-C."""
+async def metrics_exporter(
+    target: Target,
+    port: str = option("9464", "PORT, for this machine alone, or ADDRESS:PORT, for Prometheus."),
+    most_nodes: int = seldom(1000, "Nodes that are told of at a time.", min=1, max=100000),
+) -> None:
+    """Serve the figures of the whole fleet to Prometheus, from status subjects, until Ctrl-C."""
     async with client_of(target) as client:
         try:
             from nodes.watch.metrics.endpoint import figures

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from rich.box import SIMPLE
@@ -14,10 +14,10 @@ from rich.table import Table
 
 import swarm
 from nodes.cli.arrays import random_inputs, read_inputs
-from nodes.cli.options import Target
+from nodes.cli.command import argument, option, seldom
+from nodes.cli.options import MODEL, SOLE_MODEL, Input, Target
 from nodes.cli.with_mesh import asked_model, client_of
 from nodes.console import out, print_json
-from nodes.watch.commands.declared import ProfileOptions
 from nodes.watch.profiling.advice import advise
 from nodes.watch.profiling.figure import figure
 from nodes.watch.profiling.spent import OUTSIDE, Profile, Spread, profile_of
@@ -30,8 +30,30 @@ SETTLE = 1.3  # seconds in which every node that is asked for its status has sai
 BUDGET = 5.0  # seconds for a probe
 
 
-async def run_profile(model: str, options: ProfileOptions, target: Target) -> int:
-    """`swarm profile`; returns its exit code, 1 where nothing could be seen."""
+@dataclass(frozen=True)
+class ProfileOptions:
+    """Of `swarm profile`."""
+
+    seconds: float = option(30.0, "How long to look, in seconds.", min=1)
+    probes: float = seldom(
+        2.0,
+        "Traced requests a second of this command's own, beside live traffic; 0: none.",
+        min=0,
+        max=100,
+    )
+    input: Input = ""
+    plot: str = option("", "Write a figure to this .png or .svg.")
+
+
+async def profile(
+    options: ProfileOptions,
+    target: Target,
+    model: Annotated[str, MODEL] = argument("", SOLE_MODEL, metavar="[MODEL]"),
+) -> int:
+    """Where a model's milliseconds go under live traffic, stage by stage, and what to do next.
+
+    It sends requests of its own too, of random values or of --input. Exits with 1 where nothing
+    could be seen."""
     inputs = read_inputs(options.input) if options.input else {}
     plot = options.plot
     if plot and not plot.endswith((".png", ".svg")):
@@ -47,14 +69,14 @@ async def run_profile(model: str, options: ProfileOptions, target: Target) -> in
             probed = await _probe(client, model, asked, options.seconds, options.probes)
             after = await _statuses(watch)
             spent = time.monotonic() - began
-        profile = profile_of(model, spent, before, after, probed)
+        found = profile_of(model, spent, before, after, probed)
         if plot:
-            _plot(profile, plot)
+            _plot(found, plot)
         if target.json:
-            print_json(asdict(profile) | {"advice": advise(profile)})
+            print_json(asdict(found) | {"advice": advise(found)})
         else:
-            show(profile)
-        return 0 if profile.stages else 1
+            show(found)
+        return 0 if found.stages else 1
 
 
 async def _statuses(watch: FleetWatch) -> dict[str, dict[str, Any]]:

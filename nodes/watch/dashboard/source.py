@@ -1,4 +1,4 @@
-"""Where the picture comes from: a Protocol, and the mesh itself, as a NATS client hears it."""
+"""Where the picture comes from: the mesh, as a NATS client hears it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from nodes.watch.dashboard.page_state import PageState
 from swarm.errors import SwarmError
@@ -24,12 +24,6 @@ log = logging.getLogger("swarm.dashboard")
 
 TICK = 1.0  # seconds
 ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
-
-
-class ViewSource(Protocol):
-    """Feeds a picture until it is cancelled. news(urgent) is called after each change."""
-
-    async def run(self) -> None: ...
 
 
 class MeshSource:

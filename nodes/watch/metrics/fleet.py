@@ -44,29 +44,14 @@ def of_fleet(
     series end. While nothing is heard nobody knows which stages have a node, and none is told of.
     """
     families = Families()
-    families.gauge(
-        "swarm_exporter_connected",
-        "1 while the exporter is connected to the mesh's server.",
-        (),
-        (),
-        connected,
-    )
+    families.gauge("swarm_exporter_connected", (), (), connected)
     for what, may in sees.items():
-        about = "1 where the exporter's user may read this of the mesh."
-        families.gauge("swarm_exporter_sees", about, ("what",), (what,), may)
+        families.gauge("swarm_exporter_sees", ("what",), (what,), may)
     states = picture.by_state(now)
     for state in STATES:
-        families.gauge(
-            "swarm_fleet_nodes", "Nodes by state.", ("state",), (state,), states.get(state, 0)
-        )
+        families.gauge("swarm_fleet_nodes", ("state",), (state,), states.get(state, 0))
     for kind in OFFENCES:
-        families.counter(
-            "swarm_fleet_refused",
-            "Statuses and events that were not taken, by reason.",
-            ("reason",),
-            (kind,),
-            picture.refused.get(kind, 0),
-        )
+        families.counter("swarm_fleet_refused", ("reason",), (kind,), picture.refused.get(kind, 0))
     if connected:
         for cover in covered(serving, picture.nodes.values(), now):
             _stage(families, cover)
@@ -86,15 +71,13 @@ def of_fleet(
 
 def _stage(families: Families, cover: StageCover) -> None:
     at = (cover.model, cover.version, str(cover.stage))
-    about = "Nodes that are ready for a stage of a version that serves."
-    families.gauge("swarm_stage_ready_nodes", about, COVERED, at, cover.ready)
+    families.gauge("swarm_stage_ready_nodes", COVERED, at, cover.ready)
     for kind, count in (
         ("primary", cover.primaries),
         ("standby", cover.standbys),
         ("fallback", cover.fallbacks),
     ):
-        about = "The same, by what the nodes are to the stage."
-        families.gauge("swarm_stage_nodes", about, (*COVERED, "kind"), (*at, kind), count)
+        families.gauge("swarm_stage_nodes", (*COVERED, "kind"), (*at, kind), count)
 
 
 def _server(families: Families, server: Mapping[str, Any]) -> None:
@@ -102,22 +85,19 @@ def _server(families: Families, server: Mapping[str, Any]) -> None:
     url, store = server.get("url"), part(server, "store")
     at = (str(url)[:200],)
     up = server.get("state") == "up"
-    families.gauge("swarm_server_up", "1 where an embedded server is up.", ("server",), at, up)
-    about = "1 at the state of an embedded server's store."
+    families.gauge("swarm_server_up", ("server",), at, up)
     for state in STORES:
         is_so = store.get("state") == state
-        families.gauge("swarm_server_store", about, ("server", "state"), (*at, state), is_so)
+        families.gauge("swarm_server_store", ("server", "state"), (*at, state), is_so)
     free = store.get("free_bytes")
     if isinstance(free, int) and free >= 0:
-        about = "Room on the disk of an embedded server's store."
-        families.gauge("swarm_server_store_free_bytes", about, ("server",), at, free)
+        families.gauge("swarm_server_store_free_bytes", ("server",), at, free)
 
 
 def _clients(families: Families, observed: ObservedTotals) -> None:
-    about = "Answers to clients that use the library, by status, as they see them."
     for model, counts in sorted(observed.by_model.items()):
         # From zero on: a counter that begins with failures would have no rate.
         for status in sorted(STATUSES):
             at = (model, status)
             count = counts.get(status, 0)
-            families.counter("swarm_client_requests", about, ("model", "status"), at, count)
+            families.counter("swarm_client_requests", ("model", "status"), at, count)
