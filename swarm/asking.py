@@ -39,7 +39,7 @@ NO_RESPONDERS = LinkMessage("", "", b"NATS/1.0 503\r\n\r\n", b"")
 
 
 class _Carrier:
-    """A connection of nats-py as features use one (`swarm.link.carrier.Carrier`)."""
+    """A connection of nats-py as features use one (`swarm.link.types.Carrier`)."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -46,8 +46,7 @@ from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
 from swarm.subjects import Subjects
 from swarm.tasks import told
-from swarm.tracing.traceparent import checked
-from swarm.tracing.tracer import Tracer
+from swarm.tracing.traceparent import Tracer, checked
 from swarm.transport.process_links import Links, Own
 from swarm.wire.codec_choice import AUTO, mode_of
 from swarm.wire.messages import Request, Result

@@ -14,7 +14,7 @@ from swarm.features import features
 from swarm.link import LinkOptions
 from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
-from swarm.tracing.tracer import Tracer
+from swarm.tracing.traceparent import Tracer
 from swarm.wire.codec_choice import AUTO
 
 if TYPE_CHECKING:

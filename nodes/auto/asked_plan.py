@@ -7,9 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from shards.manifest import Manifest
-from swarm.auto.document import MOST_REPLICAS, PlanInForce, PlanSlot
+from swarm.auto.document import MOST_REPLICAS, BadPlan, PlanInForce, PlanSlot
 from swarm.auto.drafts import Draft, StageEstimate, paces, predicted, slot_of
-from swarm.auto.errors import BadPlan
 from swarm.auto.slots import AutoNode
 
 Names = Sequence[Sequence[str]]

@@ -18,7 +18,7 @@ from swarm.auto.links import NEAR, NodeLink
 from swarm.errors import SwarmError
 from swarm.flow.transfers import NEAR_S
 from swarm.link import Link, LinkMessage
-from swarm.link.asked import answered
+from swarm.link.awaited import answered
 from swarm.link.send_rate import NEAR_FIRST
 
 log = logging.getLogger("swarm.planning")

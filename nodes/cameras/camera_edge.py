@@ -27,12 +27,11 @@ from nodes.cameras.board import Board
 from nodes.cameras.crops.cache import CropRule
 from nodes.cameras.crops.crops import Crops
 from nodes.cameras.eye import Eye, SeenFrame, eye_of
-from nodes.cameras.frame import Frame
+from nodes.cameras.frame import Frame, told
 from nodes.cameras.guard.watch import Held, guard_files
 from nodes.cameras.mask.door import Cleared, MaskingDoor, Withheld, image_of
 from nodes.cameras.mask.loading import MaskModel
 from nodes.cameras.picture_task import PictureTask, Tasks, jpeg_of
-from nodes.cameras.results import told
 from nodes.cameras.reviews import Reviews
 from nodes.cameras.settings import CameraOptions
 from nodes.cameras.sources.opened import open_sources

@@ -10,9 +10,8 @@ from typing import Any
 from nodes.cameras.anatomy import Anatomy
 from nodes.cameras.crops.crops import Crops
 from nodes.cameras.frame import FrameSource
-from nodes.cameras.gate.gate import Gate
-from nodes.cameras.gate.rule import GateRule, ResultValidity
-from nodes.cameras.guard.rule import GuardAction, GuardRule
+from nodes.cameras.gate.gate import Gate, GateRule, ResultValidity
+from nodes.cameras.guard.guard import GuardAction, GuardRule
 from nodes.cameras.guard.watch import CameraGuard, GuardFiles
 from nodes.cameras.mask.door import Cleared, Door, MaskingDoor, OpenDoor
 from nodes.cameras.mask.proof import MaskProof

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from nodes.cameras.join.settings import JoinOptions
-from nodes.cameras.settings import CameraOptions
+from nodes.cameras.settings import CameraOptions, JoinOptions
 from nodes.extras import MissingExtra
 from nodes.feature import Feature, Given, Life, NodeRole, Start
 from nodes.settings import WrongSetting

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+
+from shards.cameras import Result, document
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +64,18 @@ class FrameSource(Protocol):
     async def close(self) -> None:
         """Give the device or the connection back. May be called twice."""
         ...
+
+
+# Values of an answer that are told where its model declares no task: 4 KB as text. A larger answer
+# is asked for by name: `swarm.connect`.
+MOST_VALUES = 512
+
+
+def told(found: Result | None, outputs: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The fields of a result. found: as the model's task reads it, None where it has none."""
+    if found is not None:
+        return document(found)
+    shapes = {name: list(array.shape) for name, array in outputs.items()}
+    if sum(array.size for array in outputs.values()) > MOST_VALUES:
+        return {"shapes": shapes}
+    return {"outputs": {name: array.tolist() for name, array in outputs.items()}}

@@ -14,7 +14,7 @@ import time
 import cv2
 
 from nodes.cameras.eye import Eye
-from nodes.cameras.guard.rule import GuardAction
+from nodes.cameras.guard.guard import GuardAction
 from nodes.cameras.mask.door import Cleared, Unmasked, image_of
 from nodes.life.node import Node
 from swarm.errors import SwarmError

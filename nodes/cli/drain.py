@@ -13,9 +13,9 @@ from nodes.cli.options import NODE, Target
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err
 from swarm.errors import InvalidArgument, NotFound
-from swarm.fleet.drain import drain as tell_to_drain
 from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
+from swarm.fleet.service import drain as tell_to_drain
 from swarm.fleet.status_interval import SMALL_FLEET
 from swarm.subjects import token
 

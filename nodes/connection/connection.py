@@ -22,7 +22,7 @@ from swarm.fleet.peers import Peers
 from swarm.mesh import Mesh
 from swarm.periodic import BEAT, beat
 from swarm.subjects import api
-from swarm.tracing.tracer import Tracer
+from swarm.tracing.traceparent import Tracer
 from swarm.transport.process_links import Own
 
 log = logging.getLogger("swarm.node")

@@ -25,9 +25,9 @@ from nodes.life.status import StatusPublisher
 from nodes.life.watchdog import NodeWatchdog
 from nodes.requests.objectives import DesiredObjectives, Objectives
 from nodes.requests.service import RequestService
-from nodes.tasks import end_all
 from nodes.versions.kept_times import KeptTimes
 from nodes.versions.versions import Versions
+from swarm.tasks import end_all
 from swarm.transport.process_links import Own
 
 log = logging.getLogger("swarm.node")

@@ -12,9 +12,9 @@ from nodes.config import NodeConfig
 from nodes.connection.connection import Connection
 from nodes.life.draining import drain_when_told
 from nodes.life.status import StatusPublisher
-from nodes.tasks import end_all
 from nodes.versions.sole_model import sole_model
 from swarm.errors import ApiError, NotFound, Unavailable
+from swarm.tasks import end_all
 
 log = logging.getLogger("swarm.node")
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from nodes.audit import EndedSession
 from nodes.connection.connection import Connection
-from nodes.records.refusals import RecordRefusals
 from swarm.errors import DecodeError, Status, SwarmError
+from swarm.flow.bucket import TokenBucket
 from swarm.ids import ulid
 from swarm.model import ModelInfo
 from swarm.records.record import (
@@ -37,6 +37,30 @@ from swarm.records.recorder import Recorder
 from swarm.subjects import TOKEN, as_token, second_inbox
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Features, Request, Result
+
+# Records a second, and at once: a flood of wrong keys must not push out what others asked.
+RATE, BURST = 20.0, 100.0
+
+
+class RecordRefusals:
+    """`take` one; the fields of a record are those of `before` too."""
+
+    def __init__(self) -> None:
+        self._bucket = TokenBucket(RATE, BURST)
+        self._unsaid = 0
+
+    def take(self, now: float) -> bool:
+        """Whether one more is recorded; else it is counted. now: seconds."""
+        if self._bucket.take(now):
+            return True
+        self._unsaid += 1
+        return False
+
+    def before(self) -> dict[str, Any]:
+        """Fields of the next record: how many before it have none."""
+        unsaid, self._unsaid = self._unsaid, 0
+        return {"refused_before": unsaid} if unsaid else {}
+
 
 AUDITS = "audits"  # the gossip's key: the inbox of a node that records what it answers
 ASKERS_EVERY = 0.2  # seconds between looks at who records what it asks

@@ -22,8 +22,7 @@ from swarm.periodic import BEAT, beat
 from swarm.rollout import RolloutPlan, RolloutReport, Statement, Verdict, share_of
 from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.judge import Judge, reason
-from swarm.rollout.registered import abort
-from swarm.rollout.rollouts import rollout_of
+from swarm.rollout.rollouts import abort, rollout_of
 from swarm.rollout.subjects import RolloutSubjects
 from swarm.routing.rendezvous import rendezvous
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import swarm
 from shards.manifest import FILE_NAME
 from swarm.errors import SwarmError
-from swarm.models.same_version import same_content
+from swarm.models.push_claim import same_content
 from swarm.routing import BadDesiredState
 
 log = logging.getLogger("swarm.up")

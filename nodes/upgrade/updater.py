@@ -34,8 +34,7 @@ from nodes.upgrade.device import (
     failed,
     step,
 )
-from nodes.upgrade.environments import Environments
-from nodes.upgrade.record_file import RecordFile
+from nodes.upgrade.environments import Environments, RecordFile
 from nodes.upgrade.releases import AWAY, BAD, Releases
 from nodes.upgrade.units import MAIN, TRIAL, Units
 from nodes.upgrade.wave import Wave, order_for, progress, word

@@ -11,7 +11,7 @@ from pathlib import Path
 import swarm
 from shards.manifest import Manifest, SealedFile
 from swarm.errors import InvalidArgument, NotFound
-from swarm.models.same_version import same_version
+from swarm.models.push_claim import same_version
 from swarm.security.sealed import CHUNK, ModelKey
 
 

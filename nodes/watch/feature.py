@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def _pages(node: Watched) -> Pages:
     try:
-        from nodes.watch.metrics.endpoint import figures
-        from nodes.watch.metrics.families import Families, NodeStatus
+        from nodes.watch.metrics.families import Families, NodeStatus, figures
     except ModuleNotFoundError as error:
         text = f"--metrics-port: {error}: pip install 'swarm-mesh[metrics]'"
         raise MissingExtra(text) from None

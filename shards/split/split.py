@@ -17,9 +17,8 @@ from shards.batch.follow import follow
 from shards.batch.rebuild import rebuilding
 from shards.errors import ModelError
 from shards.graph.fuse import fuse, fuse_on_disk
-from shards.graph.graph import Graph, keep_outputs
+from shards.graph.graph import SIGMOID, SOFTMAX, Graph, keep_outputs, made_by
 from shards.graph.layer_range import LayerRange, extract, layer_range
-from shards.graph.made_by import SIGMOID, SOFTMAX, made_by
 from shards.graph.metadata import picture_size
 from shards.graph.source import PROTOBUF_LIMIT, read_model, weight_bytes
 from shards.graph.tensor_types import TensorType, infer_sizes, infer_types
@@ -33,10 +32,20 @@ from shards.split.batching import TOLERANCE as BATCH_TOLERANCE
 from shards.split.batching import check_mode, judge
 from shards.split.check import CheckReport, check_split
 from shards.split.example import WantedInputs, find_example, hints_of
-from shards.split.known import known_ends
 from shards.split.on_disk import Files, open_large
 from shards.split.plan import CutOptions, SplitPlan, plan_cuts
 from shards.split.profile import run_chain
+
+
+def known_ends(known: Sequence[Manifest], digest: str, stages: int | None) -> list[int]:
+    """Where the stages of the first of these versions end that is of the same file and has as many
+    stages: in layers of the graph, or in what its kind counts; empty where none is so."""
+    for manifest in known:
+        if manifest.source_sha256 == digest and manifest.stages == stages:
+            if manifest.kind is not None:
+                return manifest.kind.stage_ends(manifest)
+            return [shard.end for shard in manifest.shards]
+    return []
 
 
 @dataclass(frozen=True)

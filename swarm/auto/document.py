@@ -20,8 +20,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from swarm.auto.errors import BadPlan
+from swarm.errors import InvalidArgument
 from swarm.subjects import TOKEN
+
+
+class BadPlan(InvalidArgument):
+    """A document that is no plan; the nodes go by the one before."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"plan refused: {reason}")
+        self.reason = reason
+
 
 FORMAT = 1
 MOST_BYTES = 256 << 10  # of a document

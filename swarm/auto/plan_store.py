@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from swarm.auto.document import MOST_NUMBER, PlanInForce, next_number, read_plan
+from swarm.auto.document import MOST_NUMBER, BadPlan, PlanInForce, next_number, read_plan
 from swarm.auto.drafts import Draft
-from swarm.auto.errors import BadPlan
 from swarm.errors import NotFound, Unavailable
 from swarm.link import Link, jetstream
 from swarm.subjects import Subjects, token

@@ -21,9 +21,11 @@ from swarm.errors import (
     InvalidArgument,
     NoResponders,
     NotConnected,
+    NotFound,
     PermissionDenied,
     ResourceExhausted,
     SwarmError,
+    Unavailable,
 )
 from swarm.fleet.bound_names import is_bound
 from swarm.fleet.events import last_events
@@ -34,8 +36,8 @@ from swarm.fleet.status_listener import ANSWER_WITHIN, request_statuses
 from swarm.flow.bucket import TokenBucket
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkMessage
-from swarm.link.carrier import Carrier
-from swarm.link.denials import Denial
+from swarm.link.grants import Denial
+from swarm.link.types import Carrier
 from swarm.periodic import BEAT, beat
 from swarm.subjects import Subjects, speaker
 from swarm.tasks import told
@@ -295,3 +297,23 @@ class FleetWatch:
 
 def _all_spoke(picture: FleetPicture, now: float) -> bool:
     return all(node.heard is not None for node in picture.living(now))
+
+
+ANSWER_TIMEOUT = 2.0  # seconds
+
+
+async def drain(link: Link, subjects: Subjects, node: str) -> None:
+    """Tell a node to drain; returns when it has said that it does. Raises `NotFound` where it does
+    not listen, `Unavailable` where it does not answer, `PermissionDenied`, `NotConnected`."""
+    try:
+        message = await link.request(subjects.drain(node), b"", ANSWER_TIMEOUT)
+    except NoResponders:
+        raise NotFound(f"no node {node!r} listens: `swarm status` shows those that do") from None
+    except TimeoutError:
+        raise Unavailable(f"node {node!r} does not answer: end its process on its host") from None
+    try:
+        said = json.loads(bytes(message.data))["state"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        said = None
+    if said != "draining":
+        raise Unavailable(f"node {node!r} did not say that it drains")

@@ -13,7 +13,7 @@ from swarm.language.client import Generation, OnEnd
 from swarm.language.follow import GeneratedToken
 from swarm.language.keys import opened
 from swarm.language.request import GenerateRequest
-from swarm.link.carrier import Carrier
+from swarm.link.types import Carrier
 from swarm.subjects import Subjects
 
 Tokens = AsyncGenerator[GeneratedToken, None]

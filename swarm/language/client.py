@@ -20,7 +20,7 @@ from swarm.language.keys import name_of, opened
 from swarm.language.request import RECOMMENDED, GenerateRequest
 from swarm.language.subjects import LanguageSubjects
 from swarm.link import LinkMessage
-from swarm.link.carrier import Carrier
+from swarm.link.types import Carrier
 from swarm.subjects import Subjects
 
 OnEnd = Callable[[str], None]

@@ -17,7 +17,7 @@ from swarm.language.ensemble import Ensemble, likeliest
 from swarm.language.follow import GeneratedToken, Usage
 from swarm.language.keys import opened
 from swarm.language.request import MOST_ALTERNATIVES, GenerateRequest
-from swarm.link.carrier import Carrier
+from swarm.link.types import Carrier
 from swarm.subjects import Subjects
 
 MORE = 8  # times as many alternatives, where those that are known do not decide

@@ -36,13 +36,11 @@ from swarm.errors import (
 )
 from swarm.flow.backoff import Backoff
 from swarm.link.access import early_end, is_about_identity, refusal
-from swarm.link.asked import OpenRequests, answered
-from swarm.link.denials import Denial, DenialLog, read_denial
+from swarm.link.awaited import OpenRequests, Pings, answered
 from swarm.link.gather import Gather
-from swarm.link.grants import ASK, EVERYTHING, Grants, read_grants
+from swarm.link.grants import ASK, EVERYTHING, Denial, DenialLog, Grants, read_denial, read_grants
 from swarm.link.greetings import check_given, check_greeting, wait_for_better
 from swarm.link.parser import Parser, ProtocolError
-from swarm.link.pings import Pings
 from swarm.link.revisions import Revisions
 from swarm.link.send_rate import SendRate
 from swarm.link.servers import Greeting, ServerList

@@ -35,9 +35,8 @@ from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.models.artifacts import Cut, ObjectStore, Source, evenly
-from swarm.models.push_claim import PushClaim
+from swarm.models.push_claim import PushClaim, same_version
 from swarm.models.recipes import Recipe
-from swarm.models.same_version import same_version
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
 from swarm.routing.desired import read_desired
 from swarm.security.identity import Identity

@@ -20,8 +20,8 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.link import Link, LinkMessage, jetstream
-from swarm.link.carrier import Carrier
 from swarm.link.grants import EVERYTHING
+from swarm.link.types import Carrier
 from swarm.requests.cancels import word
 from swarm.requests.request import refused
 from swarm.requests.retry import RetryBudget

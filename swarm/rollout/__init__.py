@@ -1,8 +1,8 @@
 """Rollouts: how a new version proves itself under a part of the traffic."""
 
+from swarm.rollout.followed import RolloutProgress, progressed, share_of
 from swarm.rollout.guards import BadGuard, RolloutGuard, parse_guards
 from swarm.rollout.plan import RolloutPlan, parse_plan, plan_of
-from swarm.rollout.progress import RolloutProgress, progressed, share_of
 from swarm.rollout.statement import RolloutReport, Statement
 from swarm.rollout.verdict import GuardCounts, Verdict
 

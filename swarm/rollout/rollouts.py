@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
-from swarm.errors import DecodeError, Status, SwarmError
-from swarm.link import Link, LinkMessage
-from swarm.models.registry import InForce, abort_reason
+from swarm.errors import DecodeError, InvalidArgument, Status, SwarmError
+from swarm.link import Link, LinkMessage, jetstream
+from swarm.models.registry import REASON_LIMIT, InForce, Registry, abort_key, abort_reason
 from swarm.models.trials import Trials, TriedRequest
 from swarm.rollout.followed import FollowedRollout
 from swarm.rollout.plan import RolloutPlan
@@ -198,3 +199,40 @@ def rollout_of(trials: Trials, model: str) -> FollowedRollout | None:
     """The rollout of a model that a client follows, or None: with this feature its trials are
     rollouts."""
     return cast("FollowedRollout | None", trials.of(model))
+
+
+# A rollout in the registry: an operator puts it there, and a node ends it.
+
+
+async def roll_out(registry: Registry, model: str, plan: RolloutPlan, done: str = "") -> str:
+    """Let a version prove itself by a plan, beside the version that serves, which is returned.
+    done: as for `Registry.promote`.
+
+    Raises `NotFound` where the version, or a version that serves, is not in the mesh;
+    `InvalidArgument` while another rollout runs, and for the version that serves.
+    """
+    await registry.manifest(model, plan.version)
+
+    def with_rollout(document: dict[str, Any]) -> dict[str, Any]:
+        running = document.get("rollout")
+        if running is not None:
+            raise InvalidArgument(
+                f"a rollout of {model}@{running['version']} runs: wait for its end (`swarm "
+                f"model status {model}`), or end it by `swarm model rollback {model}`"
+            )
+        if any(entry["version"] == plan.version for entry in document["serve"]):
+            raise InvalidArgument(f"{model}@{plan.version} serves already: name another one")
+        return document | {"rollout": plan.document()}
+
+    return await registry.change(model, with_rollout, done)
+
+
+async def abort(
+    link: Link, subjects: Subjects, model: str, plan: str, node: str, reason: str
+) -> bool:
+    """End a rollout: its traffic goes back to the version before. The first word counts: whether
+    this was it. Raises `Unavailable`."""
+    value = json.dumps({"v": 1, "node": node, "reason": reason[:REASON_LIMIT]}).encode()
+    key = abort_key(model, plan)
+    stored = await jetstream.kv_replace(link, subjects.config_bucket, key, value, after=0)
+    return stored is not None

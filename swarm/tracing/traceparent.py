@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 import secrets
+from typing import Protocol
+
+from swarm.wire.messages import Result
 
 _FORM = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
@@ -51,3 +54,33 @@ def checked(header: str) -> str:
     """A caller's header; "" for one that names no trace: a new trace begins then, as the standard
     says."""
     return header if is_valid(header) else ""
+
+
+# What the mesh calls for each request that somebody may want to see; imports no library.
+
+
+class Trace(Protocol):
+    """One request. traceparent: travels with it; "" where it is not traced."""
+
+    traceparent: str
+
+    def end(self, result: Result) -> None:
+        """The request has its result. Never raises, never waits."""
+        ...
+
+    def give_up(self, error: BaseException) -> None:
+        """The request gets no result: its caller has cancelled it (`asyncio.CancelledError`), or
+        `error` is a fault on the way. Called instead of `end`. Never raises, never waits."""
+        ...
+
+
+class Tracer(Protocol):
+    """Makes a `Trace` of each request."""
+
+    def begin(self, model: str, traceparent: str) -> Trace:
+        """traceparent: the caller's valid header, "" for none. Never raises, never waits."""
+        ...
+
+    def close(self) -> None:
+        """Send what was not sent yet, within a few seconds. Blocking."""
+        ...

@@ -17,7 +17,7 @@ from swarm.fleet.service import FleetWatch
 from swarm.ids import ulid
 from swarm.link import jetstream
 from swarm.rollout import plan_of
-from swarm.rollout.registered import roll_out
+from swarm.rollout.rollouts import roll_out
 from swarm.routing import RequestInfo
 from swarm.subjects import api, kv_get_subject
 

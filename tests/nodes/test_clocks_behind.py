@@ -19,7 +19,6 @@ from support.waiting import GENEROUS, eventually
 from nodes.access import AccessOptions
 from nodes.config import NodeConfig
 from nodes.connection.connection import Connection
-from nodes.tasks import end_all
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotAdmitted, NotYetValid
 from swarm.security.authority.authority import Authority
@@ -27,6 +26,7 @@ from swarm.security.authority.claims import credentials_text
 from swarm.security.authority.keys import AuthorityKey
 from swarm.security.authority.server_conf import operator_conf, tls_conf
 from swarm.security.nkey import ACCOUNT
+from swarm.tasks import end_all
 
 pytestmark = pytest.mark.integration
 HOST = "127.0.0.1"

@@ -165,7 +165,7 @@ async def test_a_node_serves_on_where_the_version_that_is_promoted_cannot_run_an
 async def test_a_canary_that_a_node_cannot_run_is_rolled_back_for_that_reason(scene: Scene) -> None:
     pytest.importorskip("swarm.rollout", reason="a feature is not there")
     from swarm.rollout import plan_of
-    from swarm.rollout.registered import roll_out
+    from swarm.rollout.rollouts import roll_out
 
     async with scene.lives():
         await scene.push(broken())

@@ -9,7 +9,7 @@ import pytest
 from nodes.up.version_choice import AUTO, KnownVersions, chosen
 from shards.split.split import split
 from shards.zoo import digits_model
-from swarm.models.same_version import same_version
+from swarm.models.push_claim import same_version
 
 
 def made(version: str, digest: str) -> bytes:

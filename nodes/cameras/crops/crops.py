@@ -19,10 +19,10 @@ import cv2
 import numpy as np
 
 from nodes.cameras.crops.cache import SIZE, CropCache, CropRule, KnownObject
+from nodes.cameras.frame import told
 from nodes.cameras.gate.measures import gray
 from nodes.cameras.mask.door import Cleared, image_of
 from nodes.cameras.picture_task import PictureTask, Tasks
-from nodes.cameras.results import told
 from nodes.life.node import Node
 from shards.cameras.results import Detections
 from shards.errors import ShardsError

@@ -81,4 +81,4 @@ MEASURES = {
     "thumbnail": Measure(lambda image: gray(image, THUMBNAIL_SIZE), _thumbnail),
     "phash": Measure(_hashed, _bits),
 }
-"""By the names of `nodes.cameras.gate.rule.THRESHOLDS`."""
+"""By the names of `nodes.cameras.gate.gate.THRESHOLDS`."""

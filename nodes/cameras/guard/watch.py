@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nodes.cameras.guard.artifact import read, save
-from nodes.cameras.guard.guard import CutGuard, GuardVerdict
-from nodes.cameras.guard.rule import GuardAction, GuardRule
+from nodes.cameras.guard.guard import CutGuard, GuardAction, GuardRule, GuardVerdict
 from nodes.cameras.guard.statistics import Fitted
 from swarm.errors import BadKey, InvalidArgument, PermissionDenied, Unauthenticated
 from swarm.model import ModelInfo

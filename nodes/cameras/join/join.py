@@ -19,8 +19,8 @@ from typing import Any
 
 from nodes.cameras.join.objects import joined, plane_of
 from nodes.cameras.join.pairing import Moment, Pairing, step
-from nodes.cameras.join.settings import JoinOptions
 from nodes.cameras.join.views import fused_input, view_of
+from nodes.cameras.settings import JoinOptions
 from nodes.config import NodeConfig
 from nodes.edge.edge import result_line
 from nodes.edge.kept_results import KeptResults

@@ -26,8 +26,7 @@ from swarm.ids import ulid
 from swarm.model import unknown_model
 from swarm.models.registry import InForce
 from swarm.rollout import RolloutPlan, RolloutProgress, Statement, plan_of, share_of
-from swarm.rollout.registered import roll_out
-from swarm.rollout.rollouts import rollout_of
+from swarm.rollout.rollouts import roll_out, rollout_of
 from swarm.routing import BadDesiredState
 
 # Seconds in which a judge states how the guards stand, also behind the end of a rollout.

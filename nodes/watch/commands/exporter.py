@@ -42,8 +42,7 @@ async def metrics_exporter(
     """Serve the figures of the whole fleet to Prometheus, from status subjects, until Ctrl-C."""
     async with client_of(target) as client:
         try:
-            from nodes.watch.metrics.endpoint import figures
-            from nodes.watch.metrics.families import Families
+            from nodes.watch.metrics.families import Families, figures
             from nodes.watch.metrics.fleet import of_fleet
         except ModuleNotFoundError as error:
             raise InvalidArgument(f"{error}: pip install 'swarm-mesh[metrics]'") from None

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from importlib.util import find_spec
+
+from rich.live import Live
+from rich.table import Table
 
 from nodes.cli.command import seldom
 from nodes.cli.options import Target
-from nodes.cli.status import run_status
+from nodes.cli.status import document, run_status
+from nodes.cli.status_table import node_view, status_table
+from nodes.cli.with_mesh import client_of
 from nodes.console import err, out
 from nodes.event_loop import stop_on_signals
-from nodes.watch.commands.plain_top import run_plain_top
+from swarm.fleet.picture import FleetPicture
+from swarm.fleet.service import FleetWatch
+
+
+def live_table(fleet: FleetPicture) -> Table:
+    """A line for each node, as large as the terminal is now."""
+    now = time.monotonic()
+    docs = [document(node, now) for node in fleet.nodes.values()]
+    return status_table(
+        [node_view(doc, rate=doc.get("rate")) for doc in docs],
+        out.width,
+        out.height - 1 if out.is_terminal else None,
+    )
+
+
+async def run_plain_top(target: Target) -> None:
+    """`swarm top` as a table that is drawn again each half second, until Ctrl-C; returns its exit
+    code."""
+    async with client_of(target) as client:
+        stop = stop_on_signals()
+        async with FleetWatch(client.link, client.subjects, events=0) as watch:
+            with Live(live_table(watch.picture), console=out, refresh_per_second=4) as live:
+                while not stop.is_set():
+                    try:
+                        async with asyncio.timeout(0.5):
+                            await stop.wait()
+                    except TimeoutError:
+                        live.update(live_table(watch.picture))
+
 
 HINT = "for filters, an order of your own and a page a node: pip install 'swarm-mesh[top]'"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from nodes.acts import note
 from swarm.errors import InvalidArgument, SwarmError
-from swarm.fleet.drain import drain
+from swarm.fleet.service import drain
 from swarm.link import Link
 from swarm.models.registry import Registry
 from swarm.subjects import Subjects, as_token, token

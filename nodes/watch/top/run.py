@@ -11,7 +11,7 @@ from nodes.watch.dashboard.source import MeshSource
 from nodes.watch.top.app import TopApp
 from swarm.client import CONNECT_TIMEOUT
 from swarm.link import LinkOptions
-from swarm.link.denials import Denial
+from swarm.link.grants import Denial
 
 
 async def show(options: LinkOptions, mesh: str, stop: asyncio.Event) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.rivals.ultraface import ultraface_file
-from nodes.cameras.mask.detector import TaskDetector
+from nodes.cameras.mask.loading import TaskDetector
 from shards.cameras.task import Postprocess, Preprocess, Task
 from shards.runtimes.ort import OrtRuntime
 

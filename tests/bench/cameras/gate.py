@@ -24,8 +24,7 @@ from bench.cameras.scenes import Box, overlap
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from nodes.cameras.frame import Frame
-from nodes.cameras.gate.gate import Gate
-from nodes.cameras.gate.rule import GateRule, ResultValidity
+from nodes.cameras.gate.gate import Gate, GateRule, ResultValidity
 from nodes.console import out
 
 RATE = 30.0

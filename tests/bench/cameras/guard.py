@@ -22,8 +22,7 @@ from bench.cameras.scenes import astronaut, paste
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from bench.rivals.ultraface import ultraface_file
-from nodes.cameras.guard.guard import CutGuard
-from nodes.cameras.guard.rule import GuardRule
+from nodes.cameras.guard.guard import CutGuard, GuardRule
 from nodes.cameras.guard.statistics import pooled
 from nodes.console import out
 from shards.runtimes.load import load_stage

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from bench.hostile.target import FLOOR, Case, Target, json_objects
-from swarm.link.denials import read_denial
-from swarm.link.grants import read_grants
+from swarm.link.grants import read_denial, read_grants
 from swarm.link.jetstream import parse, stored_sequence
 from swarm.link.parser import CHUNK, Parser
 from swarm.link.session import parse_info

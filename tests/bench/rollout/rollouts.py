@@ -25,8 +25,7 @@ from swarm.errors import Status, Unavailable
 from swarm.ids import ulid
 from swarm.rollout import RolloutPlan, plan_of
 from swarm.rollout.followed import FollowedRollout
-from swarm.rollout.registered import roll_out
-from swarm.rollout.rollouts import Rollouts, rollout_of
+from swarm.rollout.rollouts import Rollouts, roll_out, rollout_of
 
 BUDGET = 5.0  # seconds for a request
 SESSIONS = 16

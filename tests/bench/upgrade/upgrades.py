@@ -32,8 +32,7 @@ from nodes.console import out
 from nodes.health.endpoint import asked
 from nodes.up.mesh import LocalMesh, push
 from nodes.upgrade.device import ActionKind, Phase
-from nodes.upgrade.environments import Environments
-from nodes.upgrade.record_file import RecordFile
+from nodes.upgrade.environments import Environments, RecordFile
 from nodes.upgrade.units import MAIN, TRIAL, ProcessUnits
 from nodes.upgrade.wave import Wave, WaveProgress, progress
 from swarm.errors import Unavailable

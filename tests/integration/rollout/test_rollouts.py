@@ -22,8 +22,7 @@ from swarm.errors import InvalidArgument
 from swarm.ids import ulid
 from swarm.rollout import RolloutPlan, plan_of
 from swarm.rollout.followed import FollowedRollout
-from swarm.rollout.registered import roll_out
-from swarm.rollout.rollouts import rollout_of
+from swarm.rollout.rollouts import roll_out, rollout_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

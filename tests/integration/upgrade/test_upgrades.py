@@ -27,8 +27,7 @@ from support.waiting import eventually
 
 from nodes.up.mesh import push
 from nodes.upgrade.device import Phase, RunningRelease
-from nodes.upgrade.environments import Environments
-from nodes.upgrade.record_file import RecordFile
+from nodes.upgrade.environments import Environments, RecordFile
 from nodes.upgrade.release import release_of
 from nodes.upgrade.units import MAIN
 from nodes.upgrade.updater import Updater

@@ -32,7 +32,7 @@ from nodes.up.supervisor import NodeProcess
 from nodes.versions.upkeep import upkeep_by_operator
 from swarm.ids import ulid
 from swarm.rollout import plan_of
-from swarm.rollout.registered import roll_out
+from swarm.rollout.rollouts import roll_out
 
 pytestmark = [
     pytest.mark.integration,

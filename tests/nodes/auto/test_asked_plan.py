@@ -9,7 +9,7 @@ from support.meshes import split_digits
 
 from nodes.auto.asked_plan import asked_draft, stages_of
 from nodes.auto.planning import facts_of
-from swarm.auto.errors import BadPlan
+from swarm.auto.document import BadPlan
 from swarm.auto.slots import AutoNode
 from swarm.model import ModelInfo
 

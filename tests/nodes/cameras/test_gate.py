@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodes.cameras.frame import Frame
-from nodes.cameras.gate.gate import Gate
+from nodes.cameras.gate.gate import THRESHOLDS, Gate, GateRule, GateState, ResultValidity, decide
 from nodes.cameras.gate.measures import MEASURES
-from nodes.cameras.gate.rule import THRESHOLDS, GateRule, GateState, ResultValidity, decide
 from swarm.errors import InvalidArgument
 
 SIZES = [(240, 320), (480, 640), (90, 70), (1080, 1920)]

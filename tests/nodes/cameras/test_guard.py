@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodes.cameras.guard.artifact import CONTEXT, read, save
-from nodes.cameras.guard.guard import CutGuard
-from nodes.cameras.guard.rule import GuardAction, GuardRule, GuardState, decide
+from nodes.cameras.guard.guard import CutGuard, GuardAction, GuardRule, GuardState, decide
 from nodes.cameras.guard.statistics import fit, pooled
 from swarm.errors import BadSignature, InvalidArgument, Untrusted
 from swarm.security.identity import Identity

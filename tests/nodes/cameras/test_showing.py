@@ -15,8 +15,7 @@ from support.waiting import eventually
 from nodes.cameras.anatomy import Anatomy, explained
 from nodes.cameras.board import Board
 from nodes.cameras.drawing import caption_of, drawn
-from nodes.cameras.film import Film, path_of
-from nodes.cameras.shows import Shows
+from nodes.cameras.shows import Film, Shows, path_of
 from nodes.cameras.turns import Turns
 from nodes.cameras.view import own_place
 from nodes.place import ListenPlace

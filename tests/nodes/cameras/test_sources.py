@@ -19,10 +19,9 @@ from support.waiting import eventually
 
 from nodes.cameras.frame import Frame
 from nodes.cameras.sources.address import SourceKind, addresses, is_camera
-from nodes.cameras.sources.camera import MOST_SAID, Camera
+from nodes.cameras.sources.camera import MOST_SAID, Camera, Thinning
 from nodes.cameras.sources.feed import BadPicture, CameraLost, TakenPicture
 from nodes.cameras.sources.pictures import pixels_of
-from nodes.cameras.sources.thinning import Thinning
 from swarm.errors import InvalidArgument
 
 LIMIT = 30.0

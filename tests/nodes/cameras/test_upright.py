@@ -14,7 +14,7 @@ from support.oriented import TURNS, drawn, in_corners, write_turned
 from nodes.cameras.sources.address import addresses
 from nodes.cameras.sources.feed import BadPicture
 from nodes.cameras.sources.opened import open_feed
-from nodes.cameras.sources.upright import QUARTERS, turn_of, upright
+from nodes.cameras.sources.streams import QUARTERS, turn_of, upright
 
 WAYS = [("clip.mp4", "libx264"), ("clip.mov", "mjpeg"), ("clip.mkv", "libx264")]
 ASPECTS = [Fraction(1), Fraction(2), Fraction(1, 2), Fraction(16, 11)]

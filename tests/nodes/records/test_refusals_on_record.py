@@ -8,8 +8,7 @@ import pytest
 
 from nodes.config import NodeConfig
 from nodes.connection.connection import Connection
-from nodes.records.auditing import NodeAudit
-from nodes.records.refusals import BURST
+from nodes.records.auditing import BURST, NodeAudit
 from swarm.errors import PermissionDenied, Unauthenticated
 from swarm.records.record import RecordEntry
 

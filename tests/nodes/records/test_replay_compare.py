@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.records.compare import compare, decides_otherwise
 from nodes.records.recording import is_drawn, tap_config
-from nodes.records.session import RepeatedStage, Replay
+from nodes.records.session import RepeatedStage, Replay, compare, decides_otherwise
 from swarm.ids import ulid
 from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects, covers

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nodes.cli.bars import SIGNS, bar_lines
+from nodes.watch.commands.profile import figure
 from nodes.watch.profiling.advice import advise
-from nodes.watch.profiling.figure import figure
 from nodes.watch.profiling.spent import Profile, Spread, StageProfile, profile_of
 from swarm.flow.latency import BUCKETS_S
 from swarm.tracing.anatomy import Kind, TimePart

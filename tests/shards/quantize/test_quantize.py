@@ -15,8 +15,7 @@ from shard_graphs import chained, floats, make, node, same, value, weights, whol
 from zoo.builders import mlp
 
 from shards.errors import InputError, ModelError
-from shards.quantize.quantize import Mode, QuantizeOptions, quantize, verdict_on
-from shards.quantize.search import layers_to_keep
+from shards.quantize.quantize import Mode, QuantizeOptions, layers_to_keep, quantize, verdict_on
 from shards.runtimes.ort import make_session
 from shards.split.split import split
 from shards.zoo import digits_heldout, digits_model, digits_training

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.auto.document import PlanInForce, PlanSlot, parse_plan, read_plan
-from swarm.auto.errors import BadPlan
+from swarm.auto.document import BadPlan, PlanInForce, PlanSlot, parse_plan, read_plan
 
 PLAN = PlanInForce(
     "m", "1", 3, (PlanSlot(1, 2, "a", 10, 20), PlanSlot(4, 4, replicas=2)), "a", "why", "now"

@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from swarm.auto.document import MOST_NUMBER, PlanInForce, PlanSlot
+from swarm.auto.document import MOST_NUMBER, BadPlan, PlanInForce, PlanSlot
 from swarm.auto.drafts import Draft
-from swarm.auto.errors import BadPlan
 from swarm.auto.plan_store import PlanStore
 from swarm.errors import NotFound, SubjectError, Unavailable
 from swarm.link import Link, jetstream

@@ -7,7 +7,7 @@ from real_server import Inbox
 
 from swarm.errors import NotConnected
 from swarm.link import LinkMessage
-from swarm.link.pings import MOST_UNANSWERED, Pings
+from swarm.link.awaited import MOST_UNANSWERED, Pings
 from swarm.link.subscriptions import Replies, Subscriptions
 
 

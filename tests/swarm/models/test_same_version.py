@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.models.same_version import content_digest, same_content, same_version
+from swarm.models.push_claim import content_digest, same_content, same_version
 
 
 def made(**changes: Any) -> bytes:

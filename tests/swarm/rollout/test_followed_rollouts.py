@@ -21,8 +21,7 @@ from swarm.models.catalog import Catalog
 from swarm.models.registry import Registry
 from swarm.rollout import GuardCounts, RolloutPlan, RolloutReport, Statement, Verdict, plan_of
 from swarm.rollout.followed import REPORT_EVERY
-from swarm.rollout.registered import abort, roll_out
-from swarm.rollout.rollouts import Rollouts
+from swarm.rollout.rollouts import Rollouts, abort, roll_out
 from swarm.rollout.subjects import RolloutSubjects
 
 pytestmark = pytest.mark.integration

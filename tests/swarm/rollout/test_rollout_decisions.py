@@ -25,8 +25,8 @@ from swarm.rollout import (
     progressed,
     share_of,
 )
+from swarm.rollout.followed import DEAF_AFTER
 from swarm.rollout.judge import MOST_REPORTERS, SILENT_AFTER, Judge, reason
-from swarm.rollout.progress import DEAF_AFTER
 from swarm.rollout.statement import MOST_COUNT
 from swarm.rollout.tally import RECENT, GuardTally
 from swarm.rollout.verdict import EXACT_UP_TO, tail, verdict

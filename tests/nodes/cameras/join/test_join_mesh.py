@@ -16,7 +16,7 @@ from support.meshes import READY, add_model, mesh_of
 from support.waiting import eventually
 from zoo.train_halves import accuracies, to_onnx, train
 
-from nodes.cameras.join.settings import JoinOptions
+from nodes.cameras.settings import JoinOptions
 from nodes.config import EdgeOptions, NodeConfig
 from nodes.up.mesh import local_mesh
 from shards.cameras.wish import Wish

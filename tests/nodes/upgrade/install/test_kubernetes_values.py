@@ -13,7 +13,7 @@ from support.commands import ROOT, said
 from support.meshes import split_digits
 from support.talker import talker
 
-from nodes.upgrade.install.kubernetes import values
+from nodes.upgrade.commands.deploy import values
 from shards.manifest import write_dir
 
 SCHEMA = json.loads((ROOT / "deploy" / "kubernetes" / "swarm" / "values.schema.json").read_text())
