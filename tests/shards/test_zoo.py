@@ -22,7 +22,7 @@ from zoo.numpy_layers import (
     MaxPool,
     Relu,
 )
-from zoo.numpy_network import Layer, Residual, Sequential, cross_entropy
+from zoo.numpy_network import Residual, Sequential, cross_entropy
 from zoo.train_digits import DATA, accuracy, shifted, split_digits, train
 
 from shards import zoo
@@ -242,22 +242,6 @@ def test_an_augmented_digit_is_the_digit_moved_by_at_most_one_pixel():
     assert moved.shape == x.shape
     assert set(rows) == {2, 3, 4}
     assert set(columns) == {3, 4, 5}
-
-
-def test_a_layer_without_an_operator_is_refused_by_name():
-    class Unknown:
-        def forward(self, x: np.ndarray, training: bool) -> np.ndarray:
-            return x
-
-        def backward(self, gradient: np.ndarray) -> np.ndarray:
-            return gradient
-
-        def parameters(self) -> list[Any]:
-            return []
-
-    layer: Layer = Unknown()
-    with pytest.raises(TypeError, match="Unknown"):
-        to_onnx(Sequential(layer), "strange")
 
 
 # The builders.
