@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.ended import end_idle, node_of, none_turn, serve_digits
 from support.waiting import eventually
 
+import swarm
 from nodes.auto import planning
+from nodes.auto.own_link import OwnLink
 from nodes.auto.places import AutoPlaces
 from nodes.auto.planning import Planning
 from nodes.config import NodeConfig
@@ -102,3 +106,13 @@ async def test_an_error_of_one_version_leaves_the_others_tended(
     assert tended[:6] == ["1", "2", "3"] * 2
     assert not duty.done()
     await asyncio.gather(duty, return_exceptions=True)
+
+
+async def test_probing_the_link_does_not_turn(tmp_path: Path) -> None:
+    await none_turn({"own link": lambda client, _: OwnLink(lambda: client.link).run()}, tmp_path)
+
+
+async def test_a_node_that_plans_does_not_turn(url: str) -> None:
+    async with swarm.connect(url) as client:
+        await serve_digits(client)
+        await end_idle([node_of("auto", url), node_of("fallback", url)])

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodes.records.commands.replay import reasons
+from nodes.records.recorded import Recorded
 from nodes.records.recording import is_drawn, tap_config
-from nodes.records.session import RepeatedStage, Replay, compare, decides_otherwise
+from nodes.records.session import (
+    RepeatedStage,
+    Replay,
+    compare,
+    decides_otherwise,
+    replay_each,
+    why_incomplete,
+)
+from shards.errors import InputError, RunError, ShardsError
+from swarm.errors import InvalidArgument, NotFound, SwarmError, Unavailable
 from swarm.ids import ulid
 from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects, covers
@@ -70,3 +82,61 @@ def test_copies_have_a_subject_that_no_lane_has() -> None:
     assert config["src"] == subjects.features_of("digits", "1")
     lanes = subjects.features_of("digits", "1")
     assert not covers(lanes, RecordSubjects.of(subjects).tap("digits", "1", 2, "any"))
+
+
+BAD: list[SwarmError | ShardsError] = [
+    InvalidArgument("this is no picture"),
+    InputError("x", "FP32[1,4]", "FP32[1,5]"),
+    RunError("Gather: index out of range"),
+    NotFound("its question was not recorded"),
+]
+
+
+def recorded(number: int) -> Recorded:
+    return Recorded(f"r{number}", "m", "1", float(number), {})
+
+
+@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("error", BAD, ids=lambda error: type(error).__name__)
+async def test_a_request_that_cannot_be_run_again_ends_no_other_ones_replay(
+    error: Exception, place: int
+) -> None:
+    async def one(each: Recorded) -> Replay:
+        if each.id == f"r{place}":
+            raise error
+        return Replay(each.id, each.at, "2", 0, ())
+
+    replays = await replay_each([recorded(number) for number in range(8)], one, "2")
+    assert [each.id for each in replays] == [f"r{number}" for number in range(8)]
+    assert [each.note for each in replays] == [
+        str(error) if number == place else "" for number in range(8)
+    ]
+    assert {each.version for each in replays} == {"2"}
+
+
+@pytest.mark.parametrize("error", [Unavailable("no server"), NotFound("not recorded")])
+async def test_what_ends_the_command_is_raised(error: Exception) -> None:
+    async def one(each: Recorded) -> Replay:
+        raise error
+
+    with pytest.raises(type(error)):
+        await replay_each([recorded(1)], one)
+
+
+def request(*stages: int, output: str = "") -> Recorded:
+    kept: dict[int, Any] = dict.fromkeys(stages)
+    return Recorded("r", "m", "1", 0.0, kept, {"output": output} if output else {})
+
+
+def test_stages_that_were_not_recorded_and_answers_that_nobody_kept_are_named() -> None:
+    assert why_incomplete(request(1, 2, 3, output="abc"), 3) == ""
+    assert why_incomplete(request(1, 3, output="abc"), 3) == "stages not recorded: 2"
+    assert "only an audit keeps answers" in why_incomplete(request(1, 2, 3), 3)
+    assert why_incomplete(request(1, 2), 3) == "stages not recorded: 3"
+
+
+def test_the_reasons_of_many_replays_are_told_once_each_with_their_count() -> None:
+    lacking = Replay("a", 0.0, "1", 0, (), note="stages not recorded: 2")
+    told = reasons([lacking, lacking, Replay("b", 0.0, "1", 0, ())])
+    assert told[0] == "stages not recorded: 2 (of 2 of 3 requests)"
+    assert told[1].startswith("3 of 3 could not be compared at all")

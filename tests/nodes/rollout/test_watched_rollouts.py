@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from support.ended import none_turn
 from support.waiting import GENEROUS
 
+from nodes.rollout.commands.rollout import RolloutOptions, asked_plan
 from nodes.rollout.watched import RolloutWatch
+from swarm.errors import InvalidArgument
 from swarm.link import LinkMessage
 from swarm.models.registry import InForce
 from swarm.rollout import Statement, Verdict, plan_of
@@ -82,3 +87,18 @@ async def test_a_rollout_is_followed_from_its_judges_words_to_its_end() -> None:
     mesh.plan = False
     assert await mesh.line() == ""
     assert mesh.callbacks == {}
+
+
+async def test_no_loop_of_who_watches_rollouts_turns(tmp_path: Path) -> None:
+    loops = {
+        "rollouts": lambda client, _: RolloutWatch(
+            client.link, client.subjects, client.registry, lambda: ["digits"]
+        ).run()
+    }
+    await none_turn(loops, tmp_path)
+
+
+def test_options_of_a_rollout_without_its_canary_are_refused_with_the_remedy() -> None:
+    with pytest.raises(InvalidArgument, match="--guard is for a rollout: add --canary"):
+        asked_plan(RolloutOptions(guard="errors<1%"), "2")
+    assert asked_plan(RolloutOptions(), "2") is None

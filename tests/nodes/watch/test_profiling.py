@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ended import Loop, none_turn
 
+import swarm
 from nodes.cli.bars import SIGNS, bar_lines
 from nodes.watch.commands.profile import figure
+from nodes.watch.dashboard.page_state import PageState
+from nodes.watch.dashboard.source import MeshSource
 from nodes.watch.profiling.advice import advise
 from nodes.watch.profiling.spent import Profile, Spread, StageProfile, profile_of
 from swarm.flow.latency import BUCKETS_S
@@ -98,3 +103,21 @@ def test_a_figure_is_written_as_its_name_says(tmp_path: Path) -> None:
     file = tmp_path / "profile.svg"
     figure([("stage 1", {"compute": 1.0})], "m", str(file))
     assert b"<svg" in file.read_bytes()
+
+
+def dashboard(client: swarm.Mesh, _: Path) -> Awaitable[None]:
+    events = asyncio.Event(), asyncio.Event()
+    source = MeshSource(client.link.options, PageState("default"), *events)
+
+    async def run() -> None:
+        await source.link.close()
+        await source.run()
+
+    return run()
+
+
+LOOPS: dict[str, Loop] = {"dashboard": dashboard}
+
+
+async def test_no_loop_of_a_page_turns(tmp_path: Path) -> None:
+    await none_turn(LOOPS, tmp_path)

@@ -13,12 +13,16 @@ from prometheus_client.registry import Collector
 from statuses import a_stage, a_status
 
 from nodes.place import ListenPlace
+from nodes.watch.commands.exporter import sees
 from nodes.watch.metrics.families import MOST_STAGES, Families, NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
 from swarm.errors import InvalidArgument
 from swarm.fleet.observed import MOST_MODELS, Observed, ObservedTotals
 from swarm.fleet.picture import FleetPicture
 from swarm.flow.latency import BUCKETS_S
+from swarm.link import Link, LinkOptions
+from swarm.link.grants import Allowed, Grants
+from swarm.security.rights.permissions import permissions_of
 from swarm.subjects import Subjects
 
 LATENCY = {"p50": 1.0, "p99": 2.5, "ewma": 1.2}
@@ -358,3 +362,29 @@ def test_a_place_that_is_none_is_refused(text: str) -> None:
 def test_without_an_address_only_this_machine_reaches_the_endpoint() -> None:
     assert ListenPlace.of("9464") == ListenPlace("127.0.0.1", 9464)
     assert ListenPlace.of("[::]:1") == ListenPlace("::", 1)
+
+
+SUBJECTS = Subjects("default")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "what"),
+    [
+        ("", ""),
+        ("$JS.API.STREAM.INFO.KV_", "models"),
+        (".models.*.*", "manifests"),
+        ("observed", "clients"),
+    ],
+)
+async def test_credentials_that_are_older_than_a_right_are_told(lacks: str, what: str) -> None:
+    now = permissions_of("dashboard", mesh="default", models=[])
+    publish, subscribe = (
+        tuple(subject for subject in subjects if not lacks or lacks not in subject)
+        for subjects in (now.publish, now.subscribe)
+    )
+    link = Link(LinkOptions(servers=("nats://127.0.0.1:1",)))
+    link.grants = Grants("d", Allowed(publish), Allowed(subscribe))
+    may = sees(link, SUBJECTS)
+    assert [name for name, is_so in may.items() if not is_so] == ([what] if what else [])
+    found = samples(of_fleet(FleetPicture(), True, 1.0, sees=may))["swarm_exporter_sees"]
+    assert {labels["what"] for labels, value in found if not value} == ({what} - {""})
