@@ -37,6 +37,23 @@ class Row:
     many: bool = False
 
 
+def rows(text: str, **names: str) -> tuple[Row, ...]:
+    """Rows of a text, one a line: subject | publish | subscribe | about. Who may is names with
+    blanks between them; behind `in` stand the queue groups. A fifth part, `many`, says that one
+    message has several answers. A line behind # is for readers. In a subject `<name>` stands for
+    one of `names`, `<get>` and `<config>` for the constants above."""
+    for name, value in {"get": GET, "config": CONFIG, **names}.items():
+        text = text.replace(f"<{name}>", value)
+    return tuple(_row(line) for line in text.strip().splitlines() if not line.startswith("#"))
+
+
+def _row(line: str) -> Row:
+    subject, publish, subscribe, about, *many = (part.strip() for part in line.split("|"))
+    subscribe, _, queues = subscribe.partition(" in ")
+    by, to = frozenset(publish.split()), frozenset(subscribe.split())
+    return Row(subject, about, by, to, tuple(queues.split()), bool(many))
+
+
 @dataclass(frozen=True, slots=True)
 class UserRole:
     """A user's role that a feature adds. behind: the role behind which it stands on the page.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swarm.feature import CONFIG, GET, GossipEntry, MeshFeature, Row, UserRole
+from swarm.feature import CONFIG, GET, GossipEntry, MeshFeature, UserRole, rows
 
 
 def _gossip() -> Mapping[str, GossipEntry]:
@@ -30,18 +30,12 @@ FEATURE = MeshFeature(
         )
     ],
     rights={
-        f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.abort.{{model}}.*": [
-            # Whatever stands in a plan moves work and changes no result.
-            Row(
-                f"$KV.{CONFIG}.plan.{{model}}.*",
-                "propose a plan: which stages lie together",
-                publish={"auto"},
-            ),
-            Row(
-                f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.plan.{{model}}.*",
-                "the plan in force",
-                publish={"auto"},
-            ),
-        ],
+        f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.abort.{{model}}.*": rows(
+            """
+# Whatever stands in a plan moves work and changes no result.
+$KV.<config>.plan.{model}.* | auto | | propose a plan: which stages lie together
+<get>.KV_<config>.$KV.<config>.plan.{model}.* | auto | | the plan in force
+"""
+        ),
     },
 )

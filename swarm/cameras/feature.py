@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import MeshFeature, Row, UserRole
+from swarm.feature import MeshFeature, UserRole, rows
 
 FEATURE = MeshFeature(
     "cameras",
@@ -18,13 +18,10 @@ FEATURE = MeshFeature(
         )
     ],
     rights={
-        "swarm.{mesh}.results.*": [
-            Row(
-                "swarm.{mesh}.review.*",
-                "pictures that an edge asks a person to look at",
-                publish={"edge"},
-                subscribe={"operator"},
-            ),
-        ],
+        "swarm.{mesh}.results.*": rows(
+            """
+swarm.{mesh}.review.* | edge | operator | pictures that an edge asks a person to look at
+"""
+        ),
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import MeshFeature, Row
+from swarm.feature import MeshFeature, rows
 
 
 def _of_mesh() -> type:
@@ -22,30 +22,14 @@ FEATURE = MeshFeature(
     of_mesh=_of_mesh,
     of_over=_of_over,
     rights={
-        "swarm.{mesh}.fresh.{model}.*.{stage}": [
-            Row(
-                "swarm.{mesh}.generate.{model}",
-                "requests for tokens",
-                publish={"client", "requester", "gateway"},
-                subscribe={"answerers"},
-                queues=("q", "w.*"),
-                many=True,
-            ),
-            Row(
-                "swarm.{mesh}.steps.{model}.*.1.*.*",
-                "sessions to another node of stage 1",
-                publish={"servers"},
-            ),
-            Row(
-                "swarm.{mesh}.steps.{model}.*.{next}.*.*",
-                "steps to the next stage",
-                publish={"servers"},
-            ),
-            Row(
-                "swarm.{mesh}.steps.{model}.*.{stage}.{user}.*",
-                "steps for the own nodes of the own stage",
-                subscribe={"servers"},
-            ),
-        ],
+        "swarm.{mesh}.fresh.{model}.*.{stage}": rows(
+            """
+swarm.{mesh}.generate.{model} | client requester gateway | answerers in q w.* |\
+ requests for tokens | many
+swarm.{mesh}.steps.{model}.*.1.*.* | servers | | sessions to another node of stage 1
+swarm.{mesh}.steps.{model}.*.{next}.*.* | servers | | steps to the next stage
+swarm.{mesh}.steps.{model}.*.{stage}.{user}.* | | servers | steps for the own nodes of the own stage
+"""
+        ),
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import CONFIG, GET, MeshFeature, Row, UserRole
+from swarm.feature import CONFIG, MeshFeature, UserRole, rows
 
 _WEIGHTS = "swarm-{mesh}-weights"
 
@@ -25,34 +25,24 @@ FEATURE = MeshFeature(
         )
     ],
     rights={
-        "$JS.API.STREAM.INFO.OBJ_swarm-{mesh}-models": [
-            Row(
-                "swarm.{mesh}.weights.{model}.*", "changes of weight versions", subscribe={"nodes"}
-            ),
-            Row(
-                f"{GET}.KV_{_WEIGHTS}.$KV.{_WEIGHTS}.*.{{model}}.>",
-                "weight versions, and their tensors",
-                publish={"nodes"},
-            ),
-            Row(f"{GET}.KV_{_WEIGHTS}", "older revisions of them; of any model", publish={"nodes"}),
-            Row(f"$JS.API.STREAM.INFO.KV_{_WEIGHTS}", "is their store there?", publish={"nodes"}),
-            Row(f"$KV.{_WEIGHTS}.*.{{model}}.>", "mint a weight version", publish={"learner"}),
-            Row(
-                "swarm.{mesh}.deltas.{model}.*",
-                "weight deltas",
-                publish={"learner"},
-                subscribe={"learner"},
-            ),
-            Row(
-                "swarm.{mesh}.resync.{model}.*",
-                "ask a neighbour for all that it has learned",
-                publish={"learner"},
-                subscribe={"learner"},
-            ),
-        ],
-        f"$KV.{CONFIG}.>": [
-            Row(f"$KV.{_WEIGHTS}.>", "weight versions of all models", publish={"operator"}),
-        ],
+        "$JS.API.STREAM.INFO.OBJ_swarm-{mesh}-models": rows(
+            """
+swarm.{mesh}.weights.{model}.* | | nodes | changes of weight versions
+<get>.KV_<weights>.$KV.<weights>.*.{model}.> | nodes | | weight versions, and their tensors
+<get>.KV_<weights> | nodes | | older revisions of them; of any model
+$JS.API.STREAM.INFO.KV_<weights> | nodes | | is their store there?
+$KV.<weights>.*.{model}.> | learner | | mint a weight version
+swarm.{mesh}.deltas.{model}.* | learner | learner | weight deltas
+swarm.{mesh}.resync.{model}.* | learner | learner | ask a neighbour for all that it has learned
+""",
+            weights=_WEIGHTS,
+        ),
+        f"$KV.{CONFIG}.>": rows(
+            """
+$KV.<weights>.> | operator | | weight versions of all models
+""",
+            weights=_WEIGHTS,
+        ),
     },
     news=["weights"],
     streams=lambda subjects: [f"KV_{subjects.bucket('weights')}"],

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from swarm.feature import MeshFeature, Row
+from swarm.feature import MeshFeature, rows
 
 FEATURE = MeshFeature(
     "records",
     rights={
-        "swarm.{mesh}.drain.{user}.*": [
-            # An edge, a shard and a gateway write what they know of; only the operator reads it.
-            Row(
-                "swarm.{mesh}.audit.*",
-                "who asked what, and what an operator did",
-                publish={"answerers", "shards", "operator"},
-                subscribe={"operator"},
-            ),
-            Row(
-                "swarm.{mesh}.tap.>",
-                "copies of features, from the server, while `swarm record` runs",
-                subscribe={"operator"},
-            ),
-            Row("swarm.{mesh}.record.>", "recorded requests", publish={"operator"}),
-        ],
+        "swarm.{mesh}.drain.{user}.*": rows(
+            """
+# An edge, a shard and a gateway write what they know of; only the operator reads it.
+swarm.{mesh}.audit.* | answerers shards operator | operator |\
+ who asked what, and what an operator did
+swarm.{mesh}.tap.> | | operator | copies of features, from the server, while `swarm record` runs
+swarm.{mesh}.record.> | operator | | recorded requests
+"""
+        ),
     },
     stored=["audit", "record"],
     stored_news=["audit"],

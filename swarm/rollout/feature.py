@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from swarm.feature import CONFIG, GET, MeshFeature, Row
+from swarm.feature import CONFIG, GET, MeshFeature, rows
 
 if TYPE_CHECKING:
     from swarm.link import Link
@@ -31,39 +31,17 @@ FEATURE = MeshFeature(
     trial=_trial,
     trials=_trials,
     rights={
-        f"{GET}.KV_{CONFIG}": [
-            # A node can end a rollout, and nothing else: traffic goes back to the version before.
-            Row(
-                f"$KV.{CONFIG}.abort.{{model}}.*",
-                "end a rollout whose guards are broken",
-                publish={"nodes"},
-            ),
-            Row(
-                f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.abort.{{model}}.*",
-                "was a rollout ended?",
-                publish={"nodes", "requester"},
-            ),
-            Row(
-                "swarm.{mesh}.reports.{model}.*",
-                "what requesters observe of a version under rollout",
-                publish={"nodes", "requester"},
-                subscribe={"nodes"},
-            ),
-            Row(
-                "swarm.{mesh}.guards.{model}.{user}.*",
-                "how a rollout's guards stand, by the own nodes",
-                publish={"nodes"},
-            ),
-            Row(
-                "swarm.{mesh}.guards.{model}.*.*",
-                "how a rollout's guards stand",
-                subscribe={"nodes", "requester"},
-            ),
-            Row(
-                "swarm.{mesh}.guards.*.*.*",
-                "the same, of any model",
-                subscribe={"operator"},
-            ),
-        ],
+        f"{GET}.KV_{CONFIG}": rows(
+            """
+# A node can end a rollout, and nothing else: traffic goes back to the version before.
+$KV.<config>.abort.{model}.* | nodes | | end a rollout whose guards are broken
+<get>.KV_<config>.$KV.<config>.abort.{model}.* | nodes requester | | was a rollout ended?
+swarm.{mesh}.reports.{model}.* | nodes requester | nodes |\
+ what requesters observe of a version under rollout
+swarm.{mesh}.guards.{model}.{user}.* | nodes | | how a rollout's guards stand, by the own nodes
+swarm.{mesh}.guards.{model}.*.* | | nodes requester | how a rollout's guards stand
+swarm.{mesh}.guards.*.*.* | | operator | the same, of any model
+"""
+        ),
     },
 )

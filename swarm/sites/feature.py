@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import GET, MeshFeature, Row
+from swarm.feature import MeshFeature, rows
 
 _SUBMITTED, _ANSWERS, _READ = (
     f"SWARM={{mesh}}={kind}" for kind in ("submitted", "answers", "read")
@@ -19,40 +19,25 @@ FEATURE = MeshFeature(
     "sites",
     of_mesh=_of_mesh,
     rights={
-        "$SRV.>": [
-            # In the JetStream domain of each site.
-            Row(
-                "swarm.{mesh}.submit.*.*.{model}",
-                "store a request that can wait",
-                publish={"requester", "edge"},
-            ),
-            Row(
-                "swarm.{mesh}.news.*",
-                "a request or an answer was stored",
-                publish={"requester", "edge", "gateway"},
-                subscribe={"requester", "edge", "gateway"},
-            ),
-            Row("swarm.{mesh}.answers.*.*", "store an answer", publish={"gateway"}),
-            Row("swarm.{mesh}.read.*.*", "what an agent has read", publish={"requester", "edge"}),
-            Row(
-                f"$JS.API.STREAM.INFO.{_SUBMITTED}",
-                "what a site stores",
-                publish={"requester", "edge", "gateway"},
-            ),
-            Row(f"$JS.API.STREAM.INFO.{_ANSWERS}", "the same", publish={"gateway"}),
-            Row(f"{GET}.{_SUBMITTED}", "requests that wait", publish={"gateway"}),
-            Row(
-                f"{GET}.{_ANSWERS}",
-                "answers, of all agents",
-                publish={"requester", "edge", "gateway"},
-            ),
-            Row(
-                f"{GET}.{_READ}", "what agents have read", publish={"requester", "edge", "gateway"}
-            ),
-            Row(
-                f"$JS.API.STREAM.PURGE.{_SUBMITTED}", "delete what is answered", publish={"gateway"}
-            ),
-            Row(f"$JS.API.STREAM.PURGE.{_ANSWERS}", "delete what was read", publish={"gateway"}),
-        ],
+        "$SRV.>": rows(
+            """
+# In the JetStream domain of each site.
+swarm.{mesh}.submit.*.*.{model} | requester edge | | store a request that can wait
+swarm.{mesh}.news.* | requester edge gateway | requester edge gateway |\
+ a request or an answer was stored
+swarm.{mesh}.answers.*.* | gateway | | store an answer
+swarm.{mesh}.read.*.* | requester edge | | what an agent has read
+$JS.API.STREAM.INFO.<submitted> | requester edge gateway | | what a site stores
+$JS.API.STREAM.INFO.<answers> | gateway | | the same
+<get>.<submitted> | gateway | | requests that wait
+<get>.<answers> | requester edge gateway | | answers, of all agents
+<get>.<read> | requester edge gateway | | what agents have read
+$JS.API.STREAM.PURGE.<submitted> | gateway | | delete what is answered
+$JS.API.STREAM.PURGE.<answers> | gateway | | delete what was read
+""",
+            answers=_ANSWERS,
+            read=_READ,
+            submitted=_SUBMITTED,
+        ),
     },
 )

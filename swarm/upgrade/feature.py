@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import GET, MeshFeature, Row, UserRole
+from swarm.feature import MeshFeature, UserRole, rows
 
 _UPGRADES, _RELEASES = "swarm-{mesh}-upgrades", "swarm-{mesh}-releases"
 
@@ -18,30 +18,26 @@ FEATURE = MeshFeature(
         )
     ],
     rights={
-        "$JS.API.STREAM.INFO.OBJ_swarm-{mesh}-models": [
-            # The file that an updater is given says whose releases it believes.
-            Row(
-                f"{GET}.KV_{_UPGRADES}.$KV.{_UPGRADES}.>",
-                "releases, the wave, how far each device is",
-                publish={"updater"},
-            ),
-            Row(f"{GET}.KV_{_UPGRADES}", "older revisions of them", publish={"updater"}),
-            Row(
-                f"$KV.{_UPGRADES}.device.{{user}}", "how far the own device is", publish={"updater"}
-            ),
-            Row(
-                f"$JS.API.STREAM.INFO.KV_{_UPGRADES}",
-                "which devices are there?",
-                publish={"updater"},
-            ),
-            Row(f"{GET}.OBJ_{_RELEASES}", "files of releases", publish={"updater"}),
-            Row(
-                f"$JS.API.STREAM.INFO.OBJ_{_RELEASES}", "is their store there?", publish={"updater"}
-            ),
-        ],
-        "$O.swarm-{mesh}-models.>": [
-            Row(f"$KV.{_UPGRADES}.>", "releases, waves", publish={"operator"}),
-            Row(f"$O.{_RELEASES}.>", "files of releases", publish={"operator"}),
-        ],
+        "$JS.API.STREAM.INFO.OBJ_swarm-{mesh}-models": rows(
+            """
+# The file that an updater is given says whose releases it believes.
+<get>.KV_<upgrades>.$KV.<upgrades>.> | updater | | releases, the wave, how far each device is
+<get>.KV_<upgrades> | updater | | older revisions of them
+$KV.<upgrades>.device.{user} | updater | | how far the own device is
+$JS.API.STREAM.INFO.KV_<upgrades> | updater | | which devices are there?
+<get>.OBJ_<releases> | updater | | files of releases
+$JS.API.STREAM.INFO.OBJ_<releases> | updater | | is their store there?
+""",
+            releases=_RELEASES,
+            upgrades=_UPGRADES,
+        ),
+        "$O.swarm-{mesh}-models.>": rows(
+            """
+$KV.<upgrades>.> | operator | | releases, waves
+$O.<releases>.> | operator | | files of releases
+""",
+            releases=_RELEASES,
+            upgrades=_UPGRADES,
+        ),
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.feature import CONFIG, GET, MeshFeature, Row, UserRole
+from swarm.feature import CONFIG, GET, MeshFeature, UserRole, rows
 
 FEATURE = MeshFeature(
     "watch",
@@ -26,23 +26,22 @@ FEATURE = MeshFeature(
         )
     ],
     rights={
-        "swarm.{mesh}.events.*": [
-            Row(f"{GET}.SWARM={{mesh}}=events", "past events", publish={"dashboard"}),
-        ],
-        f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.serve.{{model}}": [
-            Row(
-                f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.serve.*",
-                "desired state of every model",
-                publish={"dashboard"},
-            ),
-            Row("swarm.{mesh}.config.serve.*", "changes of desired state", subscribe={"dashboard"}),
-        ],
-        f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.models.{{model}}.*": [
-            Row(
-                f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.models.*.*",
-                "manifests of every model: how many stages have to have a node",
-                publish={"dashboard"},
-            ),
-        ],
+        "swarm.{mesh}.events.*": rows(
+            """
+<get>.SWARM={mesh}=events | dashboard | | past events
+"""
+        ),
+        f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.serve.{{model}}": rows(
+            """
+<get>.KV_<config>.$KV.<config>.serve.* | dashboard | | desired state of every model
+swarm.{mesh}.config.serve.* | | dashboard | changes of desired state
+"""
+        ),
+        f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.models.{{model}}.*": rows(
+            """
+<get>.KV_<config>.$KV.<config>.models.*.* | dashboard | |\
+ manifests of every model: how many stages have to have a node
+"""
+        ),
     },
 )

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Set
 from dataclasses import replace
 from enum import StrEnum
 
-from swarm.feature import CONFIG, GET, Row
+from swarm.feature import Row, rows
 from swarm.features import features
 
 
@@ -86,178 +86,83 @@ _GROUPS = {
     "answerers": ANSWERERS,
     "requesters": REQUESTERS,
     "watchers": WATCHERS,
+    "everybody": EVERYBODY,
+    "config-readers": CONFIG_READERS,
 }
 
 _CONSUMER = "{mesh}={model}=stage{stage}=any"
 _MODELS = "swarm-{mesh}-models"
 
-_OF_CORE = (
-    # Requests.
-    Row(
-        "swarm.{mesh}.infer.{model}",
-        "requests to whichever node answers",
-        publish={Role.CLIENT, Role.REQUESTER},
-        subscribe=ANSWERERS,
-        queues=("q", "w.*"),
-    ),
-    Row(
-        "swarm.{mesh}.cancel.{model}",
-        "requests that their clients end, by a secret",
-        publish={Role.CLIENT, Role.REQUESTER},
-        subscribe=ANSWERERS,
-    ),
-    Row(
-        "swarm.{mesh}.notices.{model}",
-        "which requests a node has in hand, for their witnesses",
-        publish=ANSWERERS,
-        subscribe=ANSWERERS,
-    ),
-    Row("swarm.{mesh}.features.{model}.*.1.any", "into the lane of stage 1", publish=REQUESTERS),
-    Row(
-        "swarm.{mesh}.features.{model}.*.*.any",
-        "into the lane of the stage behind those that an edge has run itself (`--placement`)",
-        publish={Role.EDGE},
-    ),
-    Row(
-        "swarm.{mesh}.features.{model}.*.{next}.any", "into the next stage's lane", publish=SERVERS
-    ),
-    Row(
-        "swarm.{mesh}.features.{model}.*.1.where",
-        "on which linked servers are the lanes?",
-        publish=ANSWERERS,
-    ),
-    Row(
-        "swarm.{mesh}.features.{model}.*.{stage}.where",
-        "is there a server with the own stage's lanes?",
-        publish=SERVERS,
-    ),
-    Row(
-        "swarm.{mesh}.features.*.*.1.where",
-        "the same of stage 1, of any model",
-        publish={Role.OPERATOR},
-    ),
-    Row("swarm.{mesh}.fresh.{model}.*.1", "fast mode, stage 1", publish=REQUESTERS),
-    Row("swarm.{mesh}.fresh.{model}.*.{next}", "fast mode, the next stage", publish=SERVERS),
-    Row(
-        "swarm.{mesh}.fresh.{model}.*.{stage}",
-        "fast mode, the own stage",
-        subscribe=SERVERS,
-        queues=("stage", "cover"),
-    ),
-    Row(
-        "swarm.{mesh}.cancel.{model}.*",
-        "requests that nobody waits for",
-        publish=REQUESTERS,
-        subscribe=SERVERS,
-    ),
-    # Lanes. The streams and their consumers are made by `swarm model push`.
-    Row(
-        f"$JS.API.CONSUMER.INFO.*.{_CONSUMER}",
-        "is the own stage's consumer there?",
-        publish=SERVERS,
-    ),
-    Row(
-        f"$JS.API.CONSUMER.MSG.NEXT.*.{_CONSUMER}",
-        "pull from the own stage's lane",
-        publish=SERVERS,
-    ),
-    Row(f"$JS.ACK.*.{_CONSUMER}.>", "settle messages of the own stage", publish=SERVERS),
-    Row(f"$JS.ACK.*.*.*.{_CONSUMER}.>", "the same, to a server with a domain", publish=SERVERS),
-    Row("swarm.{mesh}.dead.{model}", "dead letters", publish=SERVERS),
-    # The fleet.
-    # A node's id begins with its user's name, which is a token of its own in these subjects: a
-    # made-up node of another user hears nothing, and is dead to whoever asks it.
-    Row("swarm.{mesh}.gossip.*.*", "ask any node", publish=NODES),
-    Row("swarm.{mesh}.gossip.{user}.*", "gossip, of the own nodes", subscribe=NODES),
-    Row("swarm.{mesh}.status.{user}.*", "statuses, of the own nodes", publish=NODES),
-    Row("swarm.{mesh}.status.>", "statuses", subscribe=WATCHERS),
-    Row(
-        "swarm.{mesh}.status-request",
-        "statuses, now",
-        publish=WATCHERS,
-        subscribe=NODES | {Role.OPERATOR},
-    ),
-    Row(
-        "swarm.{mesh}.observed.{user}.*",
-        "what became of a client's requests, as it sees them",
-        publish={Role.CLIENT, Role.REQUESTER},
-    ),
-    Row(
-        "swarm.{mesh}.observed.>",
-        "the same, of all clients",
-        subscribe={Role.OPERATOR},
-    ),
-    Row(
-        "swarm.{mesh}.server",
-        "an embedded server's state, from its supervisor",
-        publish={Role.OPERATOR},
-        subscribe=WATCHERS,
-    ),
-    # The operator's are those of `swarm up` about its server.
-    Row(
-        "swarm.{mesh}.events.*",
-        "events",
-        publish=NODES | {Role.OPERATOR},
-        subscribe={Role.OPERATOR},
-    ),
-    Row(
-        "swarm.{mesh}.fleet",
-        "the whole fleet's picture, from any node",
-        publish=WATCHERS,
-        subscribe=NODES,
-        queues=("fleet",),
-    ),
-    Row(
-        "swarm.{mesh}.someone",
-        "who is there, from any node",
-        publish=NODES,
-        subscribe=NODES,
-        queues=("someone",),
-    ),
-    Row("swarm.{mesh}.drain.*.*", "drain a node", publish={Role.OPERATOR}),
-    Row("swarm.{mesh}.drain.{user}.*", "be drained", subscribe=NODES),
-    Row(
-        "swarm.{mesh}.results.*",
-        "an edge's results, and joined ones",
-        publish={Role.EDGE},
-        subscribe=WATCHERS,
-    ),
-    Row("$SRV.PING.swarm-{mesh}", "look for nodes", publish=NODES | {Role.OPERATOR}),
-    Row("$SRV.>", "service discovery", publish={Role.OPERATOR}, subscribe=NODES),
-    # Models and desired state.
-    Row("swarm.{mesh}.config.>", "changes of models", subscribe=CONFIG_READERS),
-    Row(
-        f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.serve.{{model}}",
-        "desired state",
-        publish=NODES | {Role.REQUESTER},
-    ),
-    Row(
-        f"{GET}.KV_{CONFIG}.$KV.{CONFIG}.models.{{model}}.*",
-        "manifests",
-        publish=NODES | {Role.REQUESTER},
-    ),
-    Row(
-        f"{GET}.KV_{CONFIG}",
-        "older revisions of both, where the newest cannot be believed; of any model",
-        publish=NODES | {Role.REQUESTER},
-    ),
-    Row(
-        f"$JS.API.STREAM.INFO.KV_{CONFIG}",
-        "is the registry there, and which models?",
-        publish=NODES | {Role.REQUESTER},
-    ),
-    Row(f"{GET}.OBJ_{_MODELS}", "model files", publish=NODES),
-    Row(f"$JS.API.STREAM.INFO.OBJ_{_MODELS}", "is the object store there?", publish=NODES),
-    # The operator.
-    Row("$JS.API.>", "streams, consumers, everything of JetStream", publish={Role.OPERATOR}),
-    Row(f"$KV.{CONFIG}.>", "desired state, manifests", publish={Role.OPERATOR}),
-    Row(f"$O.{_MODELS}.>", "model files", publish={Role.OPERATOR}),
-    Row("$JS.EVENT.ADVISORY.>", "who changed streams", subscribe={Role.OPERATOR}),
-    # Answers. Processes answer each other on four tokens; the server alone on more.
-    Row("_INBOX.{user}.>", "the own inbox", subscribe=EVERYBODY),
-    Row("_INBOX.*.*.*", "answers to processes; none that the server gives", publish=NODES),
-    Row("_R_.>", "answers to clients of another account", publish=ANSWERERS | SERVERS),
-    Row("$SYS.REQ.USER.INFO", "what may this user do?", publish=EVERYBODY),
+_OF_CORE = rows(
+    """
+# Requests.
+swarm.{mesh}.infer.{model} | client requester | answerers in q w.* |\
+ requests to whichever node answers
+swarm.{mesh}.cancel.{model} | client requester | answerers |\
+ requests that their clients end, by a secret
+swarm.{mesh}.notices.{model} | answerers | answerers |\
+ which requests a node has in hand, for their witnesses
+swarm.{mesh}.features.{model}.*.1.any | requesters | | into the lane of stage 1
+swarm.{mesh}.features.{model}.*.*.any | edge | |\
+ into the lane of the stage behind those that an edge has run itself (`--placement`)
+swarm.{mesh}.features.{model}.*.{next}.any | servers | | into the next stage's lane
+swarm.{mesh}.features.{model}.*.1.where | answerers | | on which linked servers are the lanes?
+swarm.{mesh}.features.{model}.*.{stage}.where | servers | |\
+ is there a server with the own stage's lanes?
+swarm.{mesh}.features.*.*.1.where | operator | | the same of stage 1, of any model
+swarm.{mesh}.fresh.{model}.*.1 | requesters | | fast mode, stage 1
+swarm.{mesh}.fresh.{model}.*.{next} | servers | | fast mode, the next stage
+swarm.{mesh}.fresh.{model}.*.{stage} | | servers in stage cover | fast mode, the own stage
+swarm.{mesh}.cancel.{model}.* | requesters | servers | requests that nobody waits for
+# Lanes. The streams and their consumers are made by `swarm model push`.
+$JS.API.CONSUMER.INFO.*.<consumer> | servers | | is the own stage's consumer there?
+$JS.API.CONSUMER.MSG.NEXT.*.<consumer> | servers | | pull from the own stage's lane
+$JS.ACK.*.<consumer>.> | servers | | settle messages of the own stage
+$JS.ACK.*.*.*.<consumer>.> | servers | | the same, to a server with a domain
+swarm.{mesh}.dead.{model} | servers | | dead letters
+# The fleet.
+# A node's id begins with its user's name, which is a token of its own in these subjects: a
+# made-up node of another user hears nothing, and is dead to whoever asks it.
+swarm.{mesh}.gossip.*.* | nodes | | ask any node
+swarm.{mesh}.gossip.{user}.* | | nodes | gossip, of the own nodes
+swarm.{mesh}.status.{user}.* | nodes | | statuses, of the own nodes
+swarm.{mesh}.status.> | | watchers | statuses
+swarm.{mesh}.status-request | watchers | nodes operator | statuses, now
+swarm.{mesh}.observed.{user}.* | client requester | |\
+ what became of a client's requests, as it sees them
+swarm.{mesh}.observed.> | | operator | the same, of all clients
+swarm.{mesh}.server | operator | watchers | an embedded server's state, from its supervisor
+# The operator's are those of `swarm up` about its server.
+swarm.{mesh}.events.* | nodes operator | operator | events
+swarm.{mesh}.fleet | watchers | nodes in fleet | the whole fleet's picture, from any node
+swarm.{mesh}.someone | nodes | nodes in someone | who is there, from any node
+swarm.{mesh}.drain.*.* | operator | | drain a node
+swarm.{mesh}.drain.{user}.* | | nodes | be drained
+swarm.{mesh}.results.* | edge | watchers | an edge's results, and joined ones
+$SRV.PING.swarm-{mesh} | nodes operator | | look for nodes
+$SRV.> | operator | nodes | service discovery
+# Models and desired state.
+swarm.{mesh}.config.> | | config-readers | changes of models
+<get>.KV_<config>.$KV.<config>.serve.{model} | nodes requester | | desired state
+<get>.KV_<config>.$KV.<config>.models.{model}.* | nodes requester | | manifests
+<get>.KV_<config> | nodes requester | |\
+ older revisions of both, where the newest cannot be believed; of any model
+$JS.API.STREAM.INFO.KV_<config> | nodes requester | | is the registry there, and which models?
+<get>.OBJ_<models> | nodes | | model files
+$JS.API.STREAM.INFO.OBJ_<models> | nodes | | is the object store there?
+# The operator.
+$JS.API.> | operator | | streams, consumers, everything of JetStream
+$KV.<config>.> | operator | | desired state, manifests
+$O.<models>.> | operator | | model files
+$JS.EVENT.ADVISORY.> | | operator | who changed streams
+# Answers. Processes answer each other on four tokens; the server alone on more.
+_INBOX.{user}.> | | everybody | the own inbox
+_INBOX.*.*.* | nodes | | answers to processes; none that the server gives
+_R_.> | answerers servers | | answers to clients of another account
+$SYS.REQ.USER.INFO | everybody | | what may this user do?
+""",
+    consumer=_CONSUMER,
+    models=_MODELS,
 )
 
 
@@ -271,12 +176,12 @@ def _following(row: Row, behind: dict[str, list[Row]]) -> Iterator[Row]:
 def _all_rows() -> Iterator[Row]:
     behind: dict[str, list[Row]] = {}
     for feature in features():
-        for subject, rows in feature.rights.items():
-            behind.setdefault(subject, []).extend(rows)
+        for subject, after in feature.rights.items():
+            behind.setdefault(subject, []).extend(after)
     for row in _OF_CORE:
         yield from _following(row, behind)
-    for rows in behind.values():  # what they would follow is of a feature that is not there
-        yield from rows
+    for after in behind.values():  # what they would follow is of a feature that is not there
+        yield from after
 
 
 def _by_roles(row: Row) -> Row:
