@@ -147,192 +147,135 @@ def _state(value: object, where: str, faults: Faults) -> object:
     return value if value in STATES else faults.add(where, "is no state of a node")
 
 
-STAGE_FIELDS: dict[str, Reader] = {
-    "stage": number(0, 4096),
-    "model": name,
-    "version": name,
-    "weights": COUNT,
-    "in_hand": COUNT,
-    "waiting": COUNT,
-    "counters": table(COUNT),
-    "queue_ms": LATENCY,
-    "compute_ms": LATENCY,
-    "queue_s": HISTOGRAM,
-    "compute_s": HISTOGRAM,
-    "batch_sizes": rows(COUNT),
-    "device": text,
-    "wanted_device": text,
+STAGE = number(0, 4096)
+_KINDS: dict[str, Reader] = {
+    "names": name,
+    "texts": text,
+    "counts": COUNT,
+    "shares": SHARE,
+    "latencies": LATENCY,
+    "histograms": HISTOGRAM,
+    "of_counts": table(COUNT),
+    "stages": STAGE,
+    "any": anything,
 }
-REQUESTS = form(
-    {
-        "by_status": table(COUNT),
-        "latency_ms": LATENCY,
-        "latency_s": HISTOGRAM,
-        "under_way": COUNT,
-        "attempts": COUNT,
-        "retries": COUNT,
-        "hedges": COUNT,
-        "breakers": table(text),
-    }
+
+
+def fields(more: Mapping[str, Reader] | None = None, **names: str) -> dict[str, Reader]:
+    """The readers of fields, whose names stand behind their kinds; more: of other kinds."""
+    known = {each: _KINDS[kind] for kind, listed in names.items() for each in listed.split()}
+    return {**known, **(more or {})}
+
+
+STAGE_FIELDS = fields(
+    {"batch_sizes": rows(COUNT)},
+    stages="stage",
+    names="model version",
+    counts="weights in_hand waiting",
+    of_counts="counters",
+    latencies="queue_ms compute_ms",
+    histograms="queue_s compute_s",
+    texts="device wanted_device",
 )
-DOOR = form({"address": text, "by_code": table(COUNT), "in_flight": COUNT, "connections": COUNT})
+REQUESTS = form(
+    fields(
+        {"breakers": table(text)},
+        counts="under_way attempts retries hedges",
+        of_counts="by_status",
+        latencies="latency_ms",
+        histograms="latency_s",
+    )
+)
+DOOR = form(fields(texts="address", of_counts="by_code", counts="in_flight connections"))
 ROLLOUT = form(
-    {
-        "model": name,
-        "version": name,
-        "plan": name,
-        "share": number(0, 100),
-        "state": text,
-        "reason": text,
-        "reports_refused": COUNT,
-    },
+    fields(
+        {"share": number(0, 100)},
+        names="model version plan",
+        texts="state reason",
+        counts="reports_refused",
+    ),
     ("model", "version", "share"),
 )
 RANGE = rows(number(1, MOST_STAGES), 2)  # first and last stage
 PLAN = form(
-    {
-        "model": name,
-        "version": name,
-        "measured": anything,
-        "pace_us": rows(COUNT, MOST_STAGES),
-        "room_bytes": COUNT,
-        "plan": COUNT,
-        "frozen": anything,
-        "lacking": text,
-        "reason": text,
-        "slots": rows(RANGE, MOST_STAGES),
-        "replicas": rows(COUNT, MOST_STAGES),
-        "slot": RANGE,
-    },
+    fields(
+        {"slots": rows(RANGE, MOST_STAGES), "slot": RANGE}
+        | dict.fromkeys(("pace_us", "replicas"), rows(COUNT, MOST_STAGES)),
+        names="model version",
+        counts="room_bytes plan",
+        texts="lacking reason",
+        any="measured frozen",
+    ),
     ("model", "version"),
 )
 SLO = form(
-    {
-        "model": name,
-        "p99_ms": COUNT,
-        "errors": SHARE,
-        "burning": text,
-        "burn": table(COUNT),
-        "requests": COUNT,
-        "slow": COUNT,
-        "failed": COUNT,
-    },
+    fields(
+        names="model",
+        counts="p99_ms requests slow failed",
+        shares="errors",
+        texts="burning",
+        of_counts="burn",
+    ),
     ("model",),
 )
 CAMERA = form(
-    {
-        "name": name,
-        "where": text,
-        "state": text,
-        "frames": COUNT,
-        "dropped": COUNT,
-        "torn": COUNT,
-        "decode_ms": COUNT,
-        "reconnects": COUNT,
-        "error": text,
-        "sent": COUNT,
-        "age_ms": LATENCY,
-        "age_s": HISTOGRAM,
-        "gate": anything,
-        "mask": anything,
-        "guard": anything,
-        "crops": anything,
-    },
+    fields(
+        names="name",
+        texts="where state error",
+        counts="frames dropped torn decode_ms reconnects sent",
+        latencies="age_ms",
+        histograms="age_s",
+        any="gate mask guard crops",
+    ),
     ("name", "state"),
 )
 GENERATION = form(
-    {
-        "stage": number(0, 4096),
-        "model": name,
-        "version": name,
-        "slots": COUNT,
-        "sessions": COUNT,
-        "context": COUNT,
-        "kv_bytes": COUNT,
-        "kept_bytes": COUNT,
-        "counters": table(COUNT),
-        "turn_ms": LATENCY,
-        "first_token_ms": LATENCY,
-        "first_token_s": HISTOGRAM,
-        "between_tokens_ms": LATENCY,
-        "between_tokens_s": HISTOGRAM,
-    },
+    fields(
+        stages="stage",
+        names="model version",
+        counts="slots sessions context kv_bytes kept_bytes",
+        of_counts="counters",
+        latencies="turn_ms first_token_ms between_tokens_ms",
+        histograms="first_token_s between_tokens_s",
+    ),
     ("stage", "model", "version"),
 )
 WANTED = form(
-    {
-        "model": name,
-        "version": name,
-        "stage": number(0, 4096),
-        "nodes": COUNT,
-        "busy": COUNT,
-        "replicas": COUNT,
-        "burns": anything,
-    },
+    fields(stages="stage", names="model version", counts="nodes busy replicas", any="burns"),
     ("model", "version", "stage", "replicas"),
 )
-FLAW = form(
-    {"stream": text, "title": text, "detail": text, "mend": text, "of": text},
-    ("stream", "title", "detail", "mend"),
+FLAW = form(fields(texts="stream title detail mend of"), ("stream", "title", "detail", "mend"))
+GPU = form(fields(counts="gpu used total", shares="load"), ("gpu",))
+STATUS_FIELDS = fields(
+    {
+        "v": number(),
+        "state": _state,
+        "stages": rows(form(STAGE_FIELDS, ("stage",)), MOST_STAGES),
+        "priority": number(0, 9),
+        "gossip": form(
+            fields(of_counts="peers refused events", counts="sent_bytes received_bytes")
+        ),
+        "requests": REQUESTS,
+        "witness": form(fields(of_counts="of", counts="held taken dropped rests")),
+        "slo": rows(SLO),
+        "flaws": rows(FLAW),
+        "rollout": ROLLOUT,
+        "plans": rows(PLAN),
+        "placement": table(form(fields(of_counts="ways", counts="probes", texts="why"))),
+        "cameras": rows(CAMERA),
+        "generation": rows(GENERATION),
+        "wanted": rows(WANTED, MOST_STAGES),
+        "codecs": rows(text),
+        "link": form(fields(counts="round_trip_us down up")),
+        "connection": form(fields(counts="round_trip_us sent resent connections")),
+        "gpus": rows(GPU),
+        "gateway": form(fields({"doors": table(DOOR)}, counts="refused")),
+    },
+    names="node role mesh model version",
+    texts="host detail since at software host_id inbox",
+    counts="pid queue_depth rate rss_bytes cpu_seconds uptime_s ready_ms every_s link_rate",
+    of_counts="events edge expires",
 )
-STATUS_FIELDS: dict[str, Reader] = {
-    "v": number(),
-    "node": name,
-    "role": name,
-    "mesh": name,
-    "host": text,
-    "pid": COUNT,
-    "state": _state,
-    "detail": text,
-    "since": text,
-    "at": text,
-    "software": text,
-    "model": name,
-    "version": name,
-    "stages": rows(form(STAGE_FIELDS, ("stage",)), MOST_STAGES),
-    "queue_depth": COUNT,
-    "rate": COUNT,
-    "rss_bytes": COUNT,
-    "cpu_seconds": COUNT,
-    "uptime_s": COUNT,
-    "ready_ms": COUNT,
-    "host_id": text,
-    "inbox": text,
-    "priority": number(0, 9),
-    "gossip": form(
-        {
-            "peers": table(COUNT),
-            "refused": table(COUNT),
-            "events": table(COUNT),
-            "sent_bytes": COUNT,
-            "received_bytes": COUNT,
-        }
-    ),
-    "events": table(COUNT),
-    "requests": REQUESTS,
-    "witness": form(
-        {"of": table(COUNT), "held": COUNT, "taken": COUNT, "dropped": COUNT, "rests": COUNT}
-    ),
-    "slo": rows(SLO),
-    "flaws": rows(FLAW),
-    "rollout": ROLLOUT,
-    "plans": rows(PLAN),
-    "edge": table(COUNT),
-    "placement": table(form({"ways": table(COUNT), "probes": COUNT, "why": text})),
-    "cameras": rows(CAMERA),
-    "generation": rows(GENERATION),
-    "wanted": rows(WANTED, MOST_STAGES),
-    "every_s": COUNT,
-    "codecs": rows(text),
-    "link_rate": COUNT,
-    "link": form({"round_trip_us": COUNT, "down": COUNT, "up": COUNT}),
-    "connection": form(
-        {"round_trip_us": COUNT, "sent": COUNT, "resent": COUNT, "connections": COUNT}
-    ),
-    "expires": table(COUNT),
-    "gpus": rows(form({"gpu": COUNT, "load": SHARE, "used": COUNT, "total": COUNT}, ("gpu",))),
-    "gateway": form({"doors": table(DOOR), "refused": COUNT}),
-}
 STATUS = form(STATUS_FIELDS, ("role", "state"))
 EVENT_TEXTS: dict[str, Reader] = {"kind": name, "node": name, "role": name, "at": text}
 
