@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 
 from support.commands import ROOT
 
@@ -40,10 +40,13 @@ LONG = """
 """
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
+    return [
+        (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text()))
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    ]
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -27,6 +27,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.benchmark
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("name", "processes"),

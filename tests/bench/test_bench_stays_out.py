@@ -1,10 +1,9 @@
-"""Benchmarks, simulations and what tests share stay out of the product, and out of its wheel."""
+"""Benchmarks, simulations and what tests share stay out of the product."""
 
 from __future__ import annotations
 
 import ast
-import subprocess
-import zipfile
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,8 +30,13 @@ def imports_of(file: Path) -> Iterator[str]:
 
 def importers(folders: list[Path], packages: set[str]) -> list[str]:
     """The modules below these folders that import any of the packages."""
+    named = re.compile(rf"\b(import|from)\s+({'|'.join(packages)})\b")  # parsing all takes seconds
     files = [file for folder in folders for file in folder.rglob("*.py")]
-    return [str(file.relative_to(ROOT)) for file in files if packages & set(imports_of(file))]
+    return [
+        str(file.relative_to(ROOT))
+        for file in files
+        if named.search(file.read_text(encoding="utf-8")) and packages & set(imports_of(file))
+    ]
 
 
 def test_the_product_imports_nothing_of_the_tests_but_by_the_command_of_the_benchmarks() -> None:
@@ -54,21 +58,6 @@ def test_no_benchmark_knows_another_room_of_benchmarks() -> None:
         for file in (ROOT / "tests" / "bench" / room).rglob("*.py"):
             text = file.read_text(encoding="utf-8")
             assert not [name for name in others if f"from {name}" in text], file
-
-
-@pytest.mark.processes
-def test_the_wheel_has_the_three_packages_and_no_tests(tmp_path: Path) -> None:
-    command = ["uv", "build", "--wheel", "--quiet", "--out-dir", str(tmp_path), str(ROOT)]
-    built = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    if "error sending request" in built.stderr:
-        pytest.skip("the build backend cannot be fetched here")
-    assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == set(PRODUCT)
-    assert len(tops) == len(PRODUCT) + 1
-    assert not [name for name in names if "test" in Path(name).stem.split("_")]
 
 
 @pytest.mark.parametrize("words", [[], ["hop"], ["hop", "--rounds", "2"], ["--help"]])

@@ -1,9 +1,10 @@
-"""The workflows of a user's CI fit their schema, and call what judges."""
+"""The workflows of a user's CI fit their schema, and run what judges."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,9 +34,7 @@ def test_the_workflow_fits_its_schema_and_a_planted_error_does_not(tmp_path: Pat
 
 @pytest.mark.benchmark
 def test_a_test_that_is_skipped_fails_in_the_workflow(tmp_path: Path) -> None:
-    steps = yaml.safe_load(WORKFLOW.read_text())["jobs"]["check"]["steps"]
-    (checks,) = (step["run"] for step in steps if ".ci/run" in step.get("run", ""))
-    assert "TESTS_SKIP_NOTHING=1" in shlex.split(checks)
+    assert "TESTS_SKIP_NOTHING=1" in shlex.split(steps("check")[-1])
     lacks = {"TESTS_SKIP_NOTHING": "1", "SWARM_TEST_MODELS": str(tmp_path)}
     command = ["pytest", "-n", "0", f"--basetemp={tmp_path / 'inner'}", NEEDS_A_MODEL]
     run = subprocess.run(
@@ -51,5 +50,58 @@ def test_a_test_that_is_skipped_fails_in_the_workflow(tmp_path: Path) -> None:
     assert "nothing may be skipped here" in run.stdout
 
 
-def test_the_workflow_calls_what_judges_a_figure() -> None:
-    assert "swarm bench regression" in (ROOT / ".ci" / "run").read_text()
+def steps(job: str) -> list[str]:
+    """What a job of the workflow runs, in order."""
+    found = yaml.safe_load(WORKFLOW.read_text())["jobs"][job]["steps"]
+    return [step["run"] for step in found if "run" in step]
+
+
+def played(script: str, folder: Path, failing: str = "") -> tuple[int, list[str]]:
+    """The exit code of a script of `.ci`, and what it calls of `uv`, none of which does anything.
+    failing: the call that fails."""
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    calls = folder / "calls"
+    calls.write_text("")
+    for name in ("uv", "apt-get", "promtool", "amtool", "chromium", "bwrap", "ip"):
+        said = f'echo "$*" >> {calls}; [ "$*" != "{failing}" ]' if name == "uv" else ":"
+        (programs / name).write_text(f"#!/bin/sh\n{said}\n")
+        (programs / name).chmod(0o755)
+    copied = folder / ".ci" / script
+    copied.parent.mkdir(exist_ok=True)
+    shutil.copy(ROOT / ".ci" / script, copied)
+    environment = os.environ | {"PATH": f"{programs}:/usr/bin:/bin"}
+    done = subprocess.run([copied], env=environment, capture_output=True, timeout=60, check=False)
+    return done.returncode, calls.read_text().splitlines()
+
+
+JUDGES = (
+    "run ruff check .",
+    "run ruff format --check .",
+    "run mypy",
+    "run lint-imports",
+    "run pytest",
+    "run pytest -m benchmark",
+    "run pytest -m house --dist load",
+    "run pytest -m timing -n 0",
+    "run swarm bench regression",
+)
+
+
+def test_the_workflow_runs_all_that_judges_on_each_push_and_pull_request(tmp_path: Path) -> None:
+    on = yaml.safe_load(WORKFLOW.read_text())[True]  # YAML 1.1 reads the word `on` so
+    assert {"push", "pull_request"} <= set(on)
+    assert shlex.split(steps("check")[-1])[-1] == ".ci/run"
+    code, calls = played("run", tmp_path)
+    assert code == 0
+    assert set(JUDGES) <= set(calls)
+    assert [call for call in calls if call.startswith("run swarm bench hostile")]
+    assert shlex.split(steps("stories")[-1])[-1] == ".ci/weekly"
+    assert "run pytest -m weekly" in played("weekly", tmp_path)[1]
+
+
+@pytest.mark.parametrize("failing", JUDGES)
+def test_whatever_fails_fails_the_workflow(failing: str, tmp_path: Path) -> None:
+    code, calls = played("run", tmp_path, failing)
+    assert code != 0
+    assert calls[-1] == failing

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from messages_strategies import damaged
 
 from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo, Spec, check_tensors
@@ -125,15 +122,6 @@ def test_a_manifest_with_a_fault_is_refused(changes: dict[str, Any]) -> None:
 def test_bytes_that_are_no_manifest_are_an_invalid_argument(data: bytes) -> None:
     with pytest.raises(InvalidArgument):
         ModelInfo.from_manifest(data)
-
-
-@settings(max_examples=300, deadline=None)
-@given(damaged(json.dumps(manifest()).encode()))
-def test_a_damaged_manifest_is_read_or_is_an_invalid_argument(data: bytes) -> None:
-    with contextlib.suppress(InvalidArgument):
-        got = ModelInfo.from_manifest(data)
-        assert got.last == len(got.stages) >= 1
-        assert got.is_large in (True, False)
 
 
 F = np.float32

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import random
 
-import msgpack
 import pytest
 from fleet import DISCOVERY, SUBJECTS, Fleet, Member
-from real_server import Inbox, Links
+from real_server import Links
 from support.waiting import eventually
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.fleet.advertised import candidates, load_entries, serves_entries, serving, valid
-from swarm.gossip import GossipConfig
 
 KEY = b"0123456789abcdef"
 DIGITS = ("digits", "1", 1)
-
-
-def refusals(member: Member) -> int:
-    counters = member.gossip.gossip.counters
-    return sum(counters[reason] for reason in ("malformed", "too_large", "version", "forged"))
 
 
 async def still_works(fleet: Fleet, members: list[Member], mark: str) -> None:
@@ -34,45 +26,6 @@ async def still_works(fleet: Fleet, members: list[Member], mark: str) -> None:
     assert all(member.heard("died") == [] for member in members)
     assert all(member.link.callback_errors == 0 for member in members)
     assert not any(member.task.done() for member in members)
-
-
-@pytest.mark.integration
-async def test_random_bytes_are_counted_and_the_mesh_goes_on(fleet: Fleet, links: Links) -> None:
-    members = await fleet.start("a", "b", "c")
-    stranger = await links.connect(fleet.url)
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    before = refusals(members[1])
-    for _ in range(300):
-        stranger.publish(SUBJECTS.gossip("b"), rng.randbytes(rng.randrange(200)), "_INBOX.x.y")
-    await stranger.flush()
-    await eventually(lambda: refusals(members[1]) - before >= 300, "the counts")
-    await still_works(fleet, members, "after-noise")
-
-
-@pytest.mark.integration
-async def test_a_message_cut_or_changed_anywhere_is_refused_or_harmless(
-    fleet: Fleet, links: Links
-) -> None:
-    """True messages between members, each mutilated in many ways."""
-    members = await fleet.start("a", "b", "c")
-    stranger = await links.connect(fleet.url)
-    overheard = Inbox()
-    stranger.subscribe("swarm.test.gossip.>", overheard)
-    await stranger.flush()
-    await eventually(lambda: len(overheard) >= 10, "some messages")
-    rng = random.Random(7)
-    for message in overheard[:10]:
-        body = bytes(message.data)
-        for _ in range(20):
-            at = rng.randrange(len(body))
-            stranger.publish(SUBJECTS.gossip("b"), body[:at])
-            changed = body[:at] + bytes([rng.randrange(256)]) + body[at + 1 :]
-            stranger.publish(SUBJECTS.gossip("b"), changed)
-    await stranger.flush()
-    await eventually(lambda: refusals(members[1]) > 0, "the counts")
-    await still_works(fleet, members, "after-mutilation")
 
 
 @pytest.mark.integration
@@ -222,42 +175,6 @@ async def test_a_node_with_sixty_stages_is_known_whole_to_all_others(fleet: Flee
 )
 def test_values_that_no_node_writes_are_refused(key: str, value: object) -> None:
     assert not valid(key, value)
-
-
-@pytest.mark.integration
-async def test_ten_thousand_joins_in_a_burst_end_nothing_and_do_not_grow_without_bound(
-    fleet: Fleet, links: Links
-) -> None:
-    config = GossipConfig(max_nodes=512)
-    target = await fleet.join("target", config=config)
-    friend = await fleet.join("friend", config=config)
-    await fleet.agree([target, friend], ("target", "friend"))
-    stranger = await links.connect(fleet.url)
-    for start in range(0, 10_000, 250):
-        entries = [[f"ghost-{n}", 1, 0, 0, 0] for n in range(start, start + 250)]
-        deltas = [[*entry[:3], 1, 0, 0, 0, [["k", 1, b"\x01"]]] for entry in entries]
-        sender = [f"liar-{start}", 1, 0, 0, 0, 1]
-        message = {"v": 1, "t": "syn", "s": sender, "d": entries, "x": deltas}
-        stranger.publish(SUBJECTS.gossip("target"), msgpack.packb(message), "_INBOX.x.y")
-        await stranger.flush()
-    counters = target.gossip.gossip.counters
-    await eventually(lambda: counters["too_fast"] + counters["table_full"] > 5_000, "the refusals")
-    assert len(target.gossip.view()) <= 512
-    target.gossip.set("role", "unmoved")
-    # At the latest when each has asked all of a full table: 512 / 3 rounds of 0.2 s.
-    await eventually(
-        lambda: friend.value_of("target", "role") == "unmoved",
-        "that gossip goes on",
-        within=40.0,
-    )
-    # Nobody answers for the ghosts, so that each is found dead when its turn comes.
-    await eventually(
-        lambda: sum(p.state == "dead" for p in target.gossip.view().values()) > 5,
-        "that ghosts are laid",
-    )
-    assert len(target.gossip.view()) <= 512
-    assert target.link.callback_errors == 0
-    assert target.gossip.unanswered < 1000
 
 
 @pytest.mark.integration

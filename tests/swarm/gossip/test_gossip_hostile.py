@@ -50,30 +50,6 @@ def test_random_bytes_are_counted_and_never_raise(payload: bytes, keyed: bool, r
     assert sum(node.counters[reason] for reason in ("malformed", "forged", "version")) == 1
 
 
-_LEAF = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats()
-    | st.text(max_size=8)
-    | st.binary(max_size=8)
-)
-_ANY = st.recursive(
-    _LEAF, lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=3), inner)
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    fields=st.dictionaries(st.sampled_from(list("vtsdwxfnp")), _ANY, max_size=5),
-    kind=st.sampled_from(["syn", "ack", "synack", "probe", "probed"]),
-)
-def test_maps_with_fields_of_any_type_never_raise(fields: dict[str, Any], kind: str) -> None:
-    node = a_node()
-    node.on_request(syn(**({"t": kind} | fields)), 0.0)
-    assert set(node.view(0.0)) <= {"victim"}
-
-
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_no_change_to_an_authentic_message_is_accepted(data: st.DataObject) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from itertools import pairwise
 
 import pytest
@@ -166,33 +165,3 @@ def test_the_largest_payload_a_server_may_allow_is_accepted_and_more_is_not() ->
     Reader().feed(b"MSG a 1 %d\r\n" % (64 << 20))
     with pytest.raises(ProtocolError):
         Reader().feed(b"MSG a 1 %d\r\n" % (66 << 20))
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.lists(
-        st.one_of(
-            st.binary(max_size=60),
-            st.sampled_from([b"MSG ", b"HMSG ", b"\r\n", b" 1 ", b"a", b"-5", b"3\r\nabc\r\n"]),
-        ),
-        max_size=20,
-    )
-)
-def test_random_bytes_raise_nothing_but_a_protocol_error(pieces: list[bytes]) -> None:
-    reader = Reader()
-    with contextlib.suppress(ProtocolError):
-        for piece in pieces:
-            reader.feed(piece)
-            assert len(reader.parser.buffer()) > 0
-
-
-@settings(max_examples=200, deadline=None)
-@given(messages().filter(lambda m: len(m[0]) < 1000), st.data())
-def test_a_damaged_message_raises_nothing_but_a_protocol_error(
-    message: tuple[bytes, Event], data: st.DataObject
-) -> None:
-    wire = bytearray(message[0] * 3)
-    for _ in range(data.draw(st.integers(1, 6))):
-        wire[data.draw(st.integers(0, len(wire) - 1))] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(ProtocolError):
-        Reader().feed(bytes(wire))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages_strategies import damaged, features, same, tensor_maps
+from messages_strategies import features, same, tensor_maps
 
 from swarm.errors import DecodeError, Status
 from swarm.wire.hops import Hop
@@ -223,35 +223,3 @@ def test_a_status_that_is_no_status_is_refused(status: str) -> None:
     with pytest.raises(DecodeError, match="gRPC status") as refusal:
         Result.decode(changed(Result("id"), status=status))
     assert len(str(refusal.value)) < 300
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=300))
-def test_random_bytes_raise_nothing_but_a_decode_error(data: bytes) -> None:
-    for kind in KINDS:
-        with pytest.raises(DecodeError):
-            kind.decode(data)
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.data())
-def test_a_damaged_message_is_decoded_or_is_a_decode_error(data: st.DataObject) -> None:
-    message: Any = data.draw(
-        st.sampled_from(
-            [
-                features(hops=[HOP], session="s"),
-                features(tensors={"x": np.ones(ZERO_COPY_FROM, np.uint8)}, hops=[HOP]),
-                Result("id", outputs={"y": np.zeros(3)}, hops=(Hop(1, "n", 1, 1),)),
-                Request({"x": np.zeros(3, np.int64)}, "id", budget=1.0),
-            ]
-        )
-    )
-    valid = joined(message)
-    front = data.draw(damaged(valid[:250])) + valid[250:]
-    for kind in KINDS:
-        problem = None
-        try:
-            kind.decode(front)
-        except DecodeError as error:
-            problem = str(error)
-        assert problem is None or 0 < len(problem) < 2000

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import tracemalloc
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages_strategies import arrays, damaged, same
+from messages_strategies import arrays, same
 
 from swarm.errors import DecodeError, Status
 from swarm.wire import oip
@@ -215,29 +213,6 @@ def test_the_limits_on_bytes_and_on_the_number_of_inputs_hold() -> None:
         oip.decode_request(request(), MessageLimits(bytes=10))
     with pytest.raises(DecodeError):
         oip.decode_request(request(), MessageLimits(tensors=0))
-
-
-json_values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=10,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_any_json_decodes_or_is_a_decode_error(data: st.DataObject) -> None:
-    field = data.draw(st.sampled_from(["name", "shape", "datatype", "data", "id", "parameters"]))
-    value = data.draw(json_values)
-    raw = request(**{field: value}) if field in ("id", "parameters") else request({field: value})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for candidate in (raw, data.draw(damaged(raw))):
-            with contextlib.suppress(DecodeError):
-                for array in oip.decode_request(candidate).inputs.values():
-                    assert array.dtype in DTYPES.values()
 
 
 @settings(deadline=None)
