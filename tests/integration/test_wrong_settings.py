@@ -6,14 +6,12 @@ import socket
 from pathlib import Path
 
 import pytest
-from support.commands import ROOT, Commands
+from support.commands import ROOT, node_said
 
-pytestmark = [pytest.mark.integration, pytest.mark.processes]
+pytestmark = pytest.mark.integration
 
 
-def test_what_cannot_be_listened_on_or_read_is_one_line_and_code_2(
-    run: Commands, tmp_path: Path
-) -> None:
+def test_what_cannot_be_listened_on_or_read_is_one_line_and_code_2(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -29,9 +27,9 @@ def test_what_cannot_be_listened_on_or_read_is_one_line_and_code_2(
             ("--congestion", "nope"),
         ]
         who = ("--role", "shard-1", "--model", "digits", "--nats", "nats://127.0.0.1:1")
-        nodes = [run.start("nodes.cli.node", *who, *flags) for flags in wrong]
-        for flags, node in zip(wrong, nodes, strict=True):
-            assert node.wait() == 2, f"{flags}: {node.stderr}"
+        for flags in wrong:
+            node = node_said(*who, *flags)
+            assert node.code == 2, f"{flags}: {node.stderr}"
             lines = node.stderr.splitlines()
             assert [line for line in lines if line.startswith("swarm-node: ")] == lines[-1:]
 

@@ -24,9 +24,7 @@ COMMAND = typer.main.get_command(app)
 NOBODY = "nats://127.0.0.1:1"
 
 
-@pytest.mark.parametrize(
-    "setting", ["ascii", "latin-1", pytest.param("C", marks=pytest.mark.benchmark)]
-)
+@pytest.mark.parametrize("setting", ["ascii", pytest.param("C", marks=pytest.mark.benchmark)])
 @pytest.mark.parametrize(
     "line",
     [
@@ -41,7 +39,7 @@ def test_no_command_ends_for_a_character_that_the_terminal_lacks(
     setting: str, line: tuple[str, ...]
 ) -> None:
     encoding = "utf-8" if setting == "C" else setting  # Python's own choice there
-    given = {"PYTHONIOENCODING": f"{encoding}:strict"}
+    given = {"PYTHONIOENCODING": "ascii:strict"}
     if setting == "C":
         given = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(

@@ -55,7 +55,7 @@ def test_real_graphs_compute_the_same_in_two_and_five_stages(name: str) -> None:
     )
     other = whole(data, {**feeds, key: patches(8)})
     assert np.abs(next(iter(other.values())) - logits).max() > 3e-3 * np.abs(logits).max()
-    for stages in (2, 5):
+    for stages in (5,) if name == "resnet50" else (2, 5):  # 177 layers take seconds to cut
         result = split(data, name=name, stages=stages, profile=False)
         assert result.manifest.stages == stages
         same(expected, chained(result, feeds, bare=True))

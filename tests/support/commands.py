@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import logging
 import os
 import secrets
 import signal
@@ -21,6 +23,7 @@ import psutil
 from typer.testing import CliRunner
 
 from nodes.cli.main import app
+from nodes.cli.node import node
 from nodes.console import err, out
 
 from .waiting import GENEROUS, eventually_now
@@ -232,3 +235,17 @@ def said(*arguments: str) -> Said:
     if error is not None and not isinstance(error, SystemExit):
         raise error
     return Said(result.exit_code, result.stdout, result.stderr)
+
+
+def node_said(*arguments: str) -> Said:
+    """As `said`, of a `swarm-node` that ends for a wrong setting."""
+    told, logs = io.StringIO(), logging.getLogger()
+    handlers, level = logs.handlers[:], logs.level
+    with _one_at_a_time, contextlib.redirect_stderr(told):
+        try:
+            code = node(arguments, {})
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            logs.handlers[:], logs.level = handlers, level
+    return Said(code, "", told.getvalue())

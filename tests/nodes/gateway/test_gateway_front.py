@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import AsyncIterator
 
 import grpc.aio
 import pytest
 import pytest_asyncio
-from support.commands import environment
+from support.commands import node_said
 from support.gateways import address, ask, doors, gateway_of
 from support.meshes import READY, all_ready, digits, dismiss, mesh_of, split_digits
 from support.ports import free_port
@@ -118,15 +116,8 @@ async def test_clients_of_http_and_of_grpc_do_not_see_a_shard_killed(local: Loca
     ],
 )
 async def test_a_door_that_is_open_by_mistake_is_refused(flags: list[str], says: str) -> None:
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "nodes.cli.node", *flags],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=READY,
-    )
-    assert done.returncode == 2
+    done = await asyncio.to_thread(node_said, *flags)
+    assert done.code == 2
     assert says in done.stderr
 
 
