@@ -1,7 +1,7 @@
 """What a file or a folder is that is no model of ONNX, and what turns it into one.
 
 The commands for Hugging Face's folders ran as they stand here, with these versions
-(`tests/exports.py` measures what they make).
+(`tests/zoo/language/exports.py` measures what they make).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPTIMUM = (
     "--with onnxruntime==1.32.0 --with torch==2.15.0 "
     "optimum-cli export onnx -m {folder}{task} {target}"
 )
-# `model_type` of what the builder of genai made in tests/exports.py.
+# `model_type` of what the builder of genai made in tests/zoo/language/exports.py.
 _GENAI_TYPES = frozenset({"gemma", "gemma2", "gpt_oss", "llama", "mistral", "qwen2", "qwen3"})
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _HEAD = 64  # bytes that are looked at

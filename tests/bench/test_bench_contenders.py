@@ -6,11 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from bench.rivals.catalogue import contender_class
-from bench.rivals.contract import missing_packages
 from bench.rivals.networks import build_workload
 from bench.rivals.peers_client import Load, measure
 from bench.rivals.peers_runner import Entrant, run_client
@@ -25,33 +22,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny")
     build_workload(directory, "tiny")
     return directory
-
-
-@pytest.mark.benchmark
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("name", "processes"),
-    [
-        ("inprocess", 1),
-        ("nats_core", 5),
-        ("nats_jetstream", 5),
-        ("pyzmq", 4),
-        ("zenoh", 4),
-    ],
-)
-def test_a_contender_answers_every_request_correctly_and_leaves_no_process(
-    name: str, processes: int, tiny: Path
-) -> None:
-    if missing := missing_packages(contender_class(name).packages):
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
-    row = run_client(Entrant(name, name, Path(sys.executable)), tiny, QUICK, timeout=60)
-    assert row["status"] == "ok", row
-    assert row["verified"] == QUICK.sequential + QUICK.concurrent
-    assert row["processes"] == processes
-    assert "stop_reason" not in row
-    after = {process.pid for process in psutil.Process().children(recursive=True)}
-    assert after <= before
 
 
 @pytest.mark.processes

@@ -10,16 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.cost.hop import FLOORS, STAGES, HopPlan, chain_workload, measure_hop, show
+from bench.cost.hop import FLOORS, STAGES, HopPlan, chain_workload, measure_hop
 from bench.cost.regression import REGRESSION, Attempt, RegressionPlan, misses
 from bench.rivals.catalogue import MESH, MESH_BY_UP, contender_class
 from bench.rivals.contract import missing_packages
 from bench.rivals.networks import build_workload
 from bench.rivals.peers_client import Load
 from bench.rivals.peers_runner import Entrant, run_client
-from bench.rivals.side_by_side import checked_latencies, side_by_side
 from bench.rivals.workload import Workload, WrongAnswer
-from swarm.samehost.memory import unavailable
 
 
 @pytest.fixture(scope="module")
@@ -30,20 +28,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Workload:
 def test_a_wrong_answer_is_never_timed(tiny: Workload) -> None:
     with pytest.raises(WrongAnswer, match="differs"):
         tiny.check({"result": tiny.expected["result"] + 1})
-
-
-@pytest.mark.benchmark
-@pytest.mark.processes
-@pytest.mark.integration
-@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-def test_large_features_are_measured_over_the_wire_too() -> None:
-    plan = HopPlan([800_000], 5, 1, warmup=3, floors=(), ours=("mesh", "mesh_wire"))
-    document = measure_hop(plan)
-    (size,) = document["sizes"]
-    assert size["unavailable"] == {}
-    assert size["shared_memory"]
-    assert [list(row) for row in size["rounds"]] == [["mesh", "mesh_wire", "inprocess"]]
-    show(document)
 
 
 @pytest.mark.benchmark
@@ -75,10 +59,9 @@ def test_the_mesh_and_all_floors_answer_rightly_in_the_same_rounds_and_leave_no_
 @pytest.mark.parametrize(
     ("target", "processes"),
     [
-        pytest.param(MESH["durable"], 5, id="durable"),
         pytest.param(MESH["fast"], 5, id="fast"),
         # The command, its server, three stages and a fallback node, and the client.
-        pytest.param(MESH_BY_UP["durable"], 7, id="by swarm up"),
+        pytest.param(MESH_BY_UP["fast"], 7, id="by swarm up"),
     ],
 )
 def test_the_mesh_takes_part_in_the_peer_benchmark(
@@ -92,19 +75,6 @@ def test_the_mesh_takes_part_in_the_peer_benchmark(
     assert row["verified"] == 45
     assert row["processes"] == processes
     assert "stop_reason" not in row
-
-
-@pytest.mark.benchmark
-@pytest.mark.processes
-@pytest.mark.integration
-def test_a_contender_that_is_not_installed_does_not_stop_the_others(tiny: Workload) -> None:
-    with side_by_side(tiny, {"inprocess": "inprocess", "gone": "no_such_module:Thing"}) as (
-        up,
-        absent,
-    ):
-        assert list(up) == ["inprocess"]
-        assert len(checked_latencies(up["inprocess"], tiny, 7)) == 7
-    assert absent == {"gone": "not installed: no_such_module"}
 
 
 # Runs of the gate on two busy cores: what an undisturbed request took in each of three attempts, in

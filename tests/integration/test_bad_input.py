@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 from typing import Any
 
@@ -49,55 +48,22 @@ def as_json(parameters: dict[str, Any] | None = None, **changes: Any) -> bytes:
     return json.dumps(doc).encode()
 
 
-def claim_of_100_megabytes() -> bytes:
-    """A kilobyte whose one binary field says that 100 MB follow."""
-    head = bytes(msgpack.packb({"v": 1}))[1:]
-    body = b"\x82" + head + b"\xa7tensors\x81\xa5image\x84"
-    body += bytes(msgpack.packb("datatype")) + bytes(msgpack.packb("FP32"))
-    body += bytes(msgpack.packb("shape")) + bytes(msgpack.packb([1, 1, 5000, 5000]))
-    body += bytes(msgpack.packb("codec")) + bytes(msgpack.packb("raw"))
-    body += bytes(msgpack.packb("data")) + b"\xc6" + (100_000_000).to_bytes(4, "big")
-    return body.ljust(1024, b"\0")
-
-
+# One of each kind: tests/swarm/wire has all that a parser refuses.
 WRONG: dict[str, tuple[bytes, str]] = {
     "msgpack-wrong-name": (packed(name="picture"), "INVALID_ARGUMENT"),
     "msgpack-wrong-shape": (packed(shape=[1, 1, 4, 16]), "INVALID_ARGUMENT"),
-    "msgpack-wrong-rank": (packed(shape=[64]), "INVALID_ARGUMENT"),
     "msgpack-empty-batch": (packed(shape=[0, 1, 8, 8], data=b""), "INVALID_ARGUMENT"),
     "msgpack-wrong-datatype": (packed(datatype="INT32"), "INVALID_ARGUMENT"),
-    "msgpack-unknown-datatype": (packed(datatype="FP31"), "INVALID_ARGUMENT"),
-    "msgpack-unknown-codec": (packed(codec="zip"), "INVALID_ARGUMENT"),
     "msgpack-shared-memory": (packed(codec="shm", data="claim"), "INVALID_ARGUMENT"),
-    "msgpack-short-data": (packed(data=bytes(255)), "INVALID_ARGUMENT"),
-    "msgpack-negative-dimension": (packed(shape=[-1, 1, 8, 8]), "INVALID_ARGUMENT"),
     "msgpack-truncated": (packed()[:-100], "INVALID_ARGUMENT"),
-    "msgpack-trailing": (packed() + b"\x01", "INVALID_ARGUMENT"),
-    "msgpack-100-MB-claim": (claim_of_100_megabytes(), "INVALID_ARGUMENT"),
-    "msgpack-huge-array-claim": (b"\x81\xa1v\xdd\x7f\xff\xff\xff", "INVALID_ARGUMENT"),
     "msgpack-huge-shape": (packed(shape=[2**31, 2**31, 2**31]), "INVALID_ARGUMENT"),
-    "msgpack-next-version": (bytes(msgpack.packb({"v": 2})), "INVALID_ARGUMENT"),
-    "msgpack-no-map": (bytes(msgpack.packb([1, 2, 3])), "INVALID_ARGUMENT"),
-    "msgpack-no-tensors": (bytes(msgpack.packb({"v": 1})), "INVALID_ARGUMENT"),
     "msgpack-budget-0": (packed(budget_us=0), "DEADLINE_EXCEEDED"),
-    "msgpack-budget-negative": (packed(budget_us=-5_000_000), "DEADLINE_EXCEEDED"),
     "msgpack-budget-huge": (packed(budget_us=2**63), "INVALID_ARGUMENT"),
-    "msgpack-budget-text": (packed(budget_us="soon"), "INVALID_ARGUMENT"),
     "json-wrong-name": (as_json(name="picture"), "INVALID_ARGUMENT"),
     "json-wrong-shape": (as_json(shape=[1, 1, 4, 16]), "INVALID_ARGUMENT"),
-    "json-wrong-datatype": (as_json(datatype="INT32", data=[0] * 64), "INVALID_ARGUMENT"),
     "json-text-as-data": (as_json(data=["x"] * 64), "INVALID_ARGUMENT"),
-    "json-ragged-data": (as_json(data=[[0.0], [0.0, 1.0]]), "INVALID_ARGUMENT"),
-    "json-no-data": (as_json(data=None), "INVALID_ARGUMENT"),
-    "json-short-data": (as_json(data=[0.0] * 63), "INVALID_ARGUMENT"),
-    "json-100-MB-claim": (as_json(shape=[1, 1, 5000, 5000]), "INVALID_ARGUMENT"),
     "json-truncated": (as_json()[:-40], "INVALID_ARGUMENT"),
-    "json-no-object": (b'{"inputs": 7}', "INVALID_ARGUMENT"),
-    "json-deep": (b'{"inputs":' + b"[" * 50_000, "INVALID_ARGUMENT"),
     "json-budget-0": (as_json({"budget_ms": 0}), "DEADLINE_EXCEEDED"),
-    "json-budget-negative": (as_json({"budget_ms": -1}), "DEADLINE_EXCEEDED"),
-    "json-budget-nan": (as_json({"budget_ms": float("nan")}), "INVALID_ARGUMENT"),
-    "json-budget-huge-integer": (as_json({"budget_ms": 10**400}), "INVALID_ARGUMENT"),
     "json-unknown-version": (as_json({"version": "99"}), "NOT_FOUND"),
     "msgpack-unknown-version": (
         bytes(msgpack.packb({"v": 1, "version": "99", "tensors": {"image": tensor()}})),
@@ -105,7 +71,6 @@ WRONG: dict[str, tuple[bytes, str]] = {
     ),
     "json-version-as-a-subject": (as_json({"version": "1.>"}), "INVALID_ARGUMENT|NOT_FOUND"),
     "empty": (b"", "INVALID_ARGUMENT"),
-    "zeros": (bytes(1000), "INVALID_ARGUMENT"),
 }
 
 
@@ -142,41 +107,6 @@ async def test_a_good_request_in_either_encoding_is_served(nats_client: Client) 
     doc = json.loads((await nats_client.request(SUBJECT, as_json(), timeout=GENEROUS)).data)
     assert doc["outputs"][0]["name"] == "logits"
     assert doc["outputs"][0]["shape"] == [1, 10]
-
-
-async def test_random_bytes_are_refused_and_nothing_stops(
-    digits_mesh: LocalMesh, nats_client: Client
-) -> None:
-    """Bytes, mutated messages and random documents; none may go unanswered."""
-    dice = random.Random(20)  # tests/bench mutates messages with fresh seeds
-    bodies = [dice.randbytes(dice.randrange(1, 2000)) for _ in range(60)]
-    for good in (packed(), as_json()):
-        for _ in range(60):
-            body = bytearray(good)
-            for _ in range(dice.randrange(1, 6)):
-                body[dice.randrange(len(body))] = dice.randrange(256)
-            bodies.append(bytes(body[: dice.randrange(1, len(body) + 1)]))
-    bodies += [bytes(msgpack.packb(_document(dice, 4))) for _ in range(60)]
-    bodies += [json.dumps({"inputs": _document(dice, 4)}).encode() for _ in range(60)]
-    replies = await asyncio.gather(
-        *(nats_client.request(SUBJECT, body, timeout=GENEROUS) for body in bodies)
-    )
-    # A mutation may leave a good message, of other pixels.
-    refused = [r for r in replies if r.headers and "Nats-Service-Error-Code" in r.headers]
-    codes = {r.headers["Nats-Service-Error-Code"] for r in refused if r.headers}
-    assert len(refused) > len(bodies) // 2
-    assert codes <= {"400", "404", "504"}, "a bad request is never the mesh's own fault"
-    await good_request(digits_mesh.mesh)
-
-
-def _document(dice: random.Random, depth: int) -> Any:
-    kind = dice.randrange(8 if depth else 6)
-    if kind == 6:
-        return [_document(dice, depth - 1) for _ in range(dice.randrange(4))]
-    if kind == 7:
-        keys = ["v", "tensors", "inputs", "image", "shape", "data", "datatype", "name", "id"]
-        return {dice.choice(keys): _document(dice, depth - 1) for _ in range(dice.randrange(5))}
-    return [None, True, dice.randrange(-(2**40), 2**40), dice.random(), "FP32", ""][kind]
 
 
 async def test_an_unknown_model_is_not_found_through_a_gateway(

@@ -82,28 +82,6 @@ def test_a_death_shows_the_heir_at_once_without_waiting_for_silence(fleet: Simul
     assert fleet.verdict["text"] == "digits, stage 2: s2 is gone, back took over"
 
 
-def test_a_node_that_speaks_after_it_was_called_dead_is_alive(fleet: Simulation) -> None:
-    fleet.tell("died", subject="s2")
-    fleet.now += 1.0
-    fleet.speak(a_status("s2", (2,)))
-    assert fleet.whole()["nodes"]["s2"]["health"] == "well"
-
-
-def test_a_node_that_speaks_seldom_is_well_in_between_and_gone_after_three_missed_statuses() -> (
-    None
-):
-    fleet = Simulation()
-    fleet.speak(a_status("seldom", every_s=10.0))
-    for _ in range(29):
-        fleet.second()
-    assert fleet.whole()["nodes"]["seldom"]["health"] == "well"
-    for _ in range(2):
-        fleet.second()
-    assert fleet.whole()["nodes"]["seldom"]["health"] == "dead"
-    fleet.speak(a_status("seldom", every_s=10.0))
-    assert fleet.whole()["nodes"]["seldom"]["health"] == "well"
-
-
 def test_a_node_that_falls_silent_is_gone_without_any_event(fleet: Simulation) -> None:
     for _ in range(7):
         fleet.second()
@@ -272,15 +250,6 @@ def test_an_objective_that_burns_is_the_first_trouble(fleet: Simulation) -> None
     assert "99 % within 20 ms (15.00% took longer)" in told
 
 
-def test_past_events_are_told_once_however_often_they_are_read(fleet: Simulation) -> None:
-    at = "2026-01-01T00:00:02.000Z"
-    event = {"kind": "died", "node": "s1", "subject": "s9", "at": at}
-    for _ in range(2):
-        fleet.state.take_past([("swarm.default.events.died", json.dumps(event).encode())])
-    events = fleet.whole()["events"]
-    assert [(e["kind"], e["node"], e["at"]) for e in events] == [("died", "s9", 1767225602000)]
-
-
 def test_a_node_that_joins_is_told_of_once_although_its_peers_tell_too(fleet: Simulation) -> None:
     fleet.tell("joined", node="s7")
     fleet.now += 1.0
@@ -337,15 +306,6 @@ def test_absurd_figures_are_not_shown_and_mark_their_node(fleet: Simulation) -> 
     assert row["rss"] == 0.0
     assert row["stages"][0]["compute"] == (None, None)
     assert "rss_bytes" in row["offence"]
-
-
-def test_a_flood_of_one_node_is_dropped_unread_and_marks_it(fleet: Simulation) -> None:
-    for number in range(5000):
-        fleet.speak(a_status("s1", (1,), detail=f"{number}"))
-    row = fleet.whole()["nodes"]["s1"]
-    assert "flood" in row["offence"]
-    assert int(row["detail"]) < 100
-    assert fleet.whole()["nodes"]["s2"]["offence"] == ""
 
 
 def test_a_thousand_invented_names_grow_the_picture_to_its_bound_only(fleet: Simulation) -> None:

@@ -1,6 +1,6 @@
 """Language models as exporters really write them, through the splitter and through a mesh.
 
-    uv run python tests/exports.py table FOLDER [FAMILY …]
+    PYTHONPATH=tests uv run python -m zoo.language.exports table FOLDER [FAMILY …]
 
 For each family and each exporter: an environment of its own (`uv run --with`, versions in
 `EXPORTERS`) makes a model of Hugging Face's form from a seed, with true layers and small sizes, has
