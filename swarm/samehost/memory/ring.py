@@ -21,8 +21,7 @@ from .errors import ShmError
 from .host import RESERVE_BYTES, SHM_DIRECTORY, free_bytes, host_id, unavailable
 from .segment import OwnedSegment
 
-# Bytes of a tensor from which a claim is cheaper than the bytes, which fit into no socket
-# (`bench.cost.shared_memory`).
+# Bytes of a tensor from which a claim is cheaper than the bytes, which fit into no socket.
 MIN_BYTES = 19 << 10
 CAPACITY = 64 << 20  # bytes of shared memory, of one sender
 GROWTH_STEP = 4 << 20  # bytes; growing by them takes 2 ms at most, which an event loop can bear

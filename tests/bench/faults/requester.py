@@ -48,50 +48,28 @@ class Asked:
 
 
 class Load:
-    """`run()` asks until it is cancelled.
+    """`run()` asks until it is cancelled. rate: requests a second. budget: seconds."""
 
-    rate: requests a second; 0: `in_flight` at a time, each as soon as another has ended. budget:
-    seconds.
-    """
-
-    def __init__(
-        self,
-        mesh: swarm.Mesh,
-        rate: float,
-        in_flight: int,
-        budget: float,
-    ) -> None:
+    def __init__(self, mesh: swarm.Mesh, rate: float, budget: float) -> None:
         self._mesh = mesh
         self._images, self._logits = digits()
         self._rate = rate
-        self._in_flight = in_flight
         self._budget = budget
         self._by_id: dict[str, Asked] = {}
         self._ended: list[Asked] = []
         self._doubles: list[list[float]] = []  # [arrived, sent, wrong]
         self._tasks: set[asyncio.Task[None]] = set()
-        if rate > 0:  # with rate 0 the second subscription would be a load of its own
-            mesh.link.subscribe(f"{mesh.link.options.inbox}.*", self._on_inbox_message)
+        mesh.link.subscribe(f"{mesh.link.options.inbox}.*", self._on_inbox_message)
 
     async def run(self) -> None:
-        if self._rate <= 0:
-            await asyncio.gather(*(self._closed_loop() for _ in range(self._in_flight)))
-            return
         async for index, due in paced(self._rate):
             task = asyncio.create_task(self._ask(Asked(index, due)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _closed_loop(self) -> None:
-        index = 0
-        while True:
-            await self._ask(Asked(index, time.monotonic()))
-            index += 1
-
     async def _ask(self, asked: Asked) -> None:
         request = ulid()
-        if self._rate > 0:
-            self._by_id[request] = asked
+        self._by_id[request] = asked
         at = asked.index % len(self._images)
         asked.sent = time.monotonic()
         result = await self._mesh.ask(
@@ -153,16 +131,12 @@ def _row(asked: Asked) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def load_on(
-    rig: Rig, rate: float, in_flight: int = 0
-) -> AsyncIterator[Callable[[], Awaitable[dict[str, Any]]]]:
-    """Yields what takes the records: `await take()`. rate: requests a second, or 0 for `in_flight`
-    at a time."""
+async def load_on(rig: Rig, rate: float) -> AsyncIterator[Callable[[], Awaitable[dict[str, Any]]]]:
+    """Yields what takes the records: `await take()`. rate: requests a second."""
     words = {
         "url": rig.local.url,
         "mesh": rig.local.name,
         "rate": rate,
-        "in_flight": in_flight,
         "budget": rig.layout.budget,
         "shm": rig.layout.servers == 1,
     }
@@ -176,7 +150,7 @@ async def load_on(
 
 async def _main(words: dict[str, Any]) -> int:
     async with swarm.connect(words["url"], words["mesh"], shm=words["shm"]) as mesh:
-        load = Load(mesh, words["rate"], words["in_flight"], words["budget"])
+        load = Load(mesh, words["rate"], words["budget"])
         gc.collect()
         gc.freeze()
         running = asyncio.create_task(load.run())
