@@ -28,8 +28,8 @@ class Peers:
         self.node = node
         self.config = config
         self.clock = clock
-        generation = time.time_ns() // 1_000_000
-        self.gossip = Gossip(node, generation, random.Random(), config, mesh_key, valid)
+        incarnation = time.time_ns() // 1_000_000
+        self.gossip = Gossip(node, incarnation, random.Random(), config, mesh_key, valid)
         self._view: Mapping[str, PeerView] | None = None
 
     def view(self) -> Mapping[str, PeerView]:

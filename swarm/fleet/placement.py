@@ -82,12 +82,12 @@ class Placement:
     """A table of `Nearby` by stage, made anew when nodes come, go or change.
 
     host: the memory host id of this process; "" where no memory is shared. peers(info, stage): the
-    nodes that serve a stage, as far as they are known. generation: a number that grows with each
-    `forget`; answers of another generation are out of date.
+    nodes that serve a stage, as far as they are known. forgotten: a number that grows with each
+    `forget`; answers of another one are out of date.
     """
 
     def __init__(self, host: str, peers: Callable[[ModelInfo, int], Iterable[StagePeer]]) -> None:
-        self.generation = 0
+        self.forgotten = 0
         self._host = host
         self._peers = peers
         self._table: dict[tuple[str, str, int], Nearby] = {}
@@ -129,6 +129,6 @@ class Placement:
 
     def forget(self) -> None:
         """Nodes came, went or changed: no answer is kept."""
-        self.generation += 1
+        self.forgotten += 1
         self._table.clear()
         self._beyond.clear()

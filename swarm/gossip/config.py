@@ -121,7 +121,7 @@ class GossipConfig:
     """Suspects tried again each round."""
 
     rebirth: float = 1.0
-    """Least seconds between two generations of a node that refutes its own death. Bounds what a
+    """Least seconds between two incarnations of a node that refutes its own death. Bounds what a
     lying peer can make it broadcast."""
 
     pause_rounds: float = 5.0

@@ -22,7 +22,7 @@ Bytes from the network never raise: what is refused is counted in `counters`, by
     deltas_deferred, outcomes_missing       messages that were full; requests never settled
 
 A mesh key proves membership, not authorship: a member can forge what others wrote. It cannot kill,
-retire or resurrect them (see exchange.py), and what it forges is overwritten by a new generation.
+retire or resurrect them (see exchange.py), and what it forges is overwritten by a new incarnation.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ def _accept(_key: str, _value: object) -> bool:
 class Gossip:
     """One node's gossip.
 
-    `generation` must grow with each start of a process under the same id (milliseconds since the
+    `incarnation` must grow with each start of a process under the same id (milliseconds since the
     epoch will do). `validator(key, value)` judges every value that a peer sends; it must accept
     keys that it does not know, or they end here. With a `mesh_key` (16 to 64 bytes) every message
     carries a keyed BLAKE2b MAC, and messages without it are refused. Of several keys the first one
     marks what is sent, and each is taken.
 
-    Raises `ValueError` for an id that is no subject token, a negative generation or a bad key.
+    Raises `ValueError` for an id that is no subject token, a negative incarnation or a bad key.
     """
 
     def __init__(
         self,
         node: str,
-        generation: int,
+        incarnation: int,
         rng: Random,
         config: GossipConfig = LAN,
         mesh_key: MeshKey = None,
@@ -83,15 +83,15 @@ class Gossip:
     ) -> None:
         if not valid_id(node):
             raise ValueError(f"a node id is 1 to 64 of A-Z a-z 0-9 _ -, not {node!r}")
-        if not 0 <= generation < 2**62:
-            raise ValueError(f"a generation is from 0 to 2^62 - 1, not {generation}")
+        if not 0 <= incarnation < 2**62:
+            raise ValueError(f"a incarnation is from 0 to 2^62 - 1, not {incarnation}")
         self.node = node
         self.config = config
         self.counters: Counter[str] = Counter()
         self._keys = keys_of(mesh_key)
         self._instance = rng.getrandbits(32)
         self._rng = rng
-        self._table = Table(NodeState(node, generation), config.max_nodes, config.learn_rate, rng)
+        self._table = Table(NodeState(node, incarnation), config.max_nodes, config.learn_rate, rng)
         self._rumours = Rumours(config.retransmit)
         self._exchange = GossipExchange(
             config,
@@ -221,7 +221,7 @@ class Gossip:
         return PeerView(
             node,
             _STATES[SUSPECT if suspected else state.status],
-            state.generation,
+            state.incarnation,
             state.version,
             state.values(),
             self.detector.phi(node, now),
@@ -379,11 +379,11 @@ class Gossip:
         strong = None
         if pending is not None:
             state = self._table.nodes.get(sender)
-            # An answer that was on its way while the node changed its generation proves nothing.
+            # An answer that was on its way while the node changed its incarnation proves nothing.
             if (
                 state is None
-                or message.sender[1] > state.generation
-                or pending.generation == state.generation
+                or message.sender[1] > state.incarnation
+                or pending.incarnation == state.incarnation
             ):
                 strong = sender
         heard = self._exchange.absorb(message, strong, now)

@@ -49,7 +49,7 @@ class Pending:
 
     node: str
     sent: float
-    generation: int
+    incarnation: int
     claim: Entry | None = None
     client: str | None = None
     window: bool = False
@@ -110,7 +110,7 @@ class FailureDetector:
         payload = self._exchange.syn(node, about, news, window)
         self._token += 1
         known = self._table.nodes.get(node)
-        pending = Pending(node, now, known.generation if known else 0, claim, client, window)
+        pending = Pending(node, now, known.incarnation if known else 0, claim, client, window)
         self._pending[self._token] = pending
         self._asked[node] += 1
         if len(self._pending) > _MOST_PENDING:
@@ -242,7 +242,7 @@ class FailureDetector:
             doubt.accusers.add(accuser)
 
     def check(self, claims: list[Entry], source: str, now: float) -> list[Effect]:
-        """Ask the nodes about which `source` claims a death, departure, return or generation."""
+        """Ask the nodes about which `source` claims a death, departure, return or incarnation."""
         effects: list[Effect] = []
         for claim in claims:
             node = claim[0]

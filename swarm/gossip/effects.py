@@ -36,7 +36,7 @@ class Event:
     """Something happened to `node`, as seen from here.
 
     `joined` first heard of; `left` announced its departure; `suspected` silent; `refuted` a
-    suspicion was wrong; `died`; `returned` alive after all, with a new generation; `updated` the
+    suspicion was wrong; `died`; `returned` alive after all, with a new incarnation; `updated` the
     keys named in `detail` changed; `duplicate` two processes use one node id.
     """
 
@@ -58,7 +58,7 @@ class PeerView:
 
     node: str
     state: State
-    generation: int
+    incarnation: int
     version: int
     values: Mapping[str, object]
     phi: float = 0.0

@@ -8,7 +8,7 @@ When not everything fits, the most outdated go first (Scuttlebutt's "depth" orde
 or departure, then the nodes of which the peer lacks the most versions, then by id.
 
 Who may say what. Keys, suspicions and first acquaintance are taken from anybody. Death, departure,
-return and a new generation are taken from nobody: they are `claims`, which the caller checks by
+return and a new incarnation are taken from nobody: they are `claims`, which the caller checks by
 asking the node itself. Only its own answer to our own request (`strong`), or that nobody is there
 to answer, decides. So a stale peer cannot raise the dead, and a lying one cannot kill.
 """
@@ -42,7 +42,7 @@ from swarm.gossip.wire import BoundedMessage, GossipMessage, RefusedGossip, Wind
 
 Validator = Callable[[str, object], bool]
 _UNKNOWN = -1  # the base of a node that a peer has never heard of
-HIGHEST_GENERATION = 2**62 - 1  # at which a process may begin
+HIGHEST_INCARNATION = 2**62 - 1  # at which a process may begin
 _MOST_NESTED = 3  # lists and maps, one in the other
 
 
@@ -86,7 +86,7 @@ class GossipExchange:
         self._window_after = ""
         self._pass_repaired = False
         self._last_rebirth = float("-inf")
-        self._outgrew = False  # has taken a generation above one that others knew of us
+        self._outgrew = False  # has taken a incarnation above one that others knew of us
         self.leaving = False
         self.answered_bytes = 0  # in this round
 
@@ -183,10 +183,10 @@ class GossipExchange:
         for delta in message.fills:
             self._take(delta, heard, strong, now, news=False)
         nodes = self._table.nodes
-        for node, generation, version in message.needs:
+        for node, incarnation, version in message.needs:
             state = nodes.get(node)
             if state is not None and (not state.final or node == self._table.me):
-                heard.give[node] = version if generation == state.generation else 0
+                heard.give[node] = version if incarnation == state.incarnation else 0
         if message.window is not None:
             self._compare(message.window, heard, strong, now)
         return heard
@@ -215,7 +215,7 @@ class GossipExchange:
         self, entry: Entry, heard: HeardMessage, strong: str | None, now: float, reply: bool
     ) -> None:
         """Compare one entry with ours; `reply`: note what to give and what to ask for."""
-        node, generation, heartbeat, version, status = entry
+        node, incarnation, heartbeat, version, status = entry
         table = self._table
         if node == table.me:
             self._about_me(entry, heard, now, reply)
@@ -223,12 +223,12 @@ class GossipExchange:
         state = table.nodes.get(node)
         if state is None:
             if status < DEAD and reply:
-                heard.need[node] = msgpack.packb((node, generation, 0))
+                heard.need[node] = msgpack.packb((node, incarnation, 0))
             return
-        if generation != state.generation:
+        if incarnation != state.incarnation:
             if node == strong:
-                state = self._new_generation(state, entry, heard)
-            elif generation > state.generation:
+                state = self._new_incarnation(state, entry, heard)
+            elif incarnation > state.incarnation:
                 if status < DEAD or not state.final:
                     heard.claims.append(entry)
                 return
@@ -254,23 +254,25 @@ class GossipExchange:
         if version < state.version:
             heard.give[node] = version
         else:
-            heard.need[node] = msgpack.packb((node, generation, state.version))
+            heard.need[node] = msgpack.packb((node, incarnation, state.version))
 
     def _about_me(self, entry: Entry, heard: HeardMessage, now: float, reply: bool) -> None:
         """What others hold against us: refute it, at most once per `rebirth` for the graver."""
-        node, generation, heartbeat, version, status = entry
+        node, incarnation, heartbeat, version, status = entry
         own = self._table.own
-        if generation > own.generation:
-            if self._outgrew or self.leaving or generation >= HIGHEST_GENERATION:
+        if incarnation > own.incarnation:
+            if self._outgrew or self.leaving or incarnation >= HIGHEST_INCARNATION:
                 self._counters["duplicate_self"] += 1
-                heard.events.append(Event("duplicate", node, "a newer generation of our id exists"))
+                heard.events.append(
+                    Event("duplicate", node, "a newer incarnation of our id exists")
+                )
                 return
             # An earlier process of ours began by a clock that was ahead. Once only: who then takes
             # a higher one than ours is another process, with which we do not race.
             self._outgrew = True
-            self.reborn(now, generation + 1)
+            self.reborn(now, incarnation + 1)
             heard.events.append(Event("refuted", node, "an earlier process of ours"))
-        if generation == own.generation:
+        if incarnation == own.incarnation:
             unknown = heartbeat > own.heartbeat or version > own.version
             if unknown:
                 self._counters["duplicate_self"] += 1
@@ -286,28 +288,28 @@ class GossipExchange:
                 self._counters["suspicions_refuted"] += 1
                 heard.events.append(Event("refuted", node, "a suspicion of us"))
         own = self._table.own
-        if reply and (generation, heartbeat, version, status) != (
-            own.generation,
+        if reply and (incarnation, heartbeat, version, status) != (
+            own.incarnation,
             own.heartbeat,
             own.version,
             own.status,
         ):
-            heard.give[node] = version if generation == own.generation else 0
+            heard.give[node] = version if incarnation == own.incarnation else 0
 
-    def reborn(self, now: float, generation: int = 0) -> None:
-        """Take this generation, or the next one."""
+    def reborn(self, now: float, incarnation: int = 0) -> None:
+        """Take this incarnation, or the next one."""
         own = self._table.own
-        self._table.put(own.with_generation(generation or own.generation + 1))
+        self._table.put(own.with_incarnation(incarnation or own.incarnation + 1))
         self._last_rebirth = now
         self._counters["rebirths"] += 1
 
-    def _new_generation(self, state: NodeState, entry: Entry, heard: HeardMessage) -> NodeState:
-        """A node told us its generation itself. Its keys follow, from the first."""
-        node, generation, heartbeat, _, status = entry
-        new = NodeState(node, generation, heartbeat, status=min(status, SUSPECT))
-        if generation < state.generation:
+    def _new_incarnation(self, state: NodeState, entry: Entry, heard: HeardMessage) -> NodeState:
+        """A node told us its incarnation itself. Its keys follow, from the first."""
+        node, incarnation, heartbeat, _, status = entry
+        new = NodeState(node, incarnation, heartbeat, status=min(status, SUSPECT))
+        if incarnation < state.incarnation:
             self._counters["duplicate_node"] += 1
-            heard.events.append(Event("duplicate", node, "it answers with an older generation"))
+            heard.events.append(Event("duplicate", node, "it answers with an older incarnation"))
         if state.final:
             self._table.revive(new)
             heard.events.append(Event("returned", node))
@@ -319,7 +321,7 @@ class GossipExchange:
     def _take(
         self, delta: Delta, heard: HeardMessage, strong: str | None, now: float, news: bool
     ) -> None:
-        node, generation, heartbeat, _, status = delta.entry
+        node, incarnation, heartbeat, _, status = delta.entry
         table, config = self._table, self._config
         heard.need.pop(node, None)
         if len(delta.items) > config.max_keys:
@@ -329,7 +331,7 @@ class GossipExchange:
         if state is None:
             if status >= DEAD or delta.base > 0:
                 return
-            state = NodeState(node, generation, heartbeat, status=status)
+            state = NodeState(node, incarnation, heartbeat, status=status)
             refused = table.learn(state, now)
             if refused:
                 self._counters[refused] += 1
@@ -342,7 +344,7 @@ class GossipExchange:
         else:
             self._hear(delta.entry, heard, strong, now, reply=False)
             state = table.nodes[node]
-        if node == table.me or state.generation != generation or state.final:
+        if node == table.me or state.incarnation != incarnation or state.final:
             return
         new, changed = apply(state, delta, now, self._read)
         if new is state:
@@ -388,7 +390,7 @@ class GossipExchange:
     def hear_liveness(
         self, state: NodeState, heartbeat: int, status: int, events: list[Event]
     ) -> NodeState:
-        """Note a suspicion or its refutation, within the generation."""
+        """Note a suspicion or its refutation, within the incarnation."""
         new = state.with_liveness(heartbeat, status)
         self._table.put(new)
         self._heat(state.node)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import msgpack
 
-ALIVE, SUSPECT, DEAD, LEFT = range(4)  # as on the wire; DEAD and LEFT are final for a generation
+ALIVE, SUSPECT, DEAD, LEFT = range(4)  # as on the wire; DEAD and LEFT are final for a incarnation
 
 Entry = tuple[str, int, int, int, int]
-"""What a digest says of a node: id, generation, heartbeat, version, status."""
+"""What a digest says of a node: id, incarnation, heartbeat, version, status."""
 
 _EMPTY: Mapping[str, Item] = MappingProxyType({})
 
@@ -47,16 +47,16 @@ class Delta(NamedTuple):
 class NodeState:
     """What is known of one node: its identity, liveness and keys. Not to be changed in place.
 
-    `generation` grows when the node refutes its death, `heartbeat` when it refutes a suspicion,
+    `incarnation` grows when the node refutes its death, `heartbeat` when it refutes a suspicion,
     `version` with each key written.
     """
 
-    __slots__ = ("entry", "floor", "generation", "heartbeat", "items", "node", "status", "version")
+    __slots__ = ("entry", "floor", "heartbeat", "incarnation", "items", "node", "status", "version")
 
     def __init__(
         self,
         node: str,
-        generation: int,
+        incarnation: int,
         heartbeat: int = 0,
         version: int = 0,
         status: int = ALIVE,
@@ -64,14 +64,14 @@ class NodeState:
         items: Mapping[str, Item] = _EMPTY,
     ) -> None:
         self.node = node
-        self.generation = generation
+        self.incarnation = incarnation
         self.heartbeat = heartbeat
         self.version = version
         self.status = status
         self.floor = floor
         self.items = items
         # Entries are sent far more often than they change.
-        self.entry: bytes = msgpack.packb((node, generation, heartbeat, version, status))
+        self.entry: bytes = msgpack.packb((node, incarnation, heartbeat, version, status))
 
     @property
     def final(self) -> bool:
@@ -82,12 +82,12 @@ class NodeState:
         """The same node with another heartbeat and status; a final one keeps no keys."""
         items = _EMPTY if status >= DEAD else self.items
         return NodeState(
-            self.node, self.generation, heartbeat, self.version, status, self.floor, items
+            self.node, self.incarnation, heartbeat, self.version, status, self.floor, items
         )
 
-    def with_generation(self, generation: int) -> NodeState:
+    def with_incarnation(self, incarnation: int) -> NodeState:
         """The same node, reborn: alive, heartbeat 0, its keys and versions kept."""
-        return NodeState(self.node, generation, 0, self.version, ALIVE, self.floor, self.items)
+        return NodeState(self.node, incarnation, 0, self.version, ALIVE, self.floor, self.items)
 
     def with_item(self, key: str, packed: bytes | None, value: object, now: float) -> NodeState:
         """The same node after it wrote `key` (deleted it, when `packed` is None)."""
@@ -96,7 +96,7 @@ class NodeState:
         items.pop(key, None)  # keeps the order of versions
         items[key] = make_item(key, version, packed, value, now)
         return NodeState(
-            self.node, self.generation, self.heartbeat, version, self.status, self.floor, items
+            self.node, self.incarnation, self.heartbeat, version, self.status, self.floor, items
         )
 
     def without_deleted(self, keys: Iterable[str]) -> NodeState:
@@ -104,7 +104,7 @@ class NodeState:
         items = dict(self.items)
         floor = max([self.floor, *(items.pop(key).version for key in keys)])
         return NodeState(
-            self.node, self.generation, self.heartbeat, self.version, self.status, floor, items
+            self.node, self.incarnation, self.heartbeat, self.version, self.status, floor, items
         )
 
     def delta(self, base: int) -> bytes:
@@ -151,7 +151,7 @@ def apply(
     now: float,
     read: Callable[[str, bytes | None], tuple[bool, object]],
 ) -> tuple[NodeState, list[str]]:
-    """The state after a delta of the same generation, and the keys that changed.
+    """The state after a delta of the same incarnation, and the keys that changed.
 
     `read(key, packed)` decodes and judges a value: (accepted, value). A value that is not accepted
     leaves the key as it was; the version moves on, so it is not asked for again. A delta that does
@@ -177,6 +177,6 @@ def apply(
         changed += [key for key in state.items if key not in items]
     floor = delta.floor if delta.base == 0 else state.floor
     new = NodeState(
-        state.node, state.generation, state.heartbeat, version, state.status, floor, items
+        state.node, state.incarnation, state.heartbeat, version, state.status, floor, items
     )
     return new, changed

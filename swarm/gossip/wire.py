@@ -3,13 +3,13 @@
     v  version, 1
     t  kind: "syn" (a request), "synack" (its answer), "ack" (differences, no answer),
        "probe" (please try node p), "probed" (node p answered)
-    s  the sender: its entry [id, generation, heartbeat, version, status] and its instance number
+    s  the sender: its entry [id, incarnation, heartbeat, version, status] and its instance number
     d  digest: entries that are news
     w  repair window [low, high, entries]: all that the sender knows with low < id <= high
        (high "": to the end)
     x  deltas that are news: entry and [base, floor, [[key, version, value or nil], ...]]
     f  deltas that fill gaps: the same, not to be told on
-    n  needs: [id, generation, version] of which newer keys are wanted
+    n  needs: [id, incarnation, version] of which newer keys are wanted
     p  the node that a probe is about
 
 Unknown fields are ignored. Everything is bounded before it is allocated: the size of the message
@@ -218,18 +218,18 @@ def _count(number: object) -> int:
 
 
 def _entry(raw: Any) -> Entry:
-    node, generation, heartbeat, version, status = raw[:5]
+    node, incarnation, heartbeat, version, status = raw[:5]
     if not (
         type(node) is str
-        and type(generation) is type(heartbeat) is type(version) is type(status) is int
-        and 0 <= generation <= _LARGEST_NUMBER
+        and type(incarnation) is type(heartbeat) is type(version) is type(status) is int
+        and 0 <= incarnation <= _LARGEST_NUMBER
         and 0 <= heartbeat <= _LARGEST_NUMBER
         and 0 <= version <= _LARGEST_NUMBER
         and 0 <= status <= LEFT
         and _NODE_ID.fullmatch(node)
     ):
         raise ValueError("not an entry")
-    return node, generation, heartbeat, version, status
+    return node, incarnation, heartbeat, version, status
 
 
 def _window(raw: Any) -> Window:
@@ -256,7 +256,7 @@ def _item(raw: Any) -> tuple[str, int, bytes | None]:
 
 
 def _need(raw: Any) -> Need:
-    node, generation, version = raw[:3]
+    node, incarnation, version = raw[:3]
     if not valid_id(node):
         raise ValueError("not a node id")
-    return node, _count(generation), _count(version)
+    return node, _count(incarnation), _count(version)

@@ -12,7 +12,7 @@ The life of a copy:
     collect     the sender uses the memory again
 
 The copy stays until the receiver is done, so a redelivery finds it again, also after the sender's
-death. A copy that was recycled is noticed (generation, checksum). A receiver that cannot read a
+death. A copy that was recycled is noticed (sequence, checksum). A receiver that cannot read a
 claim answers UNAVAILABLE, and the requester asks again over the wire. A copy that nobody says
 anything about (its message was lost, or its receiver died) is freed by age:
 `swarm.samehost.memory.ring`.

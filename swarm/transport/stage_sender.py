@@ -118,7 +118,7 @@ class StageSender:
         # The slowest stage from here on, as the manifest says.
         self._longest = max((s.compute_ms / 1e3 for s in info.stages[stage - 1 :]), default=0.0)
         self._nearby = NOWHERE
-        self._placed = -1  # the placement's generation that it is of
+        self._placed = -1  # `Placement.forgotten` when it was made
         self._subject_of = partial(subjects.features, info.model, info.version, stage)
         self._shared_lane = self._subject_of(ANY)
         self._lane = LaneSender(routes.publisher)
@@ -176,8 +176,8 @@ class StageSender:
 
     def _look_around(self) -> Nearby:
         placement = self._routes.placement
-        if self._placed != placement.generation:
-            self._placed = placement.generation
+        if self._placed != placement.forgotten:
+            self._placed = placement.forgotten
             self._nearby = placement.at(self._info, self._stage)
         return self._nearby
 

@@ -82,12 +82,12 @@ class World:
 
     # -- what happens to nodes -----------------------------------------------------------------
 
-    def join(self, seed_peer: str | None, name: str | None = None, generation: int = 1) -> str:
+    def join(self, seed_peer: str | None, name: str | None = None, incarnation: int = 1) -> str:
         """Start a node that learns of `seed_peer` from outside. Returns its id."""
         name = name or f"node-{len(self.nodes):04d}-{self.rng.getrandbits(32):08x}"
         gossip = Gossip(
             name,
-            generation,
+            incarnation,
             Random(self.rng.getrandbits(64)),
             self.config,
             self._mesh_key,
@@ -158,7 +158,7 @@ class World:
         """Whether all running nodes see each other alive, with the same values, and nobody else."""
 
         def essence(peer: PeerView) -> tuple[object, ...]:
-            return peer.generation, peer.version, peer.values
+            return peer.incarnation, peer.version, peer.values
 
         nodes = self.alive()
         views = {n.name: n.gossip.view(self.now + n.clock) for n in nodes}

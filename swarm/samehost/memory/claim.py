@@ -12,7 +12,7 @@ from .errors import ClaimError
 
 VERSION: Final = 3
 MAX_OFFSET: Final = 1 << 47  # user addresses have 47 bits on x86-64: no mapping is larger
-# version | word | host | offset | generation | length | checksum, then the segment's name
+# version | word | host | offset | sequence | length | checksum, then the segment's name
 _WIRE: Final = struct.Struct("<HH4x8sQQQQ")
 _MESH = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # No slash, and a fixed head: a claim can name neither another directory nor another program's file.
@@ -31,7 +31,7 @@ class Claim(NamedTuple):
         segment: file name inside the shared-memory directory.
         offset: of the slot in the segment, bytes, a multiple of 64.
         length: of the payload, bytes, at least 1.
-        generation: of the slot; even, never used twice in a segment.
+        sequence: number of the slot; even, never used twice in a segment.
         checksum: `slots.checksum` of the payload.
         word: which of the segment's words says that the slot is needed no more.
     """
@@ -40,7 +40,7 @@ class Claim(NamedTuple):
     segment: str
     offset: int
     length: int
-    generation: int
+    sequence: int
     checksum: int
     word: int
 
@@ -51,7 +51,7 @@ class Claim(NamedTuple):
             self.word,
             bytes.fromhex(self.host),
             self.offset,
-            self.generation,
+            self.sequence,
             self.length,
             self.checksum,
         )
@@ -70,7 +70,7 @@ class Claim(NamedTuple):
             raise ClaimError(f"a claim is bytes, not {type(value).__name__}")
         if not _WIRE.size < len(value) <= _MOST_BYTES:
             raise ClaimError(f"a claim is {_WIRE.size} bytes and a segment's name")
-        version, word, host, offset, generation, length, checksum = _WIRE.unpack_from(value)
+        version, word, host, offset, sequence, length, checksum = _WIRE.unpack_from(value)
         if version != VERSION:
             raise ClaimError(f"claim version {version}, this node reads {VERSION}")
         if (
@@ -78,14 +78,14 @@ class Claim(NamedTuple):
             or not 0 < length < MAX_OFFSET
             or word >= slots.DONE_WORDS
             or offset % 64
-            or generation % 2
+            or sequence % 2
         ):
             raise ClaimError("claim: numbers that no sender hands out")
         try:
             segment = str(value[_WIRE.size :], "ascii")
         except UnicodeDecodeError:
             raise ClaimError("claim segment: not the name of a segment") from None
-        return cls(host.hex(), segment, offset, length, generation, checksum, word)
+        return cls(host.hex(), segment, offset, length, sequence, checksum, word)
 
 
 def checked_mesh(mesh: str) -> str:

@@ -105,9 +105,9 @@ class ClaimReader:
     def check(self, claim: Claim) -> bool:
         """Whether the slot still holds the claim's tensor: ask after the use. Never raises.
 
-        By the generation, which the owner makes odd before it touches anything else: `open` has
-        compared the checksum already (measured: again here, with caches that the run has emptied,
-        it takes 0.05 ms). As with the view itself, a hostile truncation ends this process.
+        By the sequence number, which the owner makes odd before it touches anything else: `open`
+        has compared the checksum already (measured: again here, with caches that the run has
+        emptied, it takes 0.05 ms). As with the view itself, a hostile truncation ends this process.
         """
         segment = self._mapped.get(claim.segment)
         memory = None if segment is None else segment.memory
@@ -139,7 +139,7 @@ class ClaimReader:
         try:
             with self._lock:
                 file = self._segment(claim).file
-                at, word = slots.done_word(claim.word, claim.generation)
+                at, word = slots.done_word(claim.word, claim.sequence)
                 os.pwrite(file, word, at)
             return True
         except (OSError, ShmError):
@@ -194,7 +194,7 @@ class ClaimReader:
 
 def _holds(memory: mmap.mmap | memoryview | bytes, at: int, claim: Claim) -> bool:
     """Whether the bytes at `at` in `memory` are the header of the claim's slot."""
-    expected = slots.header(claim.generation, claim.length, claim.checksum)
+    expected = slots.header(claim.sequence, claim.length, claim.checksum)
     return memory[at : at + slots.SLOT_HEADER.size] == expected
 
 
@@ -214,7 +214,7 @@ def _verify_end(file: int, claim: Claim) -> int:
     trailer = os.pread(file, slots.TRAILER.size, at)
     if claim.offset < slots.FIRST_SLOT or len(trailer) < slots.TRAILER.size:
         raise ClaimError(f"slot [{claim.offset}, {at}) is outside {claim.segment}")
-    if trailer != slots.trailer(claim.generation):
+    if trailer != slots.trailer(claim.sequence):
         raise _stale(claim)
     return at + slots.TRAILER.size
 

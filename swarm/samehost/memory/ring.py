@@ -52,7 +52,7 @@ class _Counts:
 
 
 class _Slot(NamedTuple):
-    generation: int
+    sequence: int
     size: int
     since: float
     word: int
@@ -90,7 +90,7 @@ class Ring:
         self._slots: dict[int, _Slot] = {}  # by offset, oldest first
         self._words = deque(range(slots.DONE_WORDS))  # free, the one that has rested longest first
         # 62 random bits, even: never met by chance in a payload, room to count for ever.
-        self._generation = secrets.randbits(62) & ~1
+        self._sequence = secrets.randbits(62) & ~1
         self._counts = _Counts()
         self._used_at = 0.0
         self._closed = False
@@ -151,19 +151,19 @@ class Ring:
             if offset is None or segment is None:
                 self._counts.refused += 1
                 return None
-            generation, word = self._generation, self._words.popleft()
-            self._generation += 2
-            self._slots[offset] = _Slot(generation, size, moment, word)
+            sequence, word = self._sequence, self._words.popleft()
+            self._sequence += 2
+            self._slots[offset] = _Slot(sequence, size, moment, word)
             self._used_at = moment
             self._counts.put += 1
-            check = slots.write(segment.view, offset, generation, views, length)
-        return Claim(self._space.host, segment.name, offset, length, generation, check, word)
+            check = slots.write(segment.view, offset, sequence, views, length)
+        return Claim(self._space.host, segment.name, offset, length, sequence, check, word)
 
     def release(self, claim: Claim) -> bool:
         """Free the slot: nobody will ever read it. False when it was free already."""
         with self._lock:
             slot = self._slots.get(claim.offset)
-            if slot is None or slot.generation != claim.generation:
+            if slot is None or slot.sequence != claim.sequence:
                 return False
             self._free(claim.offset, slot)
             self._counts.released += 1
@@ -174,9 +174,9 @@ class Ring:
         with it, and it was not freed by age."""
         with self._lock:
             slot, segment = self._slots.get(claim.offset), self._space.segment
-            if slot is None or segment is None or slot.generation != claim.generation:
+            if slot is None or segment is None or slot.sequence != claim.sequence:
                 return False
-            return not slots.is_done(segment.view, slot.word, slot.generation)
+            return not slots.is_done(segment.view, slot.word, slot.sequence)
 
     def collect(self) -> int:
         """Free the slots that receivers are done with; returns how many. `put` does so only when it
@@ -247,7 +247,7 @@ class Ring:
         if segment is None or not self._slots:
             return []
         view, is_done = segment.view, slots.is_done
-        return [o for o, s in self._slots.items() if is_done(view, s.word, s.generation)]
+        return [o for o, s in self._slots.items() if is_done(view, s.word, s.sequence)]
 
     def _collect(self) -> int:
         done = self._done_slots()
@@ -267,7 +267,7 @@ class Ring:
         # Invalid before free: a reader of the old slot must not see new bytes under its header.
         # `slots.write` does not invalidate the space again.
         if self._space.segment is not None:
-            slots.invalidate(self._space.segment.view, offset, slot.generation)
+            slots.invalidate(self._space.segment.view, offset, slot.sequence)
         del self._slots[offset]
         self._words.append(slot.word)
         self._space.free(offset, slot.size)

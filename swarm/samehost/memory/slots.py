@@ -4,21 +4,21 @@ A segment is one page of header, then slots at multiples of 64 bytes:
 
     segment:  magic 8s | version u32 | process u32 | orphaned at f64 | …             64 bytes
               done u64, one word for each slot in use                              4032 bytes
-    slot:     magic u64 | generation u64 | length u64 | checksum u64 | …             64 bytes
+    slot:     magic u64 | sequence u64 | length u64 | checksum u64 | …             64 bytes
               payload, padded to 8
-              generation u64, the trailer; padded to 64
+              sequence u64, the trailer; padded to 64
 
-All numbers are little-endian. A slot is a seqlock: its owner makes the generation odd when it frees
-the slot, *before* the space can be handed out again, and writes the header of the next slot last. A
-reader compares header, trailer and checksum before the use, the header again after it. Generations
-start at random, so that payload bytes of a later, larger slot do not pass for the header of an
-earlier one.
+All numbers are little-endian. A slot is a seqlock: its owner makes the number odd when it frees the
+slot, *before* the space can be handed out again, and writes the header of the next slot last. A
+reader compares header, trailer and checksum before the use, the header again after it. Sequence
+numbers start at random, so that payload bytes of a later, larger slot do not pass for the header of
+an earlier one.
 
-A receiver that needs a slot no more writes the slot's generation into the slot's *done* word, the
-only store that anybody but the owner makes. The owner reads the words when it has sent its message.
-The words lie apart from the slots, so that a receiver that is late by minutes cannot hit a payload.
-(A message in place of the word costs the server two events for each tensor, and the owner a
-wake-up.)
+A receiver that needs a slot no more writes the slot's sequence number into the slot's *done* word,
+the only store that anybody but the owner makes. The owner reads the words when it has sent its
+message. The words lie apart from the slots, so that a receiver that is late by minutes cannot hit a
+payload. (A message in place of the word costs the server two events for each tensor, and the owner
+a wake-up.)
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def slot_bytes(length: int) -> int:
 
 
 def write(
-    memory: memoryview, offset: int, generation: int, views: Sequence[memoryview], length: int
+    memory: memoryview, offset: int, sequence: int, views: Sequence[memoryview], length: int
 ) -> int:
     """Fill the slot at `offset` with `views` of format "B", `length` bytes in all; returns the
     checksum.
@@ -86,21 +86,21 @@ def write(
         memory[position : position + len(view)] = view
         position += len(view)
     check = checksum(memory[start:position])
-    TRAILER.pack_into(memory, offset + trailer_offset(length), generation)
+    TRAILER.pack_into(memory, offset + trailer_offset(length), sequence)
     _fence()
-    SLOT_HEADER.pack_into(memory, offset, SLOT_MAGIC, generation, length, check)
+    SLOT_HEADER.pack_into(memory, offset, SLOT_MAGIC, sequence, length, check)
     return check
 
 
-def invalidate(memory: memoryview, offset: int, generation: int) -> None:
-    """Make the slot's generation odd, before anything else of the slot changes."""
-    SLOT_HEADER.pack_into(memory, offset, SLOT_MAGIC, generation | 1, 0, 0)
+def invalidate(memory: memoryview, offset: int, sequence: int) -> None:
+    """Make the slot's sequence number odd, before anything else of the slot changes."""
+    SLOT_HEADER.pack_into(memory, offset, SLOT_MAGIC, sequence | 1, 0, 0)
     _fence()
 
 
-def is_done(memory: memoryview, word: int, generation: int) -> bool:
-    """Whether a receiver has said that it needs the slot of this generation no more."""
-    return bool(_DONE.unpack_from(memory, _DONE_OFFSET + word * _DONE.size)[0] == generation)
+def is_done(memory: memoryview, word: int, sequence: int) -> bool:
+    """Whether a receiver has said that it needs the slot of this number no more."""
+    return bool(_DONE.unpack_from(memory, _DONE_OFFSET + word * _DONE.size)[0] == sequence)
 
 
 def _fence() -> None:
@@ -122,19 +122,19 @@ def _fence() -> None:
 # --- a receiver ------------------------------------------------------------------------
 
 
-def header(generation: int, length: int, check: int) -> bytes:
+def header(sequence: int, length: int, check: int) -> bytes:
     """The first bytes of a whole slot."""
-    return SLOT_HEADER.pack(SLOT_MAGIC, generation, length, check)
+    return SLOT_HEADER.pack(SLOT_MAGIC, sequence, length, check)
 
 
-def trailer(generation: int) -> bytes:
+def trailer(sequence: int) -> bytes:
     """The last bytes of a whole slot, at its `trailer_offset`."""
-    return TRAILER.pack(generation)
+    return TRAILER.pack(sequence)
 
 
-def done_word(word: int, generation: int) -> tuple[int, bytes]:
+def done_word(word: int, sequence: int) -> tuple[int, bytes]:
     """Where in the segment a receiver writes that it is done with a slot; and the bytes."""
-    return _DONE_OFFSET + word * _DONE.size, _DONE.pack(generation)
+    return _DONE_OFFSET + word * _DONE.size, _DONE.pack(sequence)
 
 
 # --- both ------------------------------------------------------------------------------
@@ -143,10 +143,10 @@ def done_word(word: int, generation: int) -> tuple[int, bytes]:
 def checksum(payload: memoryview | bytes) -> int:
     """CRC-32 of every 511th word and of the last 8 bytes, and the length, as one 64-bit number.
 
-    The generation tells a recycled slot; the checksum is the net under it (a store that a weakly
-    ordered CPU shows late, a sender with a bug): a page of wrong bytes changes it. It detects
-    accidents, not forgery. A CRC of the whole payload takes ten times as long as the copy itself
-    (measured, 64 KB to 8 MB).
+    The sequence number tells a recycled slot; the checksum is the net under it (a store that a
+    weakly ordered CPU shows late, a sender with a bug): a page of wrong bytes changes it. It
+    detects accidents, not forgery. A CRC of the whole payload takes ten times as long as the copy
+    itself (measured, 64 KB to 8 MB).
 
     Args:
         payload: contiguous bytes.

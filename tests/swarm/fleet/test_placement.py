@@ -90,10 +90,10 @@ def test_an_answer_is_kept_until_there_is_news() -> None:
 def test_the_news_that_nodes_came_or_went_ends_every_answer() -> None:
     scene = Scene()
     assert scene.placement.at(INFO, 1).shared
-    before = scene.placement.generation
+    before = scene.placement.forgotten
     scene.peers = []
     scene.placement.forget()
-    assert scene.placement.generation > before, "who keeps an answer sees that it is out of date"
+    assert scene.placement.forgotten > before, "who keeps an answer sees that it is out of date"
     assert scene.placement.at(INFO, 1) == NOWHERE
 
 

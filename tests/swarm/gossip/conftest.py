@@ -16,8 +16,8 @@ Deliver = Callable[..., list[tuple[str, Event]]]
 def make() -> Callable[..., Gossip]:
     """A node with a seeded source of randomness, which its id and instance decide."""
 
-    def build(node: str, generation: int = 1, instance: int = 0, **options: object) -> Gossip:
-        return Gossip(node, generation, Random(f"{node}/{instance}"), **options)  # type: ignore[arg-type]
+    def build(node: str, incarnation: int = 1, instance: int = 0, **options: object) -> Gossip:
+        return Gossip(node, incarnation, Random(f"{node}/{instance}"), **options)  # type: ignore[arg-type]
 
     return build
 

@@ -66,7 +66,7 @@ def test_a_node_that_was_stopped_does_not_blame_its_peers() -> None:
     assert "died" not in blamed
 
 
-def test_a_living_node_that_was_declared_dead_comes_back_with_a_new_generation() -> None:
+def test_a_living_node_that_was_declared_dead_comes_back_with_a_new_incarnation() -> None:
     world = World(10, seed=2)
     world.run(3)
     name = list(world.nodes)[4]
@@ -78,7 +78,7 @@ def test_a_living_node_that_was_declared_dead_comes_back_with_a_new_generation()
     assert world.knowing(name, "role", "edge") == 10
     peer = world.alive()[0].gossip.peer(name, 0.0)
     assert peer is not None
-    assert peer.generation == 2
+    assert peer.incarnation == 2
     assert about(world, name, "returned") == ["returned"] * 9
 
 
@@ -123,12 +123,12 @@ def test_a_third_partys_word_revives_nobody(mesh: Any, deliver: Any) -> None:
     deliver(nodes, "a", nodes["a"].tick(1.0), 1.0)
     assert nodes["a"].peer("c", 1.0).state == "dead"
     head = {"v": 1, "t": "syn", "s": ["b", 1, 0, 0, 0, 1]}
-    for generation in (1, 2, 2**40):
+    for incarnation in (1, 2, 2**40):
         lie = msgpack.packb(
             head
             | {
-                "d": [["c", generation, 9, 9, 0]],
-                "x": [["c", generation, 9, 9, 0, 0, 0, [["k", 9, b"\x01"]]]],
+                "d": [["c", incarnation, 9, 9, 0]],
+                "x": [["c", incarnation, 9, 9, 0, 0, 0, [["k", 9, b"\x01"]]]],
             }
         )
         _, effects = nodes["a"].on_request(lie, 2.0)

@@ -17,9 +17,9 @@ from swarm.gossip import Event, Gossip, GossipConfig, GossipRequest
 KEY = b"the mesh's own secret key"
 
 
-def syn(sender: str = "liar", generation: int = 1, **fields: Any) -> bytes:
+def syn(sender: str = "liar", incarnation: int = 1, **fields: Any) -> bytes:
     """A request as a peer in any language would write it."""
-    head = {"v": 1, "t": "syn", "s": [sender, generation, 0, 0, 0, 7]}
+    head = {"v": 1, "t": "syn", "s": [sender, incarnation, 0, 0, 0, 7]}
     packed: bytes = msgpack.packb(head | fields)
     return packed
 
@@ -207,12 +207,12 @@ def test_ten_thousand_joins_and_departures_a_second_neither_stall_nor_fill_the_m
 
 
 @pytest.mark.parametrize("status", [2, 3])
-@pytest.mark.parametrize("generation", [1, 2**60])
+@pytest.mark.parametrize("incarnation", [1, 2**60])
 def test_one_lying_peer_cannot_kill_or_retire_another(
-    mesh: Any, deliver: Any, status: int, generation: int
+    mesh: Any, deliver: Any, status: int, incarnation: int
 ) -> None:
     nodes = mesh("a", "b", "c")
-    lie = syn("b", d=[["c", generation, 0, 0, status]])
+    lie = syn("b", d=[["c", incarnation, 0, 0, status]])
     _, effects = nodes["a"].on_request(lie, 1.0)
     events = deliver(nodes, "a", effects, 1.0)
     view = nodes["a"].peer("c", 1.0)
@@ -248,19 +248,19 @@ def test_what_a_liar_writes_in_another_nodes_name_is_overwritten_by_it(
     assert ("c", "duplicate") in [(e.node, e.kind) for _, e in events]
 
 
-def test_a_generation_that_nobody_answers_for_is_not_adopted(mesh: Any, deliver: Any) -> None:
+def test_a_incarnation_that_nobody_answers_for_is_not_adopted(mesh: Any, deliver: Any) -> None:
     nodes = mesh("a", "b", "c")
     _, effects = nodes["a"].on_request(syn("b", d=[["c", 2**62, 0, 0, 0]]), 1.0)
     deliver(nodes, "a", effects, 1.0)
-    assert nodes["a"].peer("c", 1.0).generation == 1
+    assert nodes["a"].peer("c", 1.0).incarnation == 1
 
 
-def test_one_liar_makes_a_node_take_at_most_one_generation_a_second(mesh: Any) -> None:
+def test_one_liar_makes_a_node_take_at_most_one_incarnation_a_second(mesh: Any) -> None:
     nodes = mesh("a", "b")
     for i in range(1000):
-        generation = nodes["b"].peer("b", 1.0).generation
-        nodes["b"].on_request(syn("a", d=[["b", generation, 0, 0, 2]]), 1.0 + i / 1000)
-    assert nodes["b"].peer("b", 2.0).generation == 2
+        incarnation = nodes["b"].peer("b", 1.0).incarnation
+        nodes["b"].on_request(syn("a", d=[["b", incarnation, 0, 0, 2]]), 1.0 + i / 1000)
+    assert nodes["b"].peer("b", 2.0).incarnation == 2
     assert nodes["b"].counters["rebirths"] == 1
 
 
@@ -275,13 +275,13 @@ def test_claims_beyond_a_rounds_share_are_put_off(mesh: Any) -> None:
     assert node.counters["claims_deferred"] == 4
 
 
-@pytest.mark.parametrize("generation", [1, 5])
+@pytest.mark.parametrize("incarnation", [1, 5])
 def test_two_processes_with_one_id_are_noticed_by_a_peer(
-    make: Any, deliver: Any, generation: int
+    make: Any, deliver: Any, incarnation: int
 ) -> None:
     peer = make("peer")
     events: list[Event] = []
-    twins = [make("twin", generation=1, instance=1), make("twin", generation, instance=2)]
+    twins = [make("twin", incarnation=1, instance=1), make("twin", incarnation, instance=2)]
     for turn in range(4):
         twin = twins[turn % 2]
         twin.add_peer("peer")
@@ -299,7 +299,7 @@ def test_a_node_whose_clock_was_set_back_lives_on_and_is_no_duplicate(
 ) -> None:
     ahead = 1_000_000
     nodes = mesh("a", "b")
-    nodes["c"] = make("c", generation=ahead)
+    nodes["c"] = make("c", incarnation=ahead)
     nodes["c"].add_peer("a")
 
     def turns(seconds: range) -> list[tuple[str, Event]]:
@@ -315,23 +315,23 @@ def test_a_node_whose_clock_was_set_back_lives_on_and_is_no_duplicate(
     del nodes["c"]
     turns(range(60, 120))
     assert nodes["a"].peer("c", 12.0).state in ("left", "dead")
-    nodes["c"] = make("c", generation=10, instance=2)
+    nodes["c"] = make("c", incarnation=10, instance=2)
     nodes["c"].add_peer("a")
     turns(range(120, 150))
     later = turns(range(150, 250))
-    assert nodes["a"].peer("c", 25.0).generation == ahead + 1
+    assert nodes["a"].peer("c", 25.0).incarnation == ahead + 1
     assert {nodes[name].peer("c", 25.0).state for name in "abc"} == {"alive"}
     assert [event for _, event in later if event.kind == "duplicate"] == []
 
 
-def test_two_processes_that_hear_of_each_other_do_not_race_for_the_highest_generation(
+def test_two_processes_that_hear_of_each_other_do_not_race_for_the_highest_incarnation(
     make: Any,
 ) -> None:
-    twins = [make("twin", generation=5, instance=1), make("twin", generation=9, instance=2)]
+    twins = [make("twin", incarnation=5, instance=1), make("twin", incarnation=9, instance=2)]
     for turn in range(40):
-        known = twins[(turn + 1) % 2].peer("twin", float(turn)).generation
+        known = twins[(turn + 1) % 2].peer("twin", float(turn)).incarnation
         twins[turn % 2].on_request(syn("a", d=[["twin", known, 0, 0, 0]]), float(turn))
-    assert max(twin.peer("twin", 40.0).generation for twin in twins) <= 12
+    assert max(twin.peer("twin", 40.0).incarnation for twin in twins) <= 12
     assert twins[0].counters["duplicate_self"] + twins[1].counters["duplicate_self"] > 10
 
 

@@ -168,8 +168,8 @@ def test_an_id_that_is_no_subject_token_is_refused(make: Any, name: str) -> None
         make("a").add_peer(name)
 
 
-def test_bad_generations_and_keys_are_refused() -> None:
-    with pytest.raises(ValueError, match="generation"):
+def test_bad_incarnations_and_keys_are_refused() -> None:
+    with pytest.raises(ValueError, match="incarnation"):
         Gossip("a", -1, Random(1))
     with pytest.raises(ValueError, match="16 to 64 bytes"):
         Gossip("a", 1, Random(1), mesh_key=b"short")

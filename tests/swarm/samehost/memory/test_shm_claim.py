@@ -43,14 +43,14 @@ def test_the_package_offers_this_and_no_more() -> None:
 @given(
     offset=st.integers(64, 1 << 40).map(lambda number: number * 64),
     length=st.integers(1, 1 << 46),
-    generation=st.integers(0, (1 << 63) - 1).map(lambda number: number * 2),
+    sequence=st.integers(0, (1 << 63) - 1).map(lambda number: number * 2),
     checksum=st.integers(0, (1 << 64) - 1),
     word=st.integers(0, slots.DONE_WORDS - 1),
 )
 def test_a_claim_survives_the_wire_in_small_messages_and_in_large_ones(
-    offset: int, length: int, generation: int, checksum: int, word: int
+    offset: int, length: int, sequence: int, checksum: int, word: int
 ) -> None:
-    claim = Claim(GOOD.host, GOOD.segment, offset, length, generation, checksum, word)
+    claim = Claim(GOOD.host, GOOD.segment, offset, length, sequence, checksum, word)
     wire = claim.to_wire()
     assert len(wire) < 100
     assert Claim.from_wire(msgpack.unpackb(msgpack.packb(wire))) == claim
@@ -78,7 +78,7 @@ def within_bounds(value: bytes) -> None:
     assert 0 <= claim.offset < 1 << 47
     assert 1 <= claim.length < 1 << 47
     assert 0 <= claim.word < slots.DONE_WORDS
-    assert claim.offset % 64 == claim.generation % 2 == 0
+    assert claim.offset % 64 == claim.sequence % 2 == 0
     assert len(claim.host) == 16
     assert claim.segment.isascii()
 
@@ -127,7 +127,7 @@ def test_a_claim_of_another_version_is_refused(version: int) -> None:
         {"offset": 1 << 47},
         {"length": 0},
         {"length": 1 << 63},
-        {"generation": 9},
+        {"sequence": 9},
     ],
 )
 def test_a_number_out_of_bounds_is_refused(fields: dict[str, int]) -> None:

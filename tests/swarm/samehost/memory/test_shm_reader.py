@@ -82,14 +82,14 @@ def test_a_torn_write_is_detected(ring: Ring, reader: ClaimReader, left: Left, l
     trailer = claim.offset + slots.trailer_offset(length)
     half = claim.offset + slots.SLOT_HEADER_BYTES + length // 2
     for at, damage in [
-        (claim.offset + 8, (claim.generation + 1).to_bytes(8, "little")),  # being written
-        (trailer, (claim.generation - 2).to_bytes(8, "little")),  # the end never arrived
+        (claim.offset + 8, (claim.sequence + 1).to_bytes(8, "little")),  # being written
+        (trailer, (claim.sequence - 2).to_bytes(8, "little")),  # the end never arrived
         (half, b"\xff" * (length // 4)),  # the header arrived before the bytes
     ]:
         with open(left()[0], "r+b", buffering=0) as file:
             before = os.pread(file.fileno(), len(damage), at)
             os.pwrite(file.fileno(), damage, at)
-            # After a use the owner's generation says it; what came late was seen by `open`.
+            # After a use the owner's sequence says it; what came late was seen by `open`.
             assert reader.check(claim) is (at != claim.offset + 8)
             with pytest.raises(ShmStale):
                 reader.open(claim)
@@ -233,7 +233,7 @@ def test_a_process_without_descriptors_left_is_told_so(ring: Ring, reader: Claim
         ({"length": 4 * MB}, ClaimError),
         ({"offset": 8192}, ShmStale),
         ({"length": 7}, ShmStale),
-        ({"generation": 2}, ShmStale),
+        ({"sequence": 2}, ShmStale),
         ({"checksum": 2}, ShmStale),
     ],
 )

@@ -266,7 +266,7 @@ def test_outstanding_claims_keep_their_bytes_and_all_others_are_stale(todo: list
             ring.collect()
             assert all(bytes(reader.open(claim)) == content for claim, content, _ in held)
             assert not any(reader.check(claim) for claim in gone)
-        assert len({claim.generation for claim in gone}) == len(gone)
+        assert len({claim.sequence for claim in gone}) == len(gone)
     finally:
         reader.close()
         ring.close()
