@@ -17,6 +17,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -74,12 +75,25 @@ def rights() -> str:
     return markdown()
 
 
-def requester_rules() -> str:
-    """What a requester does after an attempt, rule by rule."""
-    from swarm.requests.attempts import RULES
+def rules(place: str, who: str) -> str:
+    """A table of rules, row by row. place: `MODULE:NAME` of it. who: carries them out."""
+    module, _, name = place.partition(":")
+    table = getattr(import_module(module), name)
+    rows = [f"| {n} | {rule.when} | {rule.does} |" for n, rule in enumerate(table, 1)]
+    return "\n".join([f"| rule | when | {who} |", "|---|---|---|", *rows]) + "\n"
 
-    rows = [f"| {n} | {rule.when} | {rule.does} |" for n, rule in enumerate(RULES, 1)]
-    return "\n".join(["| rule | when | the requester |", "|---|---|---|", *rows]) + "\n"
+
+def parcel_states() -> str:
+    """What becomes of a parcel that is handed over."""
+    from swarm.transport.handover.states import TABLE
+
+    rows = [
+        f"| {state.value} | {news.value} | {'; '.join(e.value for e in then.effects) or '–'} | "
+        f"{then.state.value} |"
+        for (state, news), then in TABLE.items()
+    ]
+    head = "| state | what happens | the sender of the parcel | next state |"
+    return "\n".join([head, "|---|---|---|---|", *rows]) + "\n"
 
 
 def node_options() -> str:
@@ -91,7 +105,13 @@ def node_options() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "rules of a requester": requester_rules,
+    "rules of a requester": partial(rules, "swarm.requests.attempts:RULES", "the requester"),
+    "rules of letting in": partial(rules, "swarm.requests.admission:ENTER", "the requester"),
+    "rules of a breaker, asked": partial(rules, "swarm.requests.breaker:CALLED", "the breaker"),
+    "rules of a breaker, told": partial(rules, "swarm.requests.breaker:ENDED", "the breaker"),
+    "rules before a run": partial(rules, "nodes.stage.rules:BEFORE_RUN", "the stage"),
+    "rules of a result": partial(rules, "nodes.stage.rules:SENT", "the stage"),
+    "states of a parcel": parcel_states,
     "rooms of swarm": partial(rooms, "swarm"),
     "rooms of shards": partial(rooms, "shards"),
     "rooms of nodes": partial(rooms, "nodes"),

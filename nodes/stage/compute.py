@@ -22,6 +22,7 @@ from nodes.stage.batching import split_on_failure
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
 from nodes.stage.on_loop import OnLoop
+from nodes.stage.rules import BEFORE_RUN, HAND_BACK_DELAY, Ready, Start
 from nodes.stage.unending import Unending
 from nodes.stage.waiting import Waiting
 from nodes.stage.worker import Worker
@@ -29,11 +30,11 @@ from shards.errors import InputError, RunTerminated
 from shards.runtimes.runtime import CancelToken
 from swarm.errors import Status, SwarmError
 from swarm.flow.recent import RecentIds
+from swarm.flow.rules import decide
 from swarm.transport.api import Delivery
 
 log = logging.getLogger("swarm.stage")
 
-HAND_BACK_DELAY = 0.05  # seconds, for a message whose work failed by a defect or a lost answer
 # Seconds; shorter runs are done on the event loop: a thread and back costs more (60-120 us).
 INLINE_BELOW = 0.0003
 # Seconds; runs shorter than this are done on the event loop too, after a pause of IDLE_RUNS runs.
@@ -256,20 +257,20 @@ class Compute:
     def _starts(self, job: Job, now: float) -> bool:
         """Refuse a job that cannot end inside its budget; whether it may start."""
         usual = self._stats.compute.ewma if self._options.start_check else 0.0
-        left = job.expires - now
-        if owed := self._unending.owes(job, now):
+        left, owed = job.expires - now, self._unending.owes(job, now)
+        start = decide(BEFORE_RUN, Ready(left, usual, job.age, job.is_sure, owed))
+        if start is Start.RUN:
+            return True
+        if start is Start.MEASURE:
+            self._doubt(job)
+        elif start is Start.REFUSE:
             text = f"stage {self._stage}: runs of this client did not end; wait for {owed:.3g} s"
             self._outcomes.not_computed(job, Status.RESOURCE_EXHAUSTED, text, owed)
-            return False
-        if left > 0 and left >= usual:
-            if job.is_sure or left - job.age > usual:
-                return True
-            self._doubt(job)
-            return False
-        self._stats.counters.expired += 1
-        spent = job.most_spent(self._stage)
-        text = f"the budget ended before stage {self._stage}: most of it, {spent}"
-        self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
+        else:
+            self._stats.counters.expired += 1
+            spent = job.most_spent(self._stage)
+            text = f"the budget ended before stage {self._stage}: most of it, {spent}"
+            self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
         return False
 
     def _may_start(self, job: Job, now: float) -> bool:

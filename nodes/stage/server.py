@@ -16,30 +16,23 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from nodes.audit import Audit
-from nodes.stage.compute import HAND_BACK_DELAY, Compute, StageModel, StageOptions
+from nodes.stage.compute import Compute, StageModel, StageOptions
 from nodes.stage.continued import Continued
 from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.jobs import Job
 from nodes.stage.on_loop import OnLoop
 from nodes.stage.pictures import PictureReader
+from nodes.stage.rules import HAND_BACK_DELAY, NOT_SENT, SENT, After, Move, Onward
 from nodes.stage.selftest import Known, SelfTest
-from swarm.errors import (
-    NoLeader,
-    NoResponders,
-    NotConnected,
-    ResourceExhausted,
-    Status,
-    SwarmError,
-    Unavailable,
-    retry_after_of,
-)
+from swarm.errors import ResourceExhausted, Status, SwarmError, retry_after_of
 from swarm.fleet.priorities import PRIMARY
 from swarm.flow.bucket import Quotas
+from swarm.flow.rules import decide
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.tracing.anatomy import moments
@@ -49,12 +42,9 @@ from swarm.transport.api import (
     Backlog,
     Delivery,
     Event,
-    InFlight,
-    Published,
     Refused,
     Stored,
 )
-from swarm.transport.lane import NotStored
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
@@ -64,26 +54,11 @@ from swarm.wire.messages import Features
 
 log = logging.getLogger("swarm.stage")
 
-
-class LanePicker(Protocol):
-    """The routing policy, for the stages that this node feeds.
-
-    routed: models whose messages go to lanes of single nodes; the others go to the shared lane."""
-
-    routed: set[str]
-
-    def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
-        """The lane of that stage."""
-        ...
+NextLane = Callable[[ModelInfo, int, Features], str]  # by the routing policy: (version, stage, …)
 
 
 # Seconds; behind a longer run caches are cold, and an acknowledgement takes 0.06 ms: answer first.
 LONG_RUN = 0.001
-# Seconds between attempts while the next lane is full, and results that wait for room in it, from
-# which on each waits longer.
-RETRY_FULL_LANE = 0.004
-MANY_BLOCKED = 8
-RETRY_LANE_AWAY = 0.1  # seconds between attempts while no server keeps the next lane
 DRAIN_LOOK_EVERY = 0.002  # seconds
 # Stages of one node that short runs pass through within one turn of the event loop: each is a call
 # inside the one before, and other messages wait for the turn's end.
@@ -102,7 +77,7 @@ class StageServer:
         model: StageModel,
         source: SourceOptions | None = None,
         options: StageOptions | None = None,
-        lanes: LanePicker | None = None,
+        next_lane: NextLane | None = None,
         known: Known | None = None,
         on_behind: Callable[[int], None] = lambda weights: None,
         audit: Audit | None = None,
@@ -120,7 +95,7 @@ class StageServer:
         self._node = node
         self._link = routes.link
         self._lender = routes.lender
-        self._lanes = lanes
+        self._next_lane = next_lane
         self._on_behind = on_behind
         self._audit = audit
         self._is_crowded = is_crowded
@@ -294,8 +269,8 @@ class StageServer:
         assert self._onward is not None
         delivery, features = job.delivery, job.features
         lane = ANY
-        if self._lanes is not None and self.info.model in self._lanes.routed:
-            lane = self._lanes.next_lane(self.info, self.stage + 1, features)
+        if self._next_lane is not None:
+            lane = self._next_lane(self.info, self.stage + 1, features)
         parcel = Parcel(
             features,
             job.expires,
@@ -315,36 +290,35 @@ class StageServer:
 
     def _event(self, job: Job, parcel: Parcel, event: Event) -> None:
         """What became of a result on its way to the next stage."""
-        if job.ended:
-            return  # a late process was done with it while it was being stored again
+        delivery, left = job.delivery, job.expires - self._clock()
+        move = decide(SENT, Onward(event, job.ended, delivery.fast, left, self._blocked))
         try:
-            match event:
-                case InFlight():
-                    job.delivery.release_credit()
-                case Acked(passed_on):
+            if isinstance(event, Refused) and not job.ended:
+                delivery.take_credit()
+                self._not_sent(job, parcel, event.error, move)
+            elif move.do is After.KEEP:
+                delivery.release_credit()
+            elif move.do is After.ACK:
+                if isinstance(event, Acked):
                     self.stats.counters.handed_over += 1
-                    self._finish(job, passed_on)
-                case Stored():
+                elif isinstance(event, Stored):
                     # One that waited for room may still be with a late process, whose word would
                     # free the memory that the lane's copy is read from.
                     _drop(job)
-                    self._finish(job, passed_on=True)
-                case Published():
+                else:
                     self._link.push()
-                    self._finish(job, passed_on=False)
-                case Refused(error):
-                    job.delivery.take_credit()
-                    self._not_sent(job, parcel, error)
+                self._finish(job, move.passed_on)
         except Exception:
             # Nobody else ends the delivery: kept alive for ever, it would cost a credit.
-            job.delivery.hand_back(HAND_BACK_DELAY)
+            delivery.hand_back(HAND_BACK_DELAY)
             raise
 
     def _answered(self, job: Job, error: SwarmError | None) -> None:
         if error is None:
             self._finish(job, passed_on=False)
-        else:
-            self._give_up(job, error)
+            return
+        left = job.expires - self._clock()
+        self._give_up(job, error, decide(NOT_SENT, Onward(Refused(error), False, False, left)))
 
     def _finish(self, job: Job, passed_on: bool) -> None:
         """This stage's part is done, and its result is safe."""
@@ -354,35 +328,20 @@ class StageServer:
         if self._lender.lent:
             self._lender.collect()
 
-    def _not_sent(self, job: Job, parcel: Parcel, error: SwarmError) -> None:
+    def _not_sent(self, job: Job, parcel: Parcel, error: SwarmError, move: Move) -> None:
         full = isinstance(error, ResourceExhausted)
+        self.stats.counters.blocked += full
+        if move.do is After.STORE_AGAIN:
+            self._blocked += 1
+            self._loop.call_later(move.seconds, self._try_again, job, parcel)
+            return
         if full:
-            # Hold it: this stage's lane fills up in turn, up to the requester, who is refused at
-            # once.
-            self.stats.counters.blocked += 1
-            pause = RETRY_FULL_LANE * (1 + self._blocked // MANY_BLOCKED)
-            if job.expires - self._clock() > pause:
-                self._blocked += 1
-                self._loop.call_later(pause, self._try_again, job, parcel)
-                return
             # How long it stays full is unknown: as long again as it has been, for this one.
             text = f"the lane of stage {self.stage + 1} is full: {error}"
-            error = ResourceExhausted(text, max(pause, self._clock() - job.started))
-        elif self._is_away(job, error):
-            self._blocked += 1
-            self._loop.call_later(RETRY_LANE_AWAY, self._try_again, job, parcel)
-            return
+            error = ResourceExhausted(text, max(move.seconds, self._clock() - job.started))
         _drop(job)
         parcel.loan.take_back()
-        self._give_up(job, error)
-
-    def _is_away(self, job: Job, error: SwarmError) -> bool:
-        """Whether the next lane takes nothing at present, and there is time to wait: a cluster
-        elects, somebody makes the lane anew, or its server refuses or is silent. Given back, the
-        message would be computed again and again meanwhile, and look like one that ends its
-        nodes."""
-        away = isinstance(error, NoResponders | NoLeader | NotStored)
-        return away and not job.delivery.fast and job.expires - self._clock() > RETRY_LANE_AWAY
+        self._give_up(job, error, move)
 
     def _try_again(self, job: Job, parcel: Parcel) -> None:
         self._blocked -= 1
@@ -392,14 +351,14 @@ class StageServer:
         else:
             self._onward.store(parcel, partial(self._event, job, parcel))
 
-    def _give_up(self, job: Job, error: SwarmError) -> None:
+    def _give_up(self, job: Job, error: SwarmError, move: Move) -> None:
         """A result could not be sent."""
         _end(job)
-        if isinstance(error, NotConnected):
-            job.delivery.withdraw()  # a lane hands out its own again
-        elif isinstance(error, Unavailable) and job.expires > self._clock() + RETRY_LANE_AWAY:
+        if move.do is After.WITHDRAW:
+            job.delivery.withdraw()
+        elif move.do is After.HAND_BACK:
             log.info("stage %d: %s; the message goes back to its lane", self.stage, error)
-            job.delivery.hand_back(HAND_BACK_DELAY)
+            job.delivery.hand_back(move.seconds)
         else:
             self.not_computed(job, error.status, str(error), retry_after_of(error))
 

@@ -232,7 +232,7 @@ def _server(
         runtime,
         source,
         options,
-        lanes=connection.router,
+        next_lane=connection.router.next_lane,
         known=loaded.known.get(stage),
         on_behind=partial(shared.on_behind, info.model, info.version),
         audit=shared.audit,

@@ -19,6 +19,8 @@ An outage: no lane takes a request, since the server or the link to it is away. 
 moment, so a request waits for its end; but one that would hardly live to see it is `UNAVAILABLE`
 now. How long an outage will still last is unknown: as long again as it has lasted is the usual
 guess for what has no scale of its own.
+
+`ENTER` is the table by which a request is let in; the page shows it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from typing import NamedTuple
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
 from swarm.flow.latency import LatencyWindow
+from swarm.flow.rules import DecisionRule, decide
 from swarm.requests.breaker import Breaker, BreakerState
 from swarm.requests.silence import Silences
 from swarm.wire.messages import Result
@@ -209,40 +212,57 @@ class Stalls:
         return silent > STALL and silent > STALL_INTERVALS * answer_interval
 
 
-class Sends(Enum):
-    """How often a request may be sent during an outage."""
+class Enter(Enum):
+    """What becomes of a request that wants to be let in."""
 
-    UNTIL_ANSWERED = auto()
-    ONCE = auto()  # as a probe
-    NEVER = auto()
+    SHED = auto()
+    NO_LANE = auto()
+    BROKEN = auto()
+    PROBE = auto()  # let in, and sent once
+    LET_IN = auto()
 
 
-class Outage:
-    """A time in which no lane takes a request. Times are seconds of one clock. since: when the
-    present outage was noticed, None without one."""
+class Entering(NamedTuple):
+    """A request of `budget` seconds that wants to be let in. fits: it would be answered in time.
+    outage: seconds for which no lane has taken a request, 0.0 without an outage. probed: seconds
+    since the last probe of it. blocked: a breaker is open."""
 
-    def __init__(self) -> None:
-        self.since: float | None = None
-        self._probed = 0.0
+    budget: float
+    fits: bool
+    outage: float
+    probed: float
+    blocked: bool
 
-    def begin(self, sent: float) -> None:
-        """A request that was sent at that moment found no lane."""
-        if self.since is None or sent < self.since:
-            self.since = sent
-            self._probed = sent
 
-    def end(self) -> None:
-        """A lane took a request."""
-        self.since = None
-
-    def admit(self, budget: float, now: float) -> Sends:
-        """For a request of `budget` seconds. A probe is to be made."""
-        if self.since is None or budget > now - self.since:
-            return Sends.UNTIL_ANSWERED
-        if now - self._probed < PROBE_EVERY:
-            return Sends.NEVER
-        self._probed = now
-        return Sends.ONCE
+ENTER: tuple[DecisionRule[Entering, Enter], ...] = (
+    DecisionRule(
+        "its predicted wait is longer than its budget allows, or queueing has stayed above the "
+        "target for 0.5 s",
+        lambda s: not s.fits,
+        "refuses it with `RESOURCE_EXHAUSTED`, and says when to come back",
+        lambda s: Enter.SHED,
+    ),
+    DecisionRule(
+        "no lane has taken a request for longer than its budget, and another request probes: one "
+        "in 0.25 s",
+        lambda s: s.outage > 0 and s.budget <= s.outage and s.probed < PROBE_EVERY,
+        "refuses it with `UNAVAILABLE`",
+        lambda s: Enter.NO_LANE,
+    ),
+    DecisionRule(
+        "the circuit breaker of a stage lets no request pass",
+        lambda s: s.blocked,
+        "refuses it with `UNAVAILABLE`, and the last failure",
+        lambda s: Enter.BROKEN,
+    ),
+    DecisionRule(
+        "no lane has taken a request for longer than its budget",
+        lambda s: s.outage > 0 and s.budget <= s.outage,
+        "lets it in, and sends it once",
+        lambda s: Enter.PROBE,
+    ),
+    DecisionRule("else", lambda s: True, "lets it in", lambda s: Enter.LET_IN),
+)
 
 
 class Admitted(NamedTuple):
@@ -287,7 +307,8 @@ class ModelAdmission:
         self._busy = False
         self._queue = QueueAdmission()
         self._stalls = Stalls()
-        self._outage = Outage()
+        self._outage_since: float | None = None  # when no lane took a request first
+        self._probed = 0.0  # when a request was sent to see whether an outage lasts
         self._breakers: dict[int, Breaker] = {}
         # By stage: the nodes that were there when its breaker opened, and have not gone since.
         self._blamed: dict[int, frozenset[str]] = {}
@@ -312,30 +333,46 @@ class ModelAdmission:
         is_busy = self._busy and queue.inside >= BUSY_FROM
         answer_interval = self.answer_interval if is_busy else 0.0
         decision = queue.decide(answer_interval, budget, now)
-        if not decision.admitted:
+        blocking: list[int] = []
+        if self._breakers:
+            self._close_where_nodes_came()
+            # Asked first: a request that another stage's breaker refuses must not take this one's
+            # probe, which would never be answered.
+            blocking = [stage for stage, breaker in self._breakers.items() if breaker.blocks(now)]
+        since = self._outage_since
+        outage = 0.0 if since is None else now - since
+        probed = now - self._probed
+        entering = Entering(budget, decision.admitted, outage, probed, bool(blocking))
+        does = decide(ENTER, entering)
+        if does is Enter.SHED:
             self.shed += 1
             after = min(decision.retry_after, RETRY_AFTER)
             text = f"overload: {decision.reason}; try again in {after:.3f} s"
             raise ResourceExhausted(text, after)
-        is_probe = False
-        if self._outage.since is not None:
-            is_probe = self._enter_in_outage(budget, now, self._outage.since)
-        if self._breakers:
-            self._close_where_nodes_came()
-            self._pass_breakers(now)
-        return Admitted(decision, answer_interval, now, budget, is_probe)
-
-    def _enter_in_outage(self, budget: float, now: float, since: float) -> bool:
-        """Whether the request is a probe. Raises `Unavailable`; the request is not inside then."""
-        sends = self._outage.admit(budget, now)
-        if sends is Sends.NEVER:
+        if does is not Enter.NO_LANE:
+            for stage in blocking or self._breakers:
+                self._breakers[stage].try_call(now)  # one that blocks lets a lost probe run out
+        if does in (Enter.NO_LANE, Enter.BROKEN):
             self.refused += 1
             self._queue.lost()
             raise Unavailable(
-                f"no lane has taken a request for {now - since:.1f} s, longer than the "
-                "budget: the server, or the link to it, is away"
+                f"no lane has taken a request for {outage:.1f} s, longer than the budget: the "
+                "server, or the link to it, is away"
+                if does is Enter.NO_LANE
+                else self._why_blocked(blocking[0])
             )
-        return sends is Sends.ONCE
+        is_probe = does is Enter.PROBE
+        if is_probe:
+            self._probed = now
+        return Admitted(decision, answer_interval, now, budget, is_probe)
+
+    def _why_blocked(self, stage: int) -> str:
+        where = f"stage {stage}" if stage else "the pipeline"
+        last = self._last_failure[stage]
+        return (
+            f"{where} failed repeatedly, and its circuit breaker is open; the last failure was "
+            f"{last}"
+        )
 
     def _close_where_nodes_came(self) -> None:
         """Forget the failures of a stage that has a node which was not there when they came."""
@@ -344,23 +381,6 @@ class ModelAdmission:
             self._blamed[stage] = blamed & present
             if present - blamed:
                 del self._blamed[stage], self._breakers[stage]
-
-    def _pass_breakers(self, now: float) -> None:
-        """Raises `Unavailable` when one is open; the request is not inside then."""
-        # Asked first: a request that another stage's breaker refuses must not take this one's
-        # probe, which would never be answered.
-        blocking = [stage for stage, breaker in self._breakers.items() if breaker.blocks(now)]
-        for stage in blocking or self._breakers:
-            self._breakers[stage].try_call(now)  # one that blocks only lets a lost probe run out
-        if blocking:
-            self.refused += 1
-            self._queue.lost()
-            where = f"stage {blocking[0]}" if blocking[0] else "the pipeline"
-            last = self._last_failure[blocking[0]]
-            raise Unavailable(
-                f"{where} failed repeatedly, and its circuit breaker is open; the last failure was "
-                f"{last}"
-            )
 
     def leave(
         self,
@@ -379,9 +399,9 @@ class ModelAdmission:
             self._queue.lost()
             return
         if no_lane_at is not None:
-            self._outage.begin(no_lane_at)
-        elif self._outage.since is not None:
-            self._outage.end()
+            self.no_lane(no_lane_at)
+        else:
+            self._outage_since = None
         seconds = now - admitted.started
         ok, expired = result.status is Status.OK, result.status is Status.DEADLINE_EXCEEDED
         if ok:
@@ -429,7 +449,8 @@ class ModelAdmission:
 
     def no_lane(self, sent: float) -> None:
         """A request that was sent at that moment found no lane, or a link that brings nothing."""
-        self._outage.begin(sent)
+        if self._outage_since is None or sent < self._outage_since:
+            self._outage_since = self._probed = sent
 
     def judge(self, admitted: Admitted, result: Result, now: float) -> None:
         """Learn of the stages by the end of a request."""

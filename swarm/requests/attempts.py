@@ -10,7 +10,6 @@ that holds decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from swarm.errors import (
     SwarmError,
     Unavailable,
 )
+from swarm.flow.rules import DecisionRule
 from swarm.requests.silence import Silences
 from swarm.wire.messages import Result
 
@@ -208,23 +208,14 @@ class AttemptSituation:
         return self.config.ask_later if needs else self.config.ask_stored_later
 
 
-class AttemptRule(NamedTuple):
-    """A row of the table. when, does: for people."""
-
-    when: str
-    holds: Callable[[AttemptSituation], bool]
-    does: str
-    step: Callable[[AttemptSituation], AttemptStep]
-
-
-RULES = (
-    AttemptRule(
+RULES: tuple[DecisionRule[AttemptSituation, AttemptStep], ...] = (
+    DecisionRule(
         "an answer, or a failure with any other status than `UNAVAILABLE`",
         lambda s: s.is_decided,
         "it is the result",
         lambda s: AttemptStep(AttemptAction.END),
     ),
-    AttemptRule(
+    DecisionRule(
         "silence, and this machine has not yet sent all of the attempt to the server",
         lambda s: s.is_silent and s.attempts.leaving,
         "waits 0.4 of the rest of its time, at least 0.5 s: a copy would queue behind the attempt, "
@@ -234,7 +225,7 @@ RULES = (
             max(s.config.ask_stored_later, s.config.missing_after_share * s.remaining),
         ),
     ),
-    AttemptRule(
+    DecisionRule(
         "silence; no lane keeps the attempt; a silence of three or more attempts in a row has "
         "ended since it was sent; fewer requests repeat at present than may (1, and one more with "
         "each answer, up to 16)",
@@ -242,61 +233,56 @@ RULES = (
         "sends it again, and takes no retry for it: the node that hung has not computed it",
         lambda s: AttemptStep(AttemptAction.REPEAT),
     ),
-    AttemptRule(
+    DecisionRule(
         "as in rule 3, and as many requests repeat at present as may",
         lambda s: s.is_swallowed,
         "waits 50 ms",
         lambda s: AttemptStep(AttemptAction.WAIT, s.config.ask_later),
     ),
-    AttemptRule(
+    DecisionRule(
         "silence; no lane keeps the attempt; eight attempts of this model in a row are unanswered, "
         "and another request has asked again within 50 ms",
         lambda s: s.must_wait_its_turn,
         "waits 50 ms",
         lambda s: AttemptStep(AttemptAction.WAIT, s.config.ask_later),
     ),
-    AttemptRule(
+    DecisionRule(
         "silence; a lane or a node may have the attempt; no retry is left",
         lambda s: s.is_silent and s.is_paid and not s.has_retry,
         "waits 0.5 s, or 50 ms where no lane keeps the attempt",
         lambda s: AttemptStep(AttemptAction.WAIT, s.later),
     ),
-    AttemptRule(
+    DecisionRule(
         "`UNAVAILABLE`; a lane or a node may have the attempt; no retry is left",
         lambda s: s.is_paid and not s.has_retry,
         "sends no more, and waits for the attempts that may still be answered",
         lambda s: AttemptStep(AttemptAction.LAST_CHANCE),
     ),
-    AttemptRule(
+    DecisionRule(
         "the pause before the next attempt would be longer than the rest of its time",
         lambda s: s.pause >= s.remaining,
         "sends no more, and waits for the attempts that may still be answered",
         lambda s: AttemptStep(AttemptAction.LAST_CHANCE),
     ),
-    AttemptRule(
+    DecisionRule(
         "there is no connection",
         lambda s: isinstance(s.outcome, NotConnected),
         "sends it again when there is one",
         lambda s: AttemptStep(AttemptAction.AGAIN, s.pause, paid=s.is_paid, when_connected=True),
     ),
-    AttemptRule(
+    DecisionRule(
         "silence",
         lambda s: s.is_silent,
         "sends it again, at once",
         lambda s: AttemptStep(AttemptAction.AGAIN, 0.0, paid=s.is_paid),
     ),
-    AttemptRule(
+    DecisionRule(
         "`UNAVAILABLE`",
         lambda s: True,
         "sends it again after a pause of 5 ms, doubled up to 100 ms, with full jitter",
         lambda s: AttemptStep(AttemptAction.AGAIN, s.pause, paid=s.is_paid),
     ),
 )
-
-
-def next_step(situation: AttemptSituation) -> AttemptStep:
-    """By the first rule that holds."""
-    return next(rule.step(situation) for rule in RULES if rule.holds(situation))
 
 
 def goes_fast(attempts: Attempts, doubtful: bool) -> bool:

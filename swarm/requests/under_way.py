@@ -22,9 +22,11 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.flow.backoff import Backoff
+from swarm.flow.rules import decide
 from swarm.link import Link, LinkMessage
 from swarm.requests.attempts import (
     DEFAULTS,
+    RULES,
     AttemptAction,
     AttemptConfig,
     Attempts,
@@ -35,7 +37,6 @@ from swarm.requests.attempts import (
     is_behind,
     is_unserved,
     missing_after,
-    next_step,
     no_lane_took,
 )
 from swarm.requests.hedge import Hedger
@@ -216,7 +217,7 @@ class UnderWay:
                 pause=backoff.next(),
                 config=config,
             )
-            step = next_step(situation)
+            step = decide(RULES, situation)
             if step.do in (AttemptAction.END, AttemptAction.LAST_CHANCE):
                 return failed, step.do is AttemptAction.LAST_CHANCE
             if step.do is AttemptAction.WAIT:

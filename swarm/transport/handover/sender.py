@@ -1,6 +1,7 @@
 """Handing parcels over to processes of this host, with the lane behind it.
 
-The decisions are `HandoverPolicy`'s; here they are carried out: datagrams, acks, one timer.
+The decisions are `HandoverPolicy`'s and those of a table (`states`); here they are carried out:
+datagrams, acks, one timer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from swarm.samehost.host_socket import LARGEST_MESSAGE, LIVING, HostSocket
 from swarm.transport.api import IN_FLIGHT, Acked, Event, OnEvent, Refused
 from swarm.transport.handover.acks import ACK, PASSED_ON
 from swarm.transport.handover.policy import HandoverPolicy
+from swarm.transport.handover.states import TABLE, Effect, News, ParcelState
 from swarm.transport.lane_sender import LaneSender
 from swarm.transport.parcel import Parcel
 from swarm.wire.hops import Hop
@@ -25,12 +27,13 @@ from swarm.wire.tensors import Part
 log = logging.getLogger("swarm.handover")
 
 CHECK_AGAIN = 0.001  # seconds; event loops have timers of whole milliseconds
+ENDS = (ParcelState.ENDED, ParcelState.ENDED_STORING)
 
 
 class HandedOver:
     """One parcel that a process of this host has, or had (a `Sending`)."""
 
-    __slots__ = ("_owner", "key", "lane", "late", "on", "over", "own_subject", "parcel", "storing")
+    __slots__ = ("_owner", "key", "lane", "on", "own_subject", "parcel", "state")
 
     def __init__(
         self, owner: HandoverSender, parcel: Parcel, on: OnEvent, lane: str, own_subject: bool
@@ -43,9 +46,12 @@ class HandedOver:
         self.lane = lane
         self.own_subject = own_subject
         self.key = ""
-        self.late = False  # it is, or was to be, stored; the process may be done with it before
-        self.storing = False  # the server has it, and has not said whether the lane has it
-        self.over = False
+        self.state = ParcelState.IN_FLIGHT
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is told of it."""
+        return self.state in ENDS
 
     def on_ack(self, verb: Part) -> None:
         self._owner.on_ack(self, verb)
@@ -109,13 +115,13 @@ class HandoverSender:
         try:
             parts = parcel.compact()
         except SwarmError as error:
-            handed.over = True
+            handed.state = ParcelState.ENDED
             on(Refused(error))
             return handed
         now = self._clock()
         if sum(map(len, parts)) > LARGEST_MESSAGE:
             self._policy.stored(now)
-            self._store(handed, late=False)
+            self._store(handed, ParcelState.STORING)
             return handed
         if handed.own_subject:
             handed.key = self._link.expect(self._acked)
@@ -126,7 +132,7 @@ class HandoverSender:
         if not together and not self._socket.send(peer, subject, parts, handed.key):
             self._policy.unreachable(peer, now)
             self._forget(handed)
-            self._store(handed, late=False)
+            self._store(handed, ParcelState.STORING)
             return handed
         if parcel.loan.claims:
             parcel.loan.keep()
@@ -151,32 +157,24 @@ class HandoverSender:
         """What the process says that has, or had, the parcel."""
         if handed.over:
             return
-        now = self._clock()
         if verb in (ACK, PASSED_ON):
-            self._policy.acked(handed.key, now)
-            self._end(handed)
-            if handed.storing:
-                handed.parcel.loan.unread()  # the lane's copy may be read from it
-            else:
-                handed.parcel.released()
-            self._tell(handed, Acked(verb == PASSED_ON))
-            return
-        handed.parcel.loan.unread()
-        if not handed.late and not handed.storing:
-            self._policy.refused(handed.key, now)
-            self._store(handed, late=False)
+            self._policy.acked(handed.key, self._clock())
+            self._happened(handed, News.DONE, Acked(verb == PASSED_ON))
+        else:
+            self._policy.refused(handed.key, self._clock())
+            self._happened(handed, News.REFUSED)
 
     def answered(self, handed: HandedOver) -> None:
         """The request was answered."""
         if not handed.over:
             self._policy.answered(handed.key, self._clock())
-            self._end(handed)
+            self._happened(handed, News.LET_GO)
 
     def drop(self, handed: HandedOver) -> None:
         """Nobody waits for the parcel. Its loan stays: a process may read it."""
         if not handed.over:
             self._policy.dropped(handed.key)
-            self._end(handed)
+            self._happened(handed, News.LET_GO)
 
     def _acked(self, message: LinkMessage) -> None:
         handed = self._in_flight.get(message.subject)
@@ -185,46 +183,55 @@ class HandoverSender:
 
     def _posted(self, handed: HandedOver, sent: bool) -> None:
         # The send that failed may have shown that the process has ended: then it is stored already.
-        if not sent and not handed.over and not handed.storing:
-            handed.parcel.loan.unread()
+        if not sent and not handed.over:
             self._policy.refused(handed.key, self._clock())
-            self._store(handed, late=False)
+            self._happened(handed, News.REFUSED)
 
     def _gone(self, peer: str) -> None:
         """That process has ended: its parcels are stored at once."""
         for key in self._policy.gone(peer, self._clock()):
-            handed = self._in_flight[key]
-            handed.parcel.loan.unread()
-            self._store(handed, late=False)
+            self._happened(self._in_flight[key], News.GONE)
 
-    def _store(self, handed: HandedOver, late: bool) -> None:
-        """Put the parcel into its lane. Until that is done, the ack of a late process counts."""
-        handed.late = late
-        if not handed.parcel.wanted():
-            self._end(handed)
-            handed.parcel.released()
+    def _happened(self, handed: HandedOver, news: News, event: Event | None = None) -> None:
+        """By the table. event: what its sender is told. Never raises: the other parcels' events
+        must come."""
+        followed = TABLE.get((handed.state, news))
+        if followed is None:
             return
-        handed.storing = True
+        handed.state, loan = followed.state, handed.parcel.loan
+        if handed.over:
+            self._forget(handed)
+        for effect in followed.effects:
+            if effect is Effect.TELL:
+                assert event is not None
+                self._tell(handed, event)
+            elif effect is Effect.STORE:
+                self._store(handed, handed.state)
+            elif effect is Effect.FREE:
+                handed.parcel.released()
+            elif effect is Effect.UNREAD:
+                loan.unread()
+            else:
+                loan.take_back()
+
+    def _store(self, handed: HandedOver, state: ParcelState) -> None:
+        """Put the parcel into its lane. Until that is done, the ack of a late process counts."""
+        handed.state = state
+        if not handed.parcel.wanted():
+            self._happened(handed, News.UNWANTED)
+            return
+        late = state is ParcelState.STORING_LATE
         try:
             self._lane.send(handed.lane, handed.parcel, partial(self._stored, handed), late)
         except Exception:
             self._failed(handed)
 
     def _stored(self, handed: HandedOver, event: Event) -> None:
-        handed.storing = False
-        if handed.over:
-            if isinstance(event, Refused):
-                handed.parcel.loan.take_back()  # unless a process may be reading
-            return
-        # While its sender waits for room in the lane, a late process may be done with the parcel.
-        full = isinstance(event, Refused) and isinstance(event.error, ResourceExhausted)
-        if not (handed.late and full):
-            self._end(handed)
-        self._tell(handed, event)
-
-    def _end(self, handed: HandedOver) -> None:
-        handed.over = True
-        self._forget(handed)
+        news = News.STORED
+        if isinstance(event, Refused):
+            full = isinstance(event.error, ResourceExhausted)
+            news = News.FULL if full else News.NOT_STORED
+        self._happened(handed, news, event)
 
     def _forget(self, handed: HandedOver) -> None:
         if self._in_flight.get(handed.key) is handed:
@@ -243,8 +250,7 @@ class HandoverSender:
         """A defect, which must not cost the other parcels their events: this parcel goes back."""
         self._link.callback_errors += 1
         log.exception("a parcel that was handed over could not be stored, or its event failed")
-        self._policy.dropped(handed.key)
-        self._end(handed)
+        self.drop(handed)
         try:
             handed.on(Refused(Unavailable("a defect in the sender; its log has the error")))
         except Exception:
@@ -280,7 +286,7 @@ class HandoverSender:
         for peer in ask:
             self._ask(peer)
         for key in store:
-            self._store(self._in_flight[key], late=True)
+            self._happened(self._in_flight[key], News.LATE)
 
     def _ask(self, peer: str) -> None:
         """Whether the process lives: any answer says so. One that is gone, or full, is silent."""
@@ -301,4 +307,4 @@ class HandoverSender:
             self._timer.cancel()
             self._timer = None
         for key in self._policy.close():
-            self._store(self._in_flight[key], late=True)
+            self._happened(self._in_flight[key], News.LATE)

@@ -16,7 +16,7 @@ from support.fake_link import FakeLink
 from support.waiting import eventually
 
 from nodes.stage.compute import StageOptions
-from nodes.stage.server import LanePicker, StageServer
+from nodes.stage.server import NextLane, StageServer
 from shards.errors import InputError, RunError, RunTerminated
 from shards.runtimes.runtime import CancelToken
 from swarm.clock import ServerClock
@@ -275,6 +275,13 @@ class FromLane:
         return self._link.verb(self.reply)
 
 
+def clumsy(info: ModelInfo, stage: int, features: Features) -> str:
+    """A routing policy that raises for one request."""
+    if features.id == "r1":
+        raise ValueError("a defect of a policy")
+    return "any"
+
+
 class Bench:
     """Made by `async with`."""
 
@@ -282,7 +289,7 @@ class Bench:
         self,
         model: FakeModel,
         stage: int = 2,
-        lanes: LanePicker | None = None,
+        next_lane: NextLane | None = None,
         credit: int = 4,
         info: ModelInfo = INFO,
         on_behind: Callable[[int], None] = lambda weights: None,
@@ -324,7 +331,7 @@ class Bench:
             model,
             source,
             StageOptions(**settings),
-            lanes,
+            next_lane,
             on_behind=on_behind,
             beside=beside,
         )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
-from stage_bench import INFO, LARGE, LATE, LIMIT, NEXT, SPEC, Bench, FakeModel
+from stage_bench import INFO, LARGE, LATE, LIMIT, NEXT, SPEC, Bench, FakeModel, clumsy
 from support.waiting import eventually
 
 from swarm.errors import (
@@ -30,7 +30,6 @@ from swarm.samehost.host_socket import LARGEST_MESSAGE
 from swarm.samehost.memory import unavailable
 from swarm.transport.handover.acks import ACK, NAK
 from swarm.transport.lane import NoPubAck, NotStored
-from swarm.wire.messages import Features
 
 MakeBench = Callable[..., Awaitable[Bench]]
 
@@ -134,36 +133,17 @@ async def test_an_output_that_cannot_be_sent_is_a_failure_and_no_hang(
     assert b.counters.served == 1
 
 
-async def test_a_routed_model_goes_to_the_lane_that_its_policy_picks(bench: MakeBench) -> None:
-    class Policy:
-        def __init__(self, routed: set[str]) -> None:
-            self.routed = routed
-
-        def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
-            return f"node-{info.model}-{stage}"
-
-    for routed, lane in (({"m"}, "node-m-2"), ({"other"}, "any")):
-        b = await bench(stage=1, lanes=Policy(routed))
-        await b.all_ended(b.send())
-        assert [subject for subject, _ in b.publisher.stored] == [f"swarm.t.features.m.1.2.{lane}"]
-
-
-class Clumsy:
-    """A routing policy that raises for one request."""
-
-    routed = frozenset({"m"})
-
-    def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
-        if features.id == "r1":
-            raise ValueError("a defect of a policy")
-        return "any"
+async def test_a_result_goes_to_the_lane_that_its_models_policy_picks(bench: MakeBench) -> None:
+    b = await bench(stage=1, next_lane=lambda info, stage, features: f"node-{info.model}-{stage}")
+    await b.all_ended(b.send())
+    assert [subject for subject, _ in b.publisher.stored] == ["swarm.t.features.m.1.2.node-m-2"]
 
 
 async def test_a_policy_that_raises_gives_its_message_back_and_spares_the_rest_of_the_batch(
     bench: MakeBench,
 ) -> None:
     """In the thread, where nobody above could catch it."""
-    b = await bench(FakeModel(compute_ms=50.0), stage=1, lanes=Clumsy(), credit=4)
+    b = await bench(FakeModel(compute_ms=50.0), stage=1, next_lane=clumsy, credit=4)
     b.model.gate = threading.Event()
     first = b.send()
     await eventually(b.model.begun.is_set)
@@ -308,15 +288,8 @@ async def test_a_loop_that_is_blocked_again_and_again_puts_nothing_off_for_ever(
 async def test_a_late_result_is_stored_in_the_lane_of_the_node_that_has_it(
     bench: MakeBench,
 ) -> None:
-    class Policy:
-        def __init__(self) -> None:
-            self.routed = {"m"}
-            self._lanes = iter(["here", "elsewhere"])
-
-        def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
-            return next(self._lanes)
-
-    b = await bench(FakeModel(compute_ms=0.01), stage=1, lanes=Policy())
+    lanes = iter(["here", "elsewhere"])
+    b = await bench(FakeModel(compute_ms=0.01), stage=1, next_lane=lambda *about: next(lanes))
     b.next_is_here(NEXT, "here")
     b.send()
     await eventually(lambda: b.publisher.stored)

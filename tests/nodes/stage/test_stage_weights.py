@@ -7,14 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
-from stage_bench import LIMIT, Bench, FakeModel
+from stage_bench import LIMIT, Bench, FakeModel, clumsy
 from support.waiting import eventually
 
 from nodes.stage.compute import MOST_BEHIND
 from nodes.stage.selftest import learned
 from swarm.errors import Status
-from swarm.model import ModelInfo
-from swarm.wire.messages import Features
 
 MakeBench = Callable[..., Awaitable[Bench]]
 WAYS = pytest.mark.parametrize("compute_ms", [5.0, 2.0, 0.01], ids=["worker", "alone", "inline"])
@@ -103,16 +101,8 @@ async def test_a_request_for_newer_weights_waits_for_them(
 async def test_a_defect_with_one_request_that_waited_costs_neither_it_nor_the_others(
     bench: MakeBench, compute_ms: float
 ) -> None:
-    class Clumsy:
-        routed = frozenset({"m"})
-
-        def next_lane(self, info: ModelInfo, stage: int, features: Features) -> str:
-            if features.id == "r1":
-                raise ValueError("a defect of a policy")
-            return "any"
-
     model = version(1, compute_ms)
-    b = await bench(model, stage=1, lanes=Clumsy(), inline_alone_below=0.004)
+    b = await bench(model, stage=1, next_lane=clumsy, inline_alone_below=0.004)
     waiting = [b.send(0.0, weights=2) for _ in range(3)]
     take(b, version(2, compute_ms))
     assert await b.all_ended(*waiting) == ["nak", "ack", "ack"]

@@ -16,8 +16,6 @@ from swarm.requests.admission import (
     PROBE_EVERY,
     STALL,
     ModelAdmission,
-    Outage,
-    Sends,
     Stalls,
 )
 from swarm.wire.messages import Result
@@ -496,36 +494,39 @@ def test_no_request_spends_more_time_in_stalls_than_it_lived(
 # --- outages: who waits for the end, and who is refused --------------------------------------
 
 
-def test_without_an_outage_every_request_is_let_through() -> None:
-    assert Outage().admit(0.0, 5.0) is Sends.UNTIL_ANSWERED
+def sends(admission: ModelAdmission, budget: float, now: float) -> str:
+    """How often a request would be sent."""
+    try:
+        return "once" if admission.enter(budget, now).is_probe else "until answered"
+    except Unavailable:
+        return "never"
 
 
 def test_a_budget_that_is_longer_than_the_outage_waits_for_its_end() -> None:
-    outage = Outage()
-    outage.begin(10.0)
-    assert outage.admit(3.0, 12.9) is Sends.UNTIL_ANSWERED
-    assert outage.admit(30.0, 39.9) is Sends.UNTIL_ANSWERED
+    admission = ModelAdmission()
+    assert sends(admission, 0.1, 5.0) == "until answered", "there is no outage"
+    admission.no_lane(10.0)
+    assert sends(admission, 3.0, 12.9) == "until answered"
+    assert sends(admission, 30.0, 39.9) == "until answered"
 
 
 def test_a_shorter_budget_is_refused_but_for_one_probe_in_a_while() -> None:
-    outage = Outage()
-    outage.begin(10.0)
-    times = [11.0 + step * 0.01 for step in range(100)]
-    sends = [outage.admit(0.3, now) for now in times]
-    assert Sends.UNTIL_ANSWERED not in sends
-    assert 3 <= sends.count(Sends.ONCE) <= 1 / PROBE_EVERY + 1
-    outage.end()
-    assert {outage.admit(0.0, now) for now in times} == {Sends.UNTIL_ANSWERED}
+    admission = ModelAdmission()
+    admission.no_lane(10.0)
+    taken = [sends(admission, 0.3, 11.0 + step * 0.01) for step in range(100)]
+    assert "until answered" not in taken
+    assert 3 <= taken.count("once") <= 1 / PROBE_EVERY + 1
+    admission.leave(admission.enter(5.0, 12.0), answer(), 12.0)
+    assert sends(admission, 0.3, 12.1) == "until answered", "a lane has taken one"
 
 
 @given(st.lists(SECONDS, min_size=1), SECONDS, SECONDS)
 def test_an_outage_lasts_from_the_first_request_that_found_no_lane(
     sent: list[float], budget: float, later: float
 ) -> None:
-    outage = Outage()
+    admission = ModelAdmission()
     for at in sent:
-        outage.begin(at)
-    assert outage.since == min(sent)
+        admission.no_lane(at)
     now = min(sent) + later
-    if budget > now - min(sent):
-        assert outage.admit(budget, now) is Sends.UNTIL_ANSWERED
+    waits = sends(admission, budget, now) == "until answered"
+    assert waits == (budget > now - min(sent) or now == min(sent))

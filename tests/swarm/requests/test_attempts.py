@@ -21,6 +21,7 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.flow.backoff import Backoff
+from swarm.flow.rules import decide
 from swarm.requests import silence
 from swarm.requests.attempts import (
     RULES,
@@ -35,7 +36,6 @@ from swarm.requests.attempts import (
     is_unserved,
     is_unusual,
     missing_after,
-    next_step,
     no_lane_took,
 )
 from swarm.requests.retry import RetryBudget
@@ -73,7 +73,7 @@ def step(
     pause: float = 0.01,
 ) -> AttemptStep:
     found = silences or Silences()
-    return next_step(AttemptSituation(outcome, tried, found, now, remaining, has_retry, pause))
+    return decide(RULES, AttemptSituation(outcome, tried, found, now, remaining, has_retry, pause))
 
 
 booleans = st.booleans()
@@ -498,11 +498,10 @@ class Mesh:
                     self.ended[number] = now, outcome
                     return
                 has_retry, pause = self.budget.has_retry(now), backoff.next()
-                taken = next_step(
-                    AttemptSituation(
-                        outcome, tried, self.silences, now, remaining, has_retry, pause
-                    )
+                found = AttemptSituation(
+                    outcome, tried, self.silences, now, remaining, has_retry, pause
                 )
+                taken = decide(RULES, found)
                 if taken.do is AttemptAction.WAIT:
                     now = yield min(taken.seconds, remaining)
                     continue
