@@ -1,4 +1,4 @@
-"""The tables of a stage and of what it hands over: each row is reached, and each parcel ends once."""
+"""The tables of a stage and of a parcel: each row is reached, and each parcel ends once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ EVENTS: tuple[Event, ...] = (
 
 
 def test_each_row_decides_for_some_message() -> None:
-    sent = [Onward(*facts) for facts in product(EVENTS, (False, True), (False, True), (0.0, 5.0))]
-    ready = [Ready(*facts) for facts in product((0.0, 5.0), (1.0,), (0.0, 9.0), (False, True), (0.0, 1.0))]  # fmt: skip
-    for rules, found in ((SENT, sent), (BEFORE_RUN, ready)):
-        firsts = {next(n for n, rule in enumerate(rules) if rule.holds(each)) for each in found}  # type: ignore[arg-type, attr-defined]
-        assert firsts == set(range(len(rules)))
+    booleans, seconds = (False, True), (0.0, 5.0)
+    sent = [Onward(*facts) for facts in product(EVENTS, booleans, booleans, seconds)]
+    ready = [Ready(*facts) for facts in product(seconds, (1.0,), (0.0, 9.0), booleans, seconds)]
+    assert {next(n for n, rule in enumerate(SENT) if rule.holds(each)) for each in sent} == set(
+        range(len(SENT))
+    )
+    reached = {next(n for n, rule in enumerate(BEFORE_RUN) if rule.holds(each)) for each in ready}
+    assert reached == set(range(len(BEFORE_RUN)))
 
 
 def test_a_parcel_ends_and_its_sender_is_told_of_the_end_once() -> None:
