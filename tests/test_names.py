@@ -36,7 +36,6 @@ LONG = """
     swarm/mesh.py:connect
     swarm/samehost/compact.py:_pack_shared
     swarm/transport/lane/consumer.py:__init__
-    swarm/transport/routes.py:__init__
 """
 
 

@@ -36,7 +36,7 @@ from nodes.life.watchdog_rules import (
     run_bound,
 )
 from nodes.low_priority import in_low_priority_thread
-from nodes.stage.on_loop import OnLoop
+from nodes.stage.endless import OnLoop
 from nodes.stage.server import StageServer
 from shards.errors import ShardsError
 from swarm.errors import SwarmError

@@ -22,7 +22,7 @@ from nodes.placing.ways import NOWHERE, RequestWay
 from nodes.requests.placer import Placer, decode_pictures
 from nodes.stage.compute import BEHIND_FOR, BEHIND_SHARE
 from nodes.stage.counters import histogram, latencies
-from nodes.stage.on_loop import OnLoop
+from nodes.stage.endless import OnLoop
 from nodes.stage.pictures import EXTRA, PictureReader
 from nodes.stage.worker import Worker
 from nodes.versions.loaded import EDGE, Loaded

@@ -5,85 +5,43 @@ pays only where the lane cannot keep up otherwise. So an idle lane never waits, 
 when the arrival rate says that a companion comes soon enough to be worth it.
 """
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import inf
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from swarm.flow.latency import Usual
 
 Item = TypeVar("Item")
-Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchGroup(Generic[Key]):
-    """Queued requests that may run together: same model, version, stage and tensor shapes.
-
-    key: what they share. size: how many are queued. oldest: when the first came (seconds).
-    """
-
-    key: Key
-    size: int
-    oldest: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunGroup(Generic[Key]):
-    """Run the `size` oldest requests of `key` now."""
-
-    key: Key
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Decide again at the next arrival or free worker, or at `until` (seconds; inf: only then)."""
-
-    until: float
-
-
-def decide(
-    groups: Sequence[BatchGroup[Key]],
-    idle_workers: int,
+def waits_until(
+    queued: int,
+    oldest: float,
     now: float,
     *,
     max_batch: int,
     max_wait_s: float,
     arrivals_per_s: float,
     run_s: float,
-) -> RunGroup[Key] | Wait:
-    """Whether a lane runs or waits at `now` (seconds). Ask at each arrival, finish and `until`.
+) -> float | None:
+    """Until when a free worker waits for company for `queued` requests of equal shapes, which it
+    could run; None where it runs them now. Ask at each arrival, finish, and at that moment.
 
-    idle_workers: workers free to run. max_batch: most requests in one run, >= 1.
-    max_wait_s: most seconds that a request is held back on purpose; 0 never holds back.
-    arrivals_per_s: recent arrival rate of the lane (`ArrivalRate`).
+    oldest, now, and the moment: seconds; oldest: when the first of them came.
+    max_batch: most requests in one run. max_wait_s: most seconds that a request is held back on
+    purpose; 0 never holds back. arrivals_per_s: recent arrival rate of the lane (`ArrivalRate`).
     run_s: seconds that a run usually takes.
 
-    The group with the oldest request is served first; a full group runs before a waiting one. With
-    n queued and a companion expected after the gap 1 / arrivals_per_s, waiting costs n gaps and
-    saves the companion a run's worth of queueing: it waits only where n * gap < run_s and the gap
-    ends before max_wait_s does. A lane with less than one arrival per run never waits, nor one with
-    a second idle worker: the companion would run there.
-    Raises ValueError for max_batch < 1 or a negative max_wait_s.
+    With n queued and a companion expected after the gap 1 / arrivals_per_s, waiting costs n gaps
+    and saves the companion a run's worth of queueing: it waits only where n * gap < run_s and the
+    gap ends before max_wait_s does. A lane with less than one arrival per run never waits.
     """
-    if max_batch < 1 or not max_wait_s >= 0:
-        raise ValueError(f"max_batch >= 1 and max_wait_s >= 0: {max_batch}, {max_wait_s}")
-    queued = [group for group in groups if group.size > 0]
-    if not queued or idle_workers < 1:
-        return Wait(inf)
-    queued.sort(key=lambda group: group.oldest)
     gap = 1.0 / arrivals_per_s if arrivals_per_s > 0 else inf
-    until = inf
-    for group in queued:
-        size = min(group.size, max_batch)
-        latest = group.oldest + max_wait_s
-        expected = now + gap
-        if idle_workers > 1 or size == max_batch or expected > latest or size * gap >= run_s:
-            return RunGroup(group.key, size)
-        # Twice the gap: arrivals are random, and the mean is exceeded every third time.
-        until = min(until, latest, now + 2 * gap)
-    return Wait(until)
+    latest = oldest + max_wait_s
+    if queued >= max_batch or now + gap > latest or queued * gap >= run_s:
+        return None
+    # Twice the gap: arrivals are random, and the mean is exceeded every third time.
+    return min(latest, now + 2 * gap)
 
 
 class ArrivalRate:

@@ -20,10 +20,9 @@ import numpy as np
 
 from nodes.stage.batching import split_on_failure
 from nodes.stage.counters import StageStats
+from nodes.stage.endless import OnLoop, Unending
 from nodes.stage.jobs import Job
-from nodes.stage.on_loop import OnLoop
-from nodes.stage.rules import BEFORE_RUN, HAND_BACK_DELAY, Ready, Start
-from nodes.stage.unending import Unending
+from nodes.stage.rules import BEFORE_RUN, HAND_BACK_DELAY, Ready, StartMove
 from nodes.stage.waiting import Waiting
 from nodes.stage.worker import Worker
 from shards.errors import InputError, RunTerminated
@@ -259,11 +258,11 @@ class Compute:
         usual = self._stats.compute.ewma if self._options.start_check else 0.0
         left, owed = job.expires - now, self._unending.owes(job, now)
         start = decide(BEFORE_RUN, Ready(left, usual, job.age, job.is_sure, owed))
-        if start is Start.RUN:
+        if start is StartMove.RUN:
             return True
-        if start is Start.MEASURE:
+        if start is StartMove.MEASURE:
             self._doubt(job)
-        elif start is Start.REFUSE:
+        elif start is StartMove.REFUSE:
             text = f"stage {self._stage}: runs of this client did not end; wait for {owed:.3g} s"
             self._outcomes.not_computed(job, Status.RESOURCE_EXHAUSTED, text, owed)
         else:
@@ -394,7 +393,7 @@ class Compute:
     # --- in the thread ----------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        """Start a run if the thread is free, and to wait for company does not pay."""
+        """StartMove a run if the thread is free, and to wait for company does not pay."""
         worker = self._worker
         while worker is not None and not worker.queued:
             taken = self._waiting.take(self._stats.compute.ewma)

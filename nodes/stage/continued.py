@@ -43,31 +43,28 @@ class Continued:
         return self._before.ended
 
     def measure_age(self, then: Callable[[], None] | None = None) -> None:
-        """See `Delivery.measure_age`: it is known."""
+        """It is known."""
         if then is not None:
             then()
 
     def go_on(self) -> Delivery:
-        """Another stage of this node continues: the message of the first one, for it to take."""
+        """The work with it has ended here: the message of the first stage."""
         self._on_end(self)
         return self._before
 
     def intact(self) -> bool:
-        """See `Delivery.intact`: carried tensors view the memory of the first stage's message."""
+        """Carried tensors view the memory of the first stage's message."""
         return self._before.intact()
 
     def release_credit(self) -> None:
-        """See `Delivery.release_credit`: it is the credit of the first stage."""
+        """It is the credit of the first stage."""
         self._before.release_credit()
 
     def take_credit(self) -> None:
-        """See `Delivery.take_credit`."""
         self._before.take_credit()
 
     def ack(self, passed_on: bool) -> bool:
-        """See `Delivery.ack`."""
-        self._on_end(self)
-        return self._before.ack(passed_on)
+        return self.go_on().ack(passed_on)
 
     def answer(
         self,
@@ -75,32 +72,22 @@ class Continued:
         urgent: bool,
         then: Callable[[SwarmError | None], None],
     ) -> None:
-        """See `Delivery.answer`."""
         self._before.answer(outputs, urgent, then)
 
     def fail(
         self, status: Status, text: str, stage: int, node: str, retry_after: float = 0.0
     ) -> bool:
-        """See `Delivery.fail`."""
-        self._on_end(self)
-        return self._before.fail(status, text, stage, node, retry_after)
+        return self.go_on().fail(status, text, stage, node, retry_after)
 
     def hand_back(self, delay: float = 0.0) -> None:
-        """See `Delivery.hand_back`: the work begins anew at the first stage of the run."""
-        self._on_end(self)
-        self._before.hand_back(delay)
+        """The work begins anew at the first stage of the run."""
+        self.go_on().hand_back(delay)
 
     def withdraw(self) -> bool:
-        """See `Delivery.withdraw`."""
-        self._on_end(self)
-        return self._before.withdraw()
+        return self.go_on().withdraw()
 
     def drop(self) -> None:
-        """See `Delivery.drop`."""
-        self._on_end(self)
-        self._before.drop()
+        self.go_on().drop()
 
     def dead_letter(self, reason: str) -> None:
-        """See `Delivery.dead_letter`."""
-        self._on_end(self)
-        self._before.dead_letter(reason)
+        self.go_on().dead_letter(reason)

@@ -30,7 +30,7 @@ RETRY_LANE_AWAY = 0.1  # seconds between attempts while no server keeps the next
 HAND_BACK_DELAY = 0.05  # seconds, for a message whose work failed by a defect or a lost answer
 
 
-class Start(Enum):
+class StartMove(Enum):
     """What to do with a request that is about to be computed."""
 
     RUN = auto()
@@ -51,27 +51,27 @@ class Ready(NamedTuple):
     owed: float
 
 
-BEFORE_RUN: tuple[DecisionRule[Ready, Start], ...] = (
+BEFORE_RUN: tuple[DecisionRule[Ready, StartMove], ...] = (
     DecisionRule(
         "runs for its client had to be ended, and have taken a tenth of the stage's time",
         lambda s: s.owed > 0,
         "answers `RESOURCE_EXHAUSTED`",
-        lambda s: Start.REFUSE,
+        lambda s: StartMove.REFUSE,
     ),
     DecisionRule(
         "the rest of its time is over, or shorter than a run",
         lambda s: s.left <= 0 or s.left < s.usual,
         "answers `DEADLINE_EXCEEDED`, and where most of the time was spent",
-        lambda s: Start.EXPIRE,
+        lambda s: StartMove.EXPIRE,
     ),
     DecisionRule(
         "the same, if it has lain in its lane for as long as an older reading of the server's "
         "clock says",
         lambda s: not s.counted and s.left - s.age <= s.usual,
         "reads the server's clock, and decides again",
-        lambda s: Start.MEASURE,
+        lambda s: StartMove.MEASURE,
     ),
-    DecisionRule("else", lambda s: True, "computes it", lambda s: Start.RUN),
+    DecisionRule("else", lambda s: True, "computes it", lambda s: StartMove.RUN),
 )
 
 
@@ -117,7 +117,7 @@ class Onward(NamedTuple):
         return away and not self.fast and self.left > RETRY_LANE_AWAY
 
 
-class Move(NamedTuple):
+class StageMove(NamedTuple):
     """What to do, after so many seconds. passed_on: see `Delivery.ack`."""
 
     do: After
@@ -129,71 +129,71 @@ def _is_refused(event: Event, *reasons: type[SwarmError]) -> bool:
     return isinstance(event, Refused) and isinstance(event.error, reasons)
 
 
-NOT_SENT: tuple[DecisionRule[Onward, Move], ...] = (
+NOT_SENT: tuple[DecisionRule[Onward, StageMove], ...] = (
     DecisionRule(
         "there is no connection",
         lambda s: _is_refused(s.event, NotConnected),
         "leaves it to its lane, which hands it out again; one that was handed over goes back to "
         "its sender",
-        lambda s: Move(After.WITHDRAW),
+        lambda s: StageMove(After.WITHDRAW),
     ),
     DecisionRule(
         "`UNAVAILABLE`, and more than 0.1 s of its time is left",
         lambda s: _is_refused(s.event, Unavailable) and s.left > RETRY_LANE_AWAY,
         "gives it back to its lane, which hands it out again after 50 ms",
-        lambda s: Move(After.HAND_BACK, HAND_BACK_DELAY),
+        lambda s: StageMove(After.HAND_BACK, HAND_BACK_DELAY),
     ),
     DecisionRule(
         "the result could not be sent for another reason",
         lambda s: True,
         "answers with that failure",
-        lambda s: Move(After.ANSWER),
+        lambda s: StageMove(After.ANSWER),
     ),
 )
 
-SENT: tuple[DecisionRule[Onward, Move], ...] = (
+SENT: tuple[DecisionRule[Onward, StageMove], ...] = (
     DecisionRule(
         "its message has ended here: a late process was done with it while it was stored again",
         lambda s: s.over,
         "nothing",
-        lambda s: Move(After.NOTHING),
+        lambda s: StageMove(After.NOTHING),
     ),
     DecisionRule(
         "the next process has the result",
         lambda s: isinstance(s.event, InFlight),
         "keeps the message, which counts against the lane's credit no more",
-        lambda s: Move(After.KEEP),
+        lambda s: StageMove(After.KEEP),
     ),
     DecisionRule(
         "the next process says that it is done, or has passed it on",
         lambda s: isinstance(s.event, Acked),
         "acks the message",
-        lambda s: Move(After.ACK, passed_on=isinstance(s.event, Acked) and s.event.passed_on),
+        lambda s: StageMove(After.ACK, passed_on=isinstance(s.event, Acked) and s.event.passed_on),
     ),
     DecisionRule(
         "the next lane has the result; in fast mode: it is on its way",
         lambda s: isinstance(s.event, Stored | Published),
         "acks the message",
-        lambda s: Move(After.ACK, passed_on=isinstance(s.event, Stored)),
+        lambda s: StageMove(After.ACK, passed_on=isinstance(s.event, Stored)),
     ),
     DecisionRule(
         "the next lane is full, and there is time for another attempt",
         lambda s: s.is_full and s.left > s.pause,
         "keeps the result, and stores it after 4 ms, or later where many wait: the lane of this "
         "stage fills up in turn, up to the requester, who is refused at once",
-        lambda s: Move(After.STORE_AGAIN, s.pause),
+        lambda s: StageMove(After.STORE_AGAIN, s.pause),
     ),
     DecisionRule(
         "the next lane is full",
         lambda s: s.is_full,
         "answers `RESOURCE_EXHAUSTED`",
-        lambda s: Move(After.ANSWER, s.pause),
+        lambda s: StageMove(After.ANSWER, s.pause),
     ),
     DecisionRule(
         "nobody keeps the next lane at present, and more than 0.1 s of its time is left",
         lambda s: s.is_away,
         "keeps the result, and stores it after 0.1 s",
-        lambda s: Move(After.STORE_AGAIN, RETRY_LANE_AWAY),
+        lambda s: StageMove(After.STORE_AGAIN, RETRY_LANE_AWAY),
     ),
     *NOT_SENT,
 )

@@ -24,10 +24,10 @@ from nodes.audit import Audit
 from nodes.stage.compute import Compute, StageModel, StageOptions
 from nodes.stage.continued import Continued
 from nodes.stage.counters import StageStats, batch_bucket
+from nodes.stage.endless import OnLoop
 from nodes.stage.jobs import Job
-from nodes.stage.on_loop import OnLoop
 from nodes.stage.pictures import PictureReader
-from nodes.stage.rules import HAND_BACK_DELAY, NOT_SENT, SENT, After, Move, Onward
+from nodes.stage.rules import HAND_BACK_DELAY, NOT_SENT, SENT, After, Onward, StageMove
 from nodes.stage.selftest import Known, SelfTest
 from swarm.errors import ResourceExhausted, Status, SwarmError, retry_after_of
 from swarm.fleet.priorities import PRIMARY
@@ -328,7 +328,7 @@ class StageServer:
         if self._lender.lent:
             self._lender.collect()
 
-    def _not_sent(self, job: Job, parcel: Parcel, error: SwarmError, move: Move) -> None:
+    def _not_sent(self, job: Job, parcel: Parcel, error: SwarmError, move: StageMove) -> None:
         full = isinstance(error, ResourceExhausted)
         self.stats.counters.blocked += full
         if move.do is After.STORE_AGAIN:
@@ -351,7 +351,7 @@ class StageServer:
         else:
             self._onward.store(parcel, partial(self._event, job, parcel))
 
-    def _give_up(self, job: Job, error: SwarmError, move: Move) -> None:
+    def _give_up(self, job: Job, error: SwarmError, move: StageMove) -> None:
         """A result could not be sent."""
         _end(job)
         if move.do is After.WITHDRAW:

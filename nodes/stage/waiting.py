@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from nodes.stage.batching import ArrivalRate, BatchGroup, BatchLimit, RunGroup, decide
+from nodes.stage.batching import ArrivalRate, BatchLimit, waits_until
 from nodes.stage.jobs import Job
 
 
@@ -73,20 +73,20 @@ class Waiting:
 
     def _size(self, now: float, run_s: float) -> int:
         """How many to run now; 0: wait, a timer is set."""
-        first = self.queue[0]
-        decision = decide(
-            [BatchGroup(first.shape, len(self.queue), first.arrived)],
-            1,
+        most = max(1, self.limit.size)
+        until = waits_until(
+            len(self.queue),
+            self.queue[0].arrived,
             now,
-            max_batch=max(1, self.limit.size),
+            max_batch=most,
             max_wait_s=self._max_wait,
             arrivals_per_s=self._arrivals.per_s(now),
             run_s=run_s,
         )
-        if isinstance(decision, RunGroup):
-            return decision.size
+        if until is None:
+            return min(len(self.queue), most)
         if self._timer is None:
-            delay = max(0.0, min(decision.until - now, self._max_wait))
+            delay = max(0.0, min(until - now, self._max_wait))
             self._timer = asyncio.get_running_loop().call_later(delay, self._timeout)
         return 0
 

@@ -39,10 +39,9 @@ from swarm.requests.attempts import (
     missing_after,
     no_lane_took,
 )
-from swarm.requests.hedge import Hedger
 from swarm.requests.model_way import ModelWay
 from swarm.requests.request import Ask, Picker
-from swarm.requests.retry import RetryBudget
+from swarm.requests.retry import Hedger, RetryBudget
 from swarm.requests.silence import Silences
 from swarm.samehost.compact import decode_result
 from swarm.samehost.memory import ShmError

@@ -183,7 +183,6 @@ class BaseDelivery(ABC):
         """See `Delivery.least_age`."""
 
     def measure_age(self, then: Callable[[], None] | None = None) -> None:
-        """See `Delivery.measure_age`."""
         if then is not None:
             then()
 
@@ -192,13 +191,11 @@ class BaseDelivery(ABC):
         return not self.opened or self._desk.lender.intact(self.opened)
 
     def answer(self, outputs: dict[str, np.ndarray], urgent: bool, then: Then) -> None:
-        """See `Delivery.answer`."""
         self._desk.answer(self, outputs, urgent, then)
 
     def fail(
         self, status: Status, text: str, stage: int, node: str, retry_after: float = 0.0
     ) -> bool:
-        """See `Delivery.fail`."""
         if not self.intact():
             # The stage failed on other bytes than those that were sent.
             if self.withdraw():
@@ -208,7 +205,6 @@ class BaseDelivery(ABC):
         return told and self.ack(False)
 
     def drop(self) -> None:
-        """See `Delivery.drop`."""
         self.ack(False)
 
     def answered_by_server(self) -> None:
@@ -220,7 +216,6 @@ class BaseDelivery(ABC):
         """See `Delivery.ack`."""
 
     def withdraw(self) -> bool:
-        """See `Delivery.withdraw`."""
         return False
 
     def _release(self) -> None:
@@ -246,11 +241,9 @@ class LaneDelivery(BaseDelivery):
 
     @property
     def least_age(self) -> float | None:
-        """See `Delivery.least_age`."""
         return self._message.least_age
 
     def measure_age(self, then: Callable[[], None] | None = None) -> None:
-        """See `Delivery.measure_age`."""
         self._message.measure_age(then)
 
     @property
@@ -258,11 +251,9 @@ class LaneDelivery(BaseDelivery):
         return self._message.ended
 
     def release_credit(self) -> None:
-        """See `Delivery.release_credit`."""
         self._message.release_credit()
 
     def take_credit(self) -> None:
-        """See `Delivery.take_credit`."""
         self._message.take_credit()
 
     def ack(self, passed_on: bool) -> bool:
@@ -278,7 +269,6 @@ class LaneDelivery(BaseDelivery):
         self._message.nak(delay)
 
     def dead_letter(self, reason: str) -> None:
-        """See `Delivery.dead_letter`."""
         self._desk.dead_letter(self._message.data, reason)
         self._message.term()
 
@@ -301,7 +291,7 @@ class FastDelivery(BaseDelivery):
 
     @property
     def least_age(self) -> float:
-        """See `Delivery.least_age`: its way was timed by this host's clock, or not at all."""
+        """its way was timed by this host's clock, or not at all."""
         return self.age
 
     def release_credit(self) -> None:
@@ -319,5 +309,4 @@ class FastDelivery(BaseDelivery):
         """Nothing is stored: the requester asks again."""
 
     def dead_letter(self, reason: str) -> None:
-        """See `Delivery.dead_letter`."""
         self._desk.dead_letter(self._message.data, reason)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from swarm.errors import NoResponders, Status, SwarmError
@@ -28,15 +29,13 @@ MOST_WAITING = 64  # requests that may wait at a stage: no lane bounds them
 MOST_UNANSWERED = 256
 
 
+@dataclass(slots=True, eq=False)
 class FastSending:
     """One message of fast mode under way (a `Sending`)."""
 
-    __slots__ = ("on", "over", "parcel")
-
-    def __init__(self, parcel: Parcel, on: OnEvent) -> None:
-        self.parcel = parcel
-        self.on = on
-        self.over = False
+    parcel: Parcel
+    on: OnEvent
+    over: bool = False
 
     def on_ack(self, verb: Part) -> None:
         """Nobody acks a message of fast mode."""

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import KW_ONLY, dataclass
 
 from swarm.samehost.compact import features_parts
-from swarm.samehost.lending import NO_LOAN, Loan
+from swarm.samehost.lending import NO_LOAN, Lender, Loan
 from swarm.samehost.memory import MIN_BYTES
 from swarm.subjects import ANY
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Part, Tensors
-
-
-class Lends(Protocol):
-    """What a parcel needs of the process's shared memory (`swarm.samehost.lending.Lender`)."""
-
-    def lend(self, tensors: Tensors) -> Loan: ...
 
 
 def are_large(tensors: Tensors) -> bool:
@@ -32,6 +26,7 @@ def _always() -> bool:
     return True
 
 
+@dataclass(slots=True, eq=False)
 class Parcel:
     """Features for a stage. One loan of shared memory spans all tries at sending it.
 
@@ -41,40 +36,18 @@ class Parcel:
     the work. coded: the tensors as they go by the server, where they are not to go as plain bytes.
     """
 
-    __slots__ = (
-        "clock",
-        "coded",
-        "doubtful",
-        "expires",
-        "fast",
-        "features",
-        "lane",
-        "loan",
-        "wanted",
-    )
+    features: Features
+    expires: float
+    _: KW_ONLY
+    lane: str = ANY
+    fast: bool = False
+    doubtful: bool = False
+    wanted: Callable[[], bool] = _always
+    clock: Callable[[], float] = time.monotonic
+    loan: Loan = NO_LOAN
+    coded: list[Part] | None = None
 
-    def __init__(
-        self,
-        features: Features,
-        expires: float,
-        *,
-        lane: str = ANY,
-        fast: bool = False,
-        doubtful: bool = False,
-        wanted: Callable[[], bool] = _always,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.features = features
-        self.expires = expires
-        self.lane = lane
-        self.fast = fast
-        self.doubtful = doubtful
-        self.wanted = wanted
-        self.clock = clock
-        self.loan = NO_LOAN
-        self.coded: list[Part] | None = None
-
-    def lend(self, lender: Lends) -> None:
+    def lend(self, lender: Lender) -> None:
         """Put large tensors into shared memory, once. Raises `InvalidArgument`."""
         if self.loan.claims:
             return

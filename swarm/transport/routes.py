@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from swarm.fleet.placement import Placement
 from swarm.link import Link
@@ -19,6 +20,7 @@ def no_flaw(model: str, version: str) -> str:
     return ""
 
 
+@dataclass(slots=True, eq=False)
 class Routes:
     """What all senders and sources of one process share.
 
@@ -27,54 +29,17 @@ class Routes:
     (`swarm.wire.codec_choice.MODES`). clock: seconds. flaw(model, version): what is known to be
     wrong at the server with what the version needs there, in words; "" for nothing."""
 
-    __slots__ = (
-        "clock",
-        "codec",
-        "flaw",
-        "lender",
-        "link",
-        "look_out",
-        "placement",
-        "publisher",
-        "socket",
-        "subjects",
-    )
-
-    def __init__(
-        self,
-        link: Link,
-        subjects: Subjects,
-        publisher: Publisher,
-        lender: Lender,
-        socket: HostSocket,
-        placement: Placement,
-        look_out: Callable[[], None] | None = None,
-        codec: str = AUTO,
-        clock: Callable[[], float] = time.monotonic,
-        flaw: Callable[[str, str], str] = no_flaw,
-    ) -> None:
-        self.link = link
-        self.subjects = subjects
-        self.publisher = publisher
-        self.lender = lender
-        self.socket = socket
-        self.placement = placement
-        self.look_out = look_out
-        self.codec = codec
-        self.clock = clock
-        self.flaw = flaw
+    link: Link
+    subjects: Subjects
+    publisher: Publisher
+    lender: Lender
+    socket: HostSocket
+    placement: Placement
+    look_out: Callable[[], None] | None = None
+    codec: str = AUTO
+    clock: Callable[[], float] = time.monotonic
+    flaw: Callable[[str, str], str] = no_flaw
 
     def over(self, link: Link, publisher: Publisher) -> Routes:
         """The same, over another connection of this process."""
-        return Routes(
-            link,
-            self.subjects,
-            publisher,
-            self.lender,
-            self.socket,
-            self.placement,
-            self.look_out,
-            self.codec,
-            self.clock,
-            self.flaw,
-        )
+        return replace(self, link=link, publisher=publisher)

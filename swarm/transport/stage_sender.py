@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol
 
 from swarm.errors import SwarmError
 from swarm.fleet.placement import NOWHERE, Nearby
-from swarm.flow.latency import Usual
+from swarm.flow.latency import LatencyWindow, Usual
 from swarm.model import ModelInfo
 from swarm.subjects import ANY
 from swarm.transport.api import OnEvent, Refused, Sending
@@ -62,12 +61,6 @@ def choose(
     return Way.HAND_OVER if short and accepted else Way.LANE
 
 
-class RunTime(Protocol):
-    """How long a run takes (`swarm.flow.latency`). ewma: seconds, 0.0 while it is not known."""
-
-    ewma: float
-
-
 class _InLane:
     """A parcel that its lane has, or is to have: nothing is left to do for it (a `Sending`)."""
 
@@ -104,7 +97,7 @@ class StageSender:
         routes: Routes,
         info: ModelInfo,
         stage: int,
-        run_time: RunTime | None = None,
+        run_time: Usual | LatencyWindow | None = None,
         in_flight: Callable[[], int] | None = None,
         requests: bool = False,
     ) -> None:
@@ -113,7 +106,7 @@ class StageSender:
         self._routes = routes
         self._info = info
         self._stage = stage
-        self._run_time: RunTime = Usual() if run_time is None else run_time
+        self._run_time = Usual() if run_time is None else run_time
         self._in_flight = in_flight
         # The slowest stage from here on, as the manifest says.
         self._longest = max((s.compute_ms / 1e3 for s in info.stages[stage - 1 :]), default=0.0)

@@ -31,7 +31,7 @@ from nodes.life.watchdog_rules import (
     Watchdog,
     WatchdogAction,
 )
-from nodes.stage.on_loop import OnLoop
+from nodes.stage.endless import OnLoop
 from shards.errors import RunError
 from swarm.errors import Unavailable
 

@@ -76,7 +76,7 @@ class HandoverDelivery(BaseDelivery):
 
     @property
     def least_age(self) -> float:
-        """See `Delivery.least_age`: its way was timed by this host's clock alone."""
+        """its way was timed by this host's clock alone."""
         return self.age
 
     @property
@@ -94,20 +94,18 @@ class HandoverDelivery(BaseDelivery):
         self._behind_answer = True
 
     def release_credit(self) -> None:
-        """See `Delivery.release_credit`."""
         if self._copy is not None:
             self._copy.release_credit()
         else:
             self._off_credit_at = self._desk.now_ns()
 
     def take_credit(self) -> None:
-        """See `Delivery.take_credit`."""
         self._off_credit_at = 0
         if self._copy is not None:
             self._copy.take_credit()
 
     def ack(self, passed_on: bool) -> bool:
-        """See `Delivery.ack`. Its sender frees the shared memory when it hears so."""
+        """Its sender frees the shared memory when it hears so."""
         if self._copy is not None:
             if not self._copy.ack():
                 return False
@@ -132,7 +130,7 @@ class HandoverDelivery(BaseDelivery):
             self._copy.term()
 
     def withdraw(self) -> bool:
-        """See `Delivery.withdraw`: the sender has the parcel again, and stores it."""
+        """the sender has the parcel again, and stores it."""
         if self._copy is not None:
             return False
         self._end(False, NAK)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from swarm.errors import ResourceExhausted, SwarmError, Unavailable
@@ -30,23 +31,20 @@ CHECK_AGAIN = 0.001  # seconds; event loops have timers of whole milliseconds
 ENDS = (ParcelState.ENDED, ParcelState.ENDED_STORING)
 
 
+@dataclass(slots=True, eq=False)
 class HandedOver:
-    """One parcel that a process of this host has, or had (a `Sending`)."""
+    """One parcel that a process of this host has, or had (a `Sending`).
 
-    __slots__ = ("_owner", "key", "lane", "on", "own_subject", "parcel", "state")
+    lane: the subject of the lane behind it. own_subject: whether the ack comes to a subject of its
+    own, and not to the parcel's reply subject; key: that subject."""
 
-    def __init__(
-        self, owner: HandoverSender, parcel: Parcel, on: OnEvent, lane: str, own_subject: bool
-    ) -> None:
-        """lane: the subject of the lane behind it. own_subject: whether the ack comes to a subject
-        of its own, and not to the parcel's reply subject."""
-        self._owner = owner
-        self.parcel = parcel
-        self.on = on
-        self.lane = lane
-        self.own_subject = own_subject
-        self.key = ""
-        self.state = ParcelState.IN_FLIGHT
+    _owner: HandoverSender
+    parcel: Parcel
+    on: OnEvent
+    lane: str
+    own_subject: bool
+    key: str = ""
+    state: ParcelState = ParcelState.IN_FLIGHT
 
     @property
     def over(self) -> bool:

@@ -1,101 +1,49 @@
 from collections.abc import Sequence
-from math import ceil, inf, log2
+from math import ceil, log2
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.stage.batching import (
-    ArrivalRate,
-    BatchGroup,
-    BatchLimit,
-    RunGroup,
-    Wait,
-    decide,
-    split_on_failure,
-)
+from nodes.stage.batching import ArrivalRate, BatchLimit, split_on_failure, waits_until
 
-groups = st.lists(
-    st.builds(BatchGroup, st.sampled_from("abcdef"), st.integers(0, 40), st.floats(0, 10)),
-    max_size=6,
-    unique_by=lambda group: group.key,
-)
+BUSY = {"max_batch": 8, "max_wait_s": 0.005, "arrivals_per_s": 2000.0, "run_s": 0.010}
 
 
 @given(
-    groups, st.integers(0, 3), st.integers(1, 16), st.floats(0, 0.05), st.floats(0, 5000),
-    st.floats(0, 1),
+    st.integers(1, 40), st.floats(0, 10), st.integers(1, 16), st.floats(0, 0.05),
+    st.floats(0, 5000), st.floats(0, 1),
 )  # fmt: skip
-def test_a_decision_never_breaks_its_bounds(
-    queued: list[BatchGroup[str]], idle: int, largest: int, wait: float, rate: float, run_s: float
+def test_a_wait_ends_in_time_and_a_full_batch_never_waits(
+    queued: int, oldest: float, largest: int, wait: float, rate: float, run_s: float
 ) -> None:
-    now = 10.0
-    decision = decide(
-        queued, idle, now,
+    until = waits_until(
+        queued, oldest, 10.0,
         max_batch=largest, max_wait_s=wait, arrivals_per_s=rate, run_s=run_s,
     )  # fmt: skip
-    waiting = {group.key: group for group in queued if group.size}
-    if isinstance(decision, RunGroup):
-        assert idle >= 1
-        assert 1 <= decision.size <= min(largest, waiting[decision.key].size)
-    elif idle and waiting:
-        oldest = min(group.oldest for group in waiting.values())
-        assert now < decision.until <= oldest + wait
-        assert all(group.size < largest for group in waiting.values())
-    else:
-        assert decision.until == inf
+    if until is not None:
+        assert 10.0 < until <= oldest + wait
+        assert queued < largest
 
 
-@given(groups, st.floats(0, 0.05), st.floats(0.0001, 0.1))
+@given(st.integers(1, 40), st.floats(0, 0.05), st.floats(0.0001, 0.1))
 def test_a_lane_with_less_than_one_arrival_per_run_never_waits(
-    queued: list[BatchGroup[str]], wait: float, run_s: float
+    queued: int, wait: float, run_s: float
 ) -> None:
-    decision = decide(
-        queued, 1, 10.0,
-        max_batch=8, max_wait_s=wait, arrivals_per_s=0.99 / run_s, run_s=run_s,
-    )  # fmt: skip
-    assert isinstance(decision, RunGroup) or not any(group.size for group in queued)
-
-
-def test_a_second_idle_worker_makes_waiting_pointless() -> None:
-    one = [BatchGroup("a", 1, 10.0)]
-    busy = {"max_batch": 8, "max_wait_s": 0.005, "arrivals_per_s": 2000.0, "run_s": 0.010}
-    assert isinstance(decide(one, 1, 10.0, **busy), Wait)  # type: ignore[arg-type]
-    assert decide(one, 2, 10.0, **busy) == RunGroup("a", 1)  # type: ignore[arg-type]
+    rare = {"max_batch": 8, "max_wait_s": wait, "arrivals_per_s": 0.99 / run_s, "run_s": run_s}
+    assert waits_until(queued, 10.0, 10.0, **rare) is None  # type: ignore[arg-type]
 
 
 def test_a_busy_lane_waits_for_a_companion_but_never_beyond_the_bound() -> None:
-    busy = {"max_batch": 8, "max_wait_s": 0.002, "arrivals_per_s": 2000.0, "run_s": 0.010}
-    waited = decide([BatchGroup("a", 1, 10.0)], 1, 10.0, **busy)  # type: ignore[arg-type]
-    assert isinstance(waited, Wait)
-    assert waited.until == pytest.approx(10.001)
-    late = decide([BatchGroup("a", 1, 10.0)], 1, 10.0019, **busy)  # type: ignore[arg-type]
-    assert late == RunGroup("a", 1)
+    busy = BUSY | {"max_wait_s": 0.002}
+    assert waits_until(1, 10.0, 10.0, **busy) == pytest.approx(10.001)  # type: ignore[arg-type]
+    assert waits_until(1, 10.0, 10.0019, **busy) is None  # type: ignore[arg-type]
 
 
 def test_the_more_are_queued_the_less_it_waits_for_one_more() -> None:
-    busy = {"max_batch": 32, "max_wait_s": 0.005, "arrivals_per_s": 500.0, "run_s": 0.010}
-    assert isinstance(decide([BatchGroup("a", 4, 10.0)], 1, 10.0, **busy), Wait)  # type: ignore[arg-type]
-    assert decide([BatchGroup("a", 5, 10.0)], 1, 10.0, **busy) == RunGroup("a", 5)  # type: ignore[arg-type]
-
-
-def test_the_oldest_request_is_served_first_and_shapes_are_never_mixed() -> None:
-    queued = [BatchGroup("small", 9, 9.9), BatchGroup("large", 2, 9.8)]
-    decision = decide(queued, 1, 10.0, max_batch=8, max_wait_s=0.0, arrivals_per_s=0.0, run_s=0.01)
-    assert decision == RunGroup("large", 2)
-
-
-def test_a_full_group_runs_while_another_waits_for_company() -> None:
-    queued = [BatchGroup("large", 1, 10.0), BatchGroup("small", 8, 10.0001)]
-    decision = decide(
-        queued, 1, 10.0002, max_batch=8, max_wait_s=0.005, arrivals_per_s=2000, run_s=0.01
-    )
-    assert decision == RunGroup("small", 8)
-
-
-def test_bad_bounds_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_batch"):
-        decide([], 1, 0.0, max_batch=0, max_wait_s=0, arrivals_per_s=0, run_s=0)
+    busy = BUSY | {"max_batch": 32, "arrivals_per_s": 500.0}
+    assert waits_until(4, 10.0, 10.0, **busy) is not None  # type: ignore[arg-type]
+    assert waits_until(5, 10.0, 10.0, **busy) is None  # type: ignore[arg-type]
 
 
 def test_the_arrival_rate_follows_the_gaps_and_falls_in_silence() -> None:

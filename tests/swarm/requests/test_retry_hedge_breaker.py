@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.requests.breaker import Breaker, BreakerState
-from swarm.requests.hedge import Hedger
-from swarm.requests.retry import RetryBudget
+from swarm.requests.retry import Hedger, RetryBudget
 
 CLOSED, OPEN, HALF = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 
