@@ -14,9 +14,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+def imported(path: str) -> Any:
+    """What `module:name` names."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def later(path: str) -> Any:
+    """The function `module:name`, imported when it is called."""
+    return lambda *given, **more: imported(path)(*given, **more)
+
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +39,6 @@ if TYPE_CHECKING:
     from nodes.audit import Audit
     from nodes.config import NodeConfig
     from nodes.connection.connection import Connection
-    from nodes.demo.frame import StoryOptions
     from nodes.health.endpoint import Pages
     from nodes.meaning import Meaning, Opens
     from nodes.up.companion import Companion
@@ -311,9 +323,9 @@ class Feature:
     describes: Callable[[Manifest], Iterable[str]] = lambda manifest: ()
     """Lines that tell people of a version."""
 
-    addition: Callable[[Any], Addition | None] = lambda options: None
-    """What is added to a model that is split with these `nodes.cli.options.Splitting`, else
-    None."""
+    addition: Callable[[Given, Sequence[str]], Addition | None] = lambda given, outputs: None
+    """What options of `model split` add to the model, else None. outputs: the tensors that
+    --outputs names, which are then the addition's affair."""
 
     meaning: Callable[[ModelInfo], Meaning | None] = lambda info: None
     """What the tensors of a version mean, None where it does not say. Raises `ShardsError`."""
@@ -330,9 +342,9 @@ class Feature:
     services: Callable[[Surroundings, Notices], Iterable[Service]] = lambda around, notices: ()
     """What else clients may ask a node for; they tell the witnesses by these notices."""
 
-    options: Callable[[], Mapping[str, Sequence[type]]] = dict
-    """Dataclasses of options (`nodes.cli.command`) that commands of others get, by `up` or `model
-    push`; such a command takes a `Given`."""
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Dataclasses of options (`nodes.cli.command`), each `module:name`, that commands of others
+    get, by `up` or `model push`; such a command takes a `Given`."""
 
     needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Extras of the package that a command needs with an option, by `up --http`."""
@@ -347,8 +359,9 @@ class Feature:
     pushes: Callable[[Given], Iterable[AtPush]] = lambda given: ()
     """What options of `model push` ask for. Raises `InvalidArgument`."""
 
-    stories: Callable[[Given], Sequence[Callable[[StoryOptions], int]]] = lambda given: ()
-    """Of `swarm demo`, those that its options ask for; each returns the exit code."""
+    stories: Mapping[str, str] = field(default_factory=dict)
+    """Of `swarm demo`, by the name of the switch that asks for it: the function `module:name` of an
+    `StoryOptions`, which returns the exit code."""
 
     asks: Callable[[Manifest, str], Asking | None] = lambda manifest, mesh: None
     """How a version is asked in a mesh, None where that is not the feature's affair."""

@@ -1,4 +1,4 @@
-"""Role `auto`: nodes agree by themselves which of them serves which stages."""
+"""NodeRole `auto`: nodes agree by themselves which of them serves which stages."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from typing import TYPE_CHECKING
 
 from nodes.auto.places import AutoPlaces
 from nodes.auto.settings import AUTO, AutoOptions
-from nodes.feature import Commands, Feature, Given, NodeRole, Part, Surroundings
+from nodes.feature import Commands, Feature, NodeRole, Part, Surroundings, later
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nodes.config import NodeConfig
-    from nodes.feature import AtPush
-    from nodes.up.companion import Companion
 
 
 def _places(config: NodeConfig) -> AutoPlaces | None:
@@ -30,34 +26,9 @@ def _parts(around: Surroundings) -> list[Part]:
     return [Planning(around.connection, around.versions, places, record=record)]
 
 
-def _options() -> Mapping[str, Sequence[type]]:
-    from nodes.auto.commands.given import PushPlan, SplitByPlan
-    from nodes.auto.up import UpAutoOptions
-
-    return {"up": [UpAutoOptions], "model split": [SplitByPlan], "model push": [PushPlan]}
-
-
-def _companions(given: Given) -> list[Companion]:
-    from nodes.auto.up import companions
-
-    return companions(given)
-
-
 COMMANDS: Commands = {
     "Choose the version that runs": {"model plan": "nodes.auto.commands.plan:plan"}
 }
-
-
-def _cuts(given: Given) -> Sequence[Sequence[str]] | None:
-    from nodes.auto.commands.given import cuts
-
-    return cuts(given)
-
-
-def _pushes(given: Given) -> Sequence[AtPush]:
-    from nodes.auto.commands.given import pushes
-
-    return pushes(given)
 
 
 FEATURE = Feature(
@@ -70,9 +41,13 @@ FEATURE = Feature(
     },
     places=_places,
     parts=_parts,
-    options=_options,
-    companions=_companions,
+    options={
+        "up": ["nodes.auto.up:UpAutoOptions"],
+        "model split": ["nodes.auto.commands.given:SplitByPlan"],
+        "model push": ["nodes.auto.commands.given:PushPlan"],
+    },
+    companions=later("nodes.auto.up:companions"),
     commands=COMMANDS,
-    cuts=_cuts,
-    pushes=_pushes,
+    cuts=later("nodes.auto.commands.given:cuts"),
+    pushes=later("nodes.auto.commands.given:pushes"),
 )

@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING
 
 from nodes.cameras.settings import CameraOptions, JoinOptions
 from nodes.extras import MissingExtra
-from nodes.feature import Feature, Given, Life, NodeRole, Start
+from nodes.feature import Feature, Life, NodeRole, Start, later
 from nodes.settings import WrongSetting
 from swarm.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from nodes.cli.options import Splitting
     from nodes.config import NodeConfig
-    from nodes.demo.frame import StoryOptions
-    from nodes.meaning import Meaning, Opens
-    from shards.manifest import Manifest
-    from shards.parts import Addition
+    from nodes.meaning import Meaning
     from swarm.model import ModelInfo
 
 JOIN = "join"
@@ -85,35 +79,6 @@ async def _with_cameras(start: Start) -> None:
         await CameraEdge(node, edge, counters, cameras).run(start.stop)
 
 
-def _describes(manifest: Manifest) -> list[str]:
-    from nodes.cameras.commands.tasks import task_lines
-
-    return task_lines(manifest)
-
-
-def _options() -> Mapping[str, Sequence[type]]:
-    from nodes.cameras.demo.declared import CameraStory
-
-    return {"demo": [CameraStory]}
-
-
-def _stories(given: Given) -> list[Callable[[StoryOptions], int]]:
-    from nodes.cameras.demo.declared import CameraStory
-
-    options = given.of(CameraStory)
-    if options is None or not options.camera:
-        return []
-    from nodes.cameras.demo.story import tell
-
-    return [tell]
-
-
-def _addition(options: Splitting) -> Addition | None:
-    from nodes.cameras.commands.tasks import wish_of
-
-    return wish_of(options)
-
-
 def _meaning(info: ModelInfo) -> Meaning | None:
     if info.task is None:
         return None
@@ -128,24 +93,22 @@ def _codecs() -> list[str]:
     return [] if importlib.util.find_spec("cv2") is None else [PICTURES]
 
 
-def _opens(path: str) -> Opens | None:
-    from nodes.cameras.commands.tasks import opened
-
-    return opened(path)
-
-
 FEATURE = Feature(
     "cameras",
     settings=[CameraOptions, JoinOptions],
     check=_check,
     roles={JOIN: NodeRole("pairs edges' results.", answers=True)},
     life=_life,
-    describes=_describes,
-    options=_options,
+    describes=later("nodes.cameras.commands.tasks:task_lines"),
+    options={
+        "demo": ["nodes.cameras.demo.declared:CameraStory"],
+        "up": ["nodes.cameras.commands.tasks:TaskOptions"],
+        "model split": ["nodes.cameras.commands.tasks:TaskOptions"],
+    },
     needs={"demo --camera": ["perception"]},
-    stories=_stories,
-    addition=_addition,
+    stories={"camera": "nodes.cameras.demo.story:tell"},
+    addition=later("nodes.cameras.commands.tasks:wish_of"),
     meaning=_meaning,
     codecs=_codecs,
-    opens=_opens,
+    opens=later("nodes.cameras.commands.tasks:opened"),
 )

@@ -6,14 +6,15 @@ files anew at a signal, a client when it connects again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 from rich.table import Table
 
 from nodes.announce import end_connections, reload_servers
-from nodes.cli.auth import validity
-from nodes.cli.auth_options import AuthTarget, CertsOptions
+from nodes.cli.auth_server import AuthTarget, validity
+from nodes.cli.command import Named, option, seldom
 from nodes.console import err, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.security.authority.authority import Authority
@@ -26,8 +27,24 @@ from swarm.security.authority.keys import read_text, write_text
 from swarm.subjects import token
 
 
-async def run_certs(act: CertsOptions, target: AuthTarget) -> None:
-    """`swarm auth certs`."""
+@dataclass(frozen=True)
+class CertsOptions:
+    """Of `swarm auth certs`."""
+
+    client: Annotated[list[str] | None, Named("client")] = option(
+        None, "Issue a certificate to this client; several times."
+    )
+    rotate: bool = option(False, "New certificates for all servers and clients.")
+    new_authority: bool = seldom(False, "The next certificates come from a new authority.")
+    finish: bool = option(False, "Trust the authorities before the present one no more.")
+    reconnect: bool = seldom(
+        False, "End all connections of --nats: all come back with their new files."
+    )
+    valid: str = option("825d", "Of new certificates: 90d, 12h.")
+
+
+async def certs(act: CertsOptions, target: AuthTarget) -> None:
+    """Show, issue and rotate certificates of servers and clients; no connection ends by it."""
     authority = Authority(target.auth)
     certificates = authority.certificates
     if not certificates.exists:

@@ -6,6 +6,7 @@ from typing import Any
 
 import swarm
 from nodes.cli.acts import on_record
+from nodes.cli.command import option
 from nodes.cli.options import SignedTarget
 from nodes.cli.with_mesh import client_of
 from nodes.console import err, out, print_json
@@ -15,8 +16,12 @@ from swarm.models.artifacts import CHUNK
 from swarm.models.garbage import Collector, Garbage
 
 
-async def run_gc(keep: int, dry_run: bool, target: SignedTarget) -> None:
-    """`swarm model gc`."""
+async def gc(
+    target: SignedTarget,
+    keep: int = option(2, "So many of the last versions of each model stay in any case."),
+    dry_run: bool = option(False, "Say what would go, and remove nothing."),
+) -> None:
+    """Remove versions from the server that nothing serves, rolls out, pins or goes back to."""
     async with client_of(target) as client:
         if keep < 1:
             raise InvalidArgument(f"--keep {keep}: at least the last version of a model stays")

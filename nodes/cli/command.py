@@ -18,14 +18,14 @@ A command is a function in a file of its own, which is imported when the command
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from importlib import import_module
 from importlib.util import find_spec
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -33,7 +33,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from nodes.extras import MissingExtra, lacking
-from nodes.feature import CommandGroup, Commands, Given
+from nodes.feature import CommandGroup, Commands, Given, imported
 from nodes.features import features
 from nodes.settings import read_settings
 from swarm.errors import InvalidArgument
@@ -92,11 +92,6 @@ def group(commands: Commands, words: str = "") -> type[TyperGroup]:
     return OfCommands
 
 
-def add_commands(app: typer.Typer, commands: Commands, words: str) -> None:
-    """Make an app a `group`."""
-    app.info.cls = group(commands, words)
-
-
 def _with_features(core: Commands, words: str) -> Commands:
     """The commands of a group: the core's and then those that features add, by their headings."""
     panels = {panel: dict(commands) for panel, commands in core.items()}
@@ -132,7 +127,7 @@ class _Loaded(Mapping[str, Any]):
         else:
             made = typer.Typer(add_completion=False)
             try:
-                work = as_command(_imported(command), words)
+                work = as_command(imported(command), words)
             except ModuleNotFoundError as error:
                 made.command(name, **_ANY_LINE)(_needing(error))
             else:
@@ -172,29 +167,16 @@ class _Unloaded(TyperCommand):
         return self._load().make_context(*given, **more)
 
 
-def _imported(command: str | Work) -> Work:
-    """The function of `module:name`."""
-    if not isinstance(command, str):
-        return command
-    module, _, name = command.partition(":")
-    work: Work = getattr(import_module(module), name)
-    return work
-
-
-def _line_of(command: str | Work) -> str:
+def _line_of(command: str) -> str:
     """The first paragraph of a command's docstring, read from its file: an import of the file would
     import the libraries of the work."""
-    if not isinstance(command, str):
-        return (inspect.getdoc(command) or "").partition("\n\n")[0]
     module, _, name = command.partition(":")
     found = find_spec(module)
-    source = Path((found and found.origin) or command)
-    for each in ast.parse(source.read_bytes()).body:
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
-            return (ast.get_docstring(each) or "").partition("\n\n")[0]
-    raise AttributeError(command)
+    source = Path((found and found.origin) or module).read_text()
+    return cleandoc(re.findall(_FIRST_PARAGRAPH.format(name), source, re.M | re.S)[0])
 
 
+_FIRST_PARAGRAPH = r'^(?:async )?def {}\(.*?:\n    """(.*?)(?:\n\n|""")'
 _ANY_LINE: Any = {
     "add_help_option": False,
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
@@ -213,6 +195,11 @@ def _needing(error: ModuleNotFoundError) -> Callable[[typer.Context], None]:
     return say
 
 
+def options_of(called: str) -> list[type]:
+    """The dataclasses of options that features add to a command. called: words after `swarm`."""
+    return [imported(path) for each in features() for path in each.options.get(called, ())]
+
+
 def as_command(work: Work, called: str = "") -> Callable[..., None]:
     """The command of a function, with the options that all commands have. called: the words after
     `swarm`, by which features and `nodes.extras.TOGETHER` know it."""
@@ -227,7 +214,7 @@ def as_command(work: Work, called: str = "") -> Callable[..., None]:
     groups: dict[str, list[type]] = {}
     for name, parameter in signature.parameters.items():
         if parameter.annotation is Given:
-            groups[name] = [kind for each in features() for kind in each.options().get(called, ())]
+            groups[name] = options_of(called)
         elif isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
             groups[name] = [parameter.annotation]
 
@@ -317,6 +304,21 @@ def seldom(default: Any, help: str, *names: str, **more: Any) -> Any:
 def argument(default: Any, help: str, **more: Any) -> Any:
     """An argument that may be left out."""
     return _declared(default, typer.Argument(help=help, **more))
+
+
+def flags_of(options: Any, kind: type) -> list[str]:
+    """What another command is to be told, so that it has the same: the options of this dataclass
+    that are not as they are by default."""
+    flags = []
+    for each in fields(kind):
+        value, name = getattr(options, each.name), each.name.replace("_", "-")
+        if value == each.default:
+            continue
+        if isinstance(value, bool):
+            flags.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            flags.append(f"--{name}={value}")
+    return flags
 
 
 def _declared(default: Any, shown: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from nodes.cli.command import option
+from nodes.cli.host import run_host
 from nodes.cli.options import OwnServers
 from nodes.cli.server_doctor import KeptStreams, look_at_mesh
 from nodes.cli.servers import look_at
@@ -31,10 +33,18 @@ LIBRARIES = (
 )
 
 
-async def run_doctor(target: OwnServers) -> int:
-    """Print the devices; where servers are given these too, and what is wrong with what the mesh
-    keeps there. 1 where this machine cannot run any model, one of the servers can keep no lanes,
-    or something is wrong."""
+async def doctor(
+    target: OwnServers,
+    host: bool = option(
+        False, "Instead: settings of this machine that cost time, and how to change them."
+    ),
+) -> int:
+    """What this machine can run models on, what it lacks, and what to install.
+
+    With --nats: also whether these servers, and those of their cluster, can keep lanes, and what is
+    wrong with what the mesh keeps there. Exits with 1 where something is."""
+    if host:
+        return run_host(target.json)
     found = offers()
     there = [offer.device for offer in found if offer.is_there]
     looked = await look_at(target.link("doctor")) if target.nats else []

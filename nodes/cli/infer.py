@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from rich.table import Table
@@ -11,7 +12,8 @@ from rich.table import Table
 import swarm
 from nodes.cli.arrays import random_inputs, read_inputs
 from nodes.cli.bars import bar_lines
-from nodes.cli.options import InferOptions, Target
+from nodes.cli.command import argument, option, seldom
+from nodes.cli.options import MODEL, SOLE_MODEL, Target
 from nodes.cli.short_ids import short_ids
 from nodes.cli.with_mesh import asked_model, connect
 from nodes.console import delivery, duration, out, print_json
@@ -28,8 +30,40 @@ from swarm.wire.tensors import datatype_of
 NOBODY_ANSWERED = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED}
 
 
-async def run_infer(model: str, options: InferOptions, target: Target) -> int:
-    """`swarm infer`; returns its exit code."""
+@dataclass(frozen=True)
+class InferOptions:
+    """Of `swarm infer`."""
+
+    input: str = option(
+        "",
+        "An .npz file with one array for each model input; or a picture, JPEG, PNG, BMP, WebP, "
+        "GIF, TIFF or AVIF, where the model has a task.",
+    )
+    random: bool = option(False, "Send random values of the right shapes instead.")
+    output: str = option("", "Write the last answer's arrays to this .npz.", "-o", "--output")
+    repeat: int = option(1, "Requests to send; prints percentiles over all of them.", min=1)
+    concurrency: int = option(1, "Requests in flight at a time.", min=1, max=4096)
+    budget: str = option("5s", "Time after which a request fails: 50ms, 2s, 1m.")
+    delivery: str = option(
+        "durable",
+        "durable: a stage that dies loses no request. fast: sooner, but a lost request is asked "
+        "again by this client only.",
+    )
+    weights: int = seldom(0, "The least weight version of the answer; 0 for any.", min=0)
+    explain: bool = option(False, "Show the last answer's time as a bar for each hop.")
+    codec: str = seldom(
+        "auto",
+        "How the inputs go by the server, and the outputs come: auto, none, f16, i8, i6 or i4; "
+        "what loses something only where the model's owner allows it.",
+    )
+
+
+async def infer(
+    options: InferOptions,
+    target: Target,
+    model: Annotated[str, MODEL] = argument("", SOLE_MODEL, metavar="[MODEL]"),
+) -> int:
+    """Ask the mesh for one inference, and show where its time went."""
     if options.random == bool(options.input):
         raise InvalidArgument("give one of --input FILE.npz, --input PICTURE and --random")
     opens = first(lambda feature: feature.opens(options.input))

@@ -11,27 +11,9 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.auth_commands import app as auth_app
 from nodes.cli.bench import register as register_bench
-from nodes.cli.command import (
-    Ran,
-    add_commands,
-    argument,
-    option,
-    seldom,
-)
-from nodes.cli.model_commands import app as model_app
-from nodes.cli.options import (
-    MODEL,
-    SOLE_MODEL,
-    DemoOptions,
-    InferOptions,
-    OwnServers,
-    Target,
-    UpOptions,
-)
-from nodes.feature import CommandGroup, Commands, Given
-from nodes.features import features
+from nodes.cli.command import group
+from nodes.feature import CommandGroup, Commands
 from nodes.terminal import any_encoding, plain_where_asked
 
 app = typer.Typer(
@@ -100,77 +82,49 @@ def swarm_(
     """Run one neural network across a fleet of edge devices, over NATS."""
 
 
-def demo(options: DemoOptions, given: Given) -> int:
-    """Show a takeover on this machine: three shards, a fallback, a live edge, one kill.
-
-    Exits with 1 if an answer was lost or wrong, or a protection of --secure did not hold; in a
-    story of its own, if one of its promises is broken."""
-    stories = [story for each in features() for story in each.stories(given)]
-    if len(stories) + options.secure > 1:
-        raise typer.BadParameter("--secure and the other stories are told one at a time: give one")
-    companions = [companion for each in features() for companion in each.companions(given)]
-    from nodes.demo.frame import StoryOptions
-
-    asked = StoryOptions(options.seconds, options.rate, options.json, companions)
-    if stories:
-        return stories[0](asked)
-    from nodes.demo.demo import tell
-
-    return tell(asked, options.secure)
-
-
-def doctor(
-    target: OwnServers,
-    host: bool = option(
-        False, "Instead: settings of this machine that cost time, and how to change them."
-    ),
-) -> int | Ran:
-    """What this machine can run models on, what it lacks, and what to install.
-
-    With --nats: also whether these servers, and those of their cluster, can keep lanes, and what is
-    wrong with what the mesh keeps there. Exits with 1 where something is."""
-    if host:
-        from nodes.cli.host import run_host
-
-        return run_host(target.json)
-    from nodes.cli.doctor import run_doctor
-
-    return run_doctor(target)
-
-
-def up(options: UpOptions, target: OwnServers, given: Given) -> Ran:
-    """Split an ONNX file and run it as a mesh on this machine, until Ctrl-C.
-
-    Without --nats it starts a server of its own."""
-    from nodes.cli.up import run_up
-
-    return run_up(options, target, given)
-
-
-def infer(
-    options: InferOptions,
-    target: Target,
-    model: Annotated[str, MODEL] = argument("", SOLE_MODEL, metavar="[MODEL]"),
-) -> Ran:
-    """Ask the mesh for one inference, and show where its time went."""
-    from nodes.cli.infer import run_infer
-
-    return run_infer(model, options, target)
-
-
-def status(
-    target: Target,
-    any_node: bool = seldom(False, "Exit with 0 as soon as any node answers, whatever lacks."),
-) -> Ran:
-    """Show every node once: state, requests, latencies, memory.
-
-    Exits with 1 if none answers, with 3 if requests find no answer: a stage of a model that serves
-    has no ready node, a lane is missing, or the server has lost the models that nodes serve."""
-    from nodes.cli.status import run_status
-
-    return run_status(target, any_node=any_node)
-
-
+MODEL = CommandGroup(
+    "Split models, put them into the mesh, choose the version that runs.",
+    {
+        "Make": {
+            "split": "nodes.cli.model_split:split",
+            "inspect": "nodes.cli.model_split:inspect",
+        },
+        "Put into the mesh": {
+            "push": "nodes.cli.model_push:push",
+            "list": "nodes.cli.model:list_",
+            "gc": "nodes.cli.collecting:gc",
+        },
+        "Choose the version that runs": {
+            "promote": "nodes.cli.model:promote",
+            "status": "nodes.cli.model:status",
+            "rollback": "nodes.cli.model:rollback",
+            "pin": "nodes.cli.model:pin",
+            "serve": "nodes.cli.model:serve",
+        },
+        "Watch and learn": {
+            "slo": "nodes.cli.objective:slo",
+            "samples": "nodes.cli.model:samples",
+        },
+    },
+)
+AUTH = CommandGroup(
+    "Who may do what: keys, credentials, a server's configuration.",
+    {
+        "Users": {
+            "init": "nodes.cli.auth:init",
+            "add": "nodes.cli.auth:add",
+            "list": "nodes.cli.auth:list_",
+            "revoke": "nodes.cli.auth:revoke",
+            "rotate": "nodes.cli.auth:rotate",
+            "permissions": "nodes.cli.auth:permissions",
+        },
+        "Servers": {
+            "server": "nodes.cli.auth_server:server",
+            "certs": "nodes.cli.certs:certs",
+            "limits": "nodes.cli.auth:limits",
+        },
+    },
+)
 KEYS = CommandGroup(
     "Whose models nodes take, and who may ask a gateway.",
     {
@@ -184,23 +138,19 @@ KEYS = CommandGroup(
 )
 CORE: Commands = {
     "Try": {
-        "demo": demo,
-        "doctor": doctor,
-        "up": up,
-        "infer": infer,
+        "demo": "nodes.cli.demo:demo",
+        "doctor": "nodes.cli.doctor:doctor",
+        "up": "nodes.cli.up:up",
+        "infer": "nodes.cli.infer:infer",
         "version": "nodes.cli.version:version",
     },
-    "Models": {"model": model_app},
-    "See": {
-        "status": status,
-    },
-    "Trust": {"auth": auth_app, "keys": KEYS},
-    "Fleet": {
-        "drain": "nodes.cli.drain:drain",
-    },
+    "Models": {"model": MODEL},
+    "See": {"status": "nodes.cli.status:status"},
+    "Trust": {"auth": AUTH, "keys": KEYS},
+    "Fleet": {"drain": "nodes.cli.drain:drain"},
     "Measure": {"bench": bench_app},
 }
-add_commands(app, CORE, "")
+app.info.cls = group(CORE)
 
 
 def main() -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
+
+import typer
 
 import swarm
 from nodes.cli.acts import on_record
-from nodes.cli.options import SignedTarget
+from nodes.cli.command import option
+from nodes.cli.options import ModelName, SignedTarget
 from nodes.cli.with_mesh import client_of
 from nodes.console import duration, out, print_json
 from swarm.errors import InvalidArgument
 from swarm.flow.objective import Objective, parse_objective
 from swarm.model import unknown_model
+
+P99 = Annotated[str, typer.Option(help="The model's objective: 99 % of answers come within: 20ms.")]
+Errors = Annotated[
+    str, typer.Option(help="The model's objective: no larger share of requests fails: 0.1%.")
+]
 
 
 def objective_of(p99: str = "", errors: str = "") -> Objective | None:
@@ -39,8 +48,14 @@ async def set_objective(client: swarm.Mesh, model: str, objective: Objective | N
     await on_record(client, "slo", model, slo="none" if objective is None else str(objective))
 
 
-async def run_slo(model: str, p99: str, errors: str, none: bool, target: SignedTarget) -> None:
-    """`swarm model slo`."""
+async def slo(
+    model: ModelName,
+    target: SignedTarget,
+    p99: P99 = "",
+    errors: Errors = "",
+    none: bool = option(False, "Take the objective away."),
+) -> None:
+    """Show or set a model's objective. Nodes that answer requests measure it, and tell."""
     # Whoever only looks needs no key.
     async with client_of(target, signs=bool(p99 or errors or none)) as client:
         wanted = objective_of(p99, errors)

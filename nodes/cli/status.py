@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nodes.cli.command import seldom
 from nodes.cli.fields import one_line
 from nodes.cli.options import Target
 from nodes.cli.status_table import node_view, status_table
@@ -103,9 +104,14 @@ def _is_server(server: dict[str, Any]) -> bool:
     return False
 
 
-async def run_status(target: Target, any_node: bool = False) -> int:
-    """`swarm status`; returns its exit code: 1 where no node answers, 3 where something is
-    `out_of_service`, unless `any_node` is enough."""
+async def status(
+    target: Target,
+    any_node: bool = seldom(False, "Exit with 0 as soon as any node answers, whatever lacks."),
+) -> int:
+    """Show every node once: state, requests, latencies, memory.
+
+    Exits with 1 if none answers, with 3 if requests find no answer: a stage of a model that serves
+    has no ready node, a lane is missing, or the server has lost the models that nodes serve."""
     async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             await watch.hear_all()

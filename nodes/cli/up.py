@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from nodes.cli.model import check_source, model_name, show
-from nodes.cli.options import Target, UpOptions
+from nodes.cli.command import flags_of, option, options_of, seldom
+from nodes.cli.model_split import Splitting, check_source, model_name, show
+from nodes.cli.options import VERSION, OwnServers, Target
 from nodes.cli.with_mesh import connect
 from nodes.console import err, out, print_json, unless
 from nodes.event_loop import stop_on_signals
@@ -17,7 +18,6 @@ from nodes.feature import Given
 from nodes.features import features
 from nodes.logs import LogForm, set_up_logging
 from nodes.progress import progress
-from nodes.up.autoscale import Autoscale
 from nodes.up.companion import Companion
 from nodes.up.embedded_server import MAX_PAYLOAD
 from nodes.up.how_to_ask import how_to_ask
@@ -38,8 +38,40 @@ ONE_STAGE: dict[str, Any] = {"name": "", "stages": 1, "edge_layers": 0, "cuts": 
 CLOSED = "Closed: TLS, and credentials for each process; the keys end with this command."
 
 
-async def run_up(options: UpOptions, target: Target, given: Given) -> int:
-    """`swarm up`; returns its exit code."""
+@dataclass(frozen=True, kw_only=True)
+class UpOptions(Splitting):
+    """Of `swarm up`."""
+
+    model: str = option(
+        ..., "An ONNX file, a language model's folder, or `toy`, which comes with this package."
+    )
+    version: Annotated[str, VERSION] = option(
+        "auto",
+        "Version of the model; in the mesh it never changes. auto: the mesh's own version of the "
+        "same file and options, else the next number.",
+    )
+    port: int | None = option(
+        None, "Port of the embedded server; a free one when not given.", min=0, max=65535
+    )
+    replicas: int = option(1, "Nodes to start for each shard.", min=1, max=16)
+    fallback: bool = option(True, "Start a fallback node, which takes over any shard that dies.")
+    standby_nodes: int = seldom(
+        0, "Nodes that take the stage that lacks nodes most.", min=0, max=16
+    )
+    threads: int = seldom(1, "Threads with which each stage computes.", min=1)
+    servers: int = option(1, "Embedded servers to start; several are one cluster.", min=1, max=5)
+    secure: bool = option(
+        False, "With TLS, and with credentials of its own for each process.", "--secure/--no-secure"
+    )
+    stored: bool = option(
+        False, "Every hop goes through JetStream as bytes, as it does between hosts."
+    )
+
+
+async def up(options: UpOptions, target: OwnServers, given: Given) -> int:
+    """Split an ONNX file and run it as a mesh on this machine, until Ctrl-C.
+
+    Without --nats it starts a server of its own."""
     set_up_logging(LogForm())
     companions = [companion for each in features() for companion in each.companions(given)]
     check_embedded(target.nats, options.secure, options.servers, options.port)
@@ -50,11 +82,11 @@ async def run_up(options: UpOptions, target: Target, given: Given) -> int:
         async def split_whole(model: str) -> Path:
             whole = replace(options, **ONE_STAGE, model=model)
             path = directory / f"whole-{model_name(model)}"
-            await _split(whole, target, path)
+            await _split(whole, target, given, path)
             return path
 
         with progress(f"splitting {options.model}", silent=target.json):
-            if not await unless(stop, _split(options, target, folder)):
+            if not await unless(stop, _split(options, target, given, folder)):
                 return 130
         for each in companions:
             if not await unless(stop, each.split(split_whole)):
@@ -108,9 +140,6 @@ async def _serve(
             if not await unless(stop, each.opened(local, name)):
                 return 130
         _announce(local, manifest, target.json, companions)
-        if options.autoscale:
-            scale = Autoscale(local, name, options.replicas, options.autoscale, _say, flags)
-            local.own(scale.run(), "autoscale")
         await stop.wait()
         if not target.json:
             err.print("stopping: nodes drain …")
@@ -132,7 +161,7 @@ def _own_signer() -> Identity | None:
         return None
 
 
-async def _split(options: UpOptions, target: Target, folder: Path) -> None:
+async def _split(options: UpOptions, target: Target, given: Given, folder: Path) -> None:
     """Split the model into a new folder, as the version that the mesh has of it, or will have.
     Raises `SwarmError`."""
     check_source(options.model)
@@ -144,15 +173,13 @@ async def _split(options: UpOptions, target: Target, folder: Path) -> None:
             known = await known_versions(mesh, name)
     like = await asyncio.to_thread(known.write, folder.with_name(f"{folder.name}-known"))
     version = FIRST if options.version == AUTO else options.version
-    arguments = ["--name", name, "--version", version]
+    # Whichever server is used, all nodes are processes of this host.
+    arguments = ["--one-host", *flags_of(replace(options, name=name, version=version), Splitting)]
+    for kind in options_of("model split"):
+        if (more := given.of(kind)) is not None:
+            arguments += flags_of(more, kind)
     if like:
         arguments += ["--like", ",".join(str(each) for each in like)]
-    arguments += ["--stages", str(options.stages), "--edge-layers", str(options.edge_layers)]
-    arguments += ["--batch", options.batch]
-    arguments.append("--one-host")  # whichever server is used, all nodes are processes of this host
-    if options.cuts:
-        arguments += ["--cuts", options.cuts]
-    arguments += [*options.task_arguments(), *options.example_arguments()]
     await split_into(folder, options.model, arguments)
     choice = chosen(options.version, name, read_dir(folder)[0].to_json(), known)
     await asyncio.to_thread(rename_version, folder, choice.version)

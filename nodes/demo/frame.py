@@ -14,6 +14,7 @@ from typing import Any
 from nodes.console import err, guarded, out, print_json, unless
 from nodes.demo.record import TakeoverRecord
 from nodes.event_loop import stop_on_signals
+from nodes.feature import Given
 from nodes.logs import LogForm, set_up_logging
 from nodes.up.companion import Companion
 from nodes.up.mesh import LocalMesh, push
@@ -35,12 +36,13 @@ Step = tuple[float, Callable[[NodeProcess], Awaitable[None]]]  # the part of the
 @dataclass(frozen=True)
 class StoryOptions:
     """How a story was asked for. seconds, rate: None where the story has its own. companions: what
-    features do beside it."""
+    features do beside it. given: the options of features."""
 
     seconds: float | None
     rate: float | None
     as_json: bool
     companions: Sequence[Companion]
+    given: Given
 
 
 @dataclass

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nodes.extras import MissingExtra
-from nodes.feature import Commands, Feature, Given, Life, Start
+from nodes.feature import Commands, Feature, Life, Start, later
 from nodes.gateway.settings import GatewayOptions
 from swarm.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nodes.config import NodeConfig
-    from nodes.up.companion import Companion
 
 
 def _check(config: NodeConfig) -> None:
@@ -46,18 +43,6 @@ async def _with_doors(start: Start) -> None:
         await front.run(node, start.stop)
 
 
-def _options() -> Mapping[str, Sequence[type]]:
-    from nodes.gateway.up import UpGatewayOptions
-
-    return {"up": [UpGatewayOptions]}
-
-
-def _companions(given: Given) -> list[Companion]:
-    from nodes.gateway.up import companions
-
-    return companions(given)
-
-
 COMMANDS: Commands = {
     "Commands": {"keys gateway": "nodes.gateway.commands.gateway_key:gateway_key"}
 }
@@ -68,7 +53,7 @@ FEATURE = Feature(
     life=_life,
     leaves_within=_leaves_within,
     commands=COMMANDS,
-    options=_options,
+    options={"up": ["nodes.gateway.up:UpGatewayOptions"]},
     needs={"up --http": ["gateway"]},
-    companions=_companions,
+    companions=later("nodes.gateway.up:companions"),
 )

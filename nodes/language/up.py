@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodes.cli.command import seldom
-from nodes.cli.options import UpOptions
+from nodes.cli.up import UpOptions
 from nodes.feature import Given
 from nodes.up.companion import Companion
 from swarm.errors import InvalidArgument

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from nodes.feature import Commands, Feature, Given, NodeRole, Part, Surroundings, Tensors
+from nodes.feature import Commands, Feature, NodeRole, Part, Surroundings, Tensors
 from nodes.learning.options import LEARNER, LearnOptions, learns
 from swarm.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from nodes.config import NodeConfig
-    from nodes.demo.frame import StoryOptions
     from swarm.link.kept_stream import KeptStream
     from swarm.mesh import Mesh
     from swarm.model import ModelInfo
@@ -64,28 +60,10 @@ async def _tensors_of(mesh: Mesh, info: ModelInfo, n: int) -> Tensors:
     return await weights.tensors(info.model, info.version, ledger.record(n))
 
 
-def _options() -> Mapping[str, Sequence[type]]:
-    from nodes.learning.demo.declared import LearnStory
-
-    return {"demo": [LearnStory]}
-
-
-def _stories(given: Given) -> list[Callable[[StoryOptions], int]]:
-    from nodes.learning.demo.declared import LearnStory
-
-    options = given.of(LearnStory)
-    if options is None or not options.learn:
-        return []
-    from nodes.learning.demo.story import tell
-
-    return [partial(tell, picture_path=options.picture)]
-
-
-_DECLARED = "nodes.learning.commands.declared"
 COMMANDS: Commands = {
-    "Models": {"teach": f"{_DECLARED}:teach"},
-    "Choose the version that runs": {"model rollback": f"{_DECLARED}:rollback"},
-    "Watch and learn": {"model weights": f"{_DECLARED}:weights"},
+    "Models": {"teach": "nodes.learning.commands.teach:teach"},
+    "Choose the version that runs": {"model rollback": "nodes.learning.commands.weights:rollback"},
+    "Watch and learn": {"model weights": "nodes.learning.commands.weights:weights"},
 }
 FEATURE = Feature(
     "learning",
@@ -97,6 +75,6 @@ FEATURE = Feature(
     keeps=_keeps,
     tensors_of=_tensors_of,
     commands=COMMANDS,
-    options=_options,
-    stories=_stories,
+    options={"demo": ["nodes.learning.demo.declared:LearnStory"]},
+    stories={"learn": "nodes.learning.demo.story:tell"},
 )

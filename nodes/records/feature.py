@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nodes.feature import CommandGroup, Commands, Feature, Given
+from nodes.feature import CommandGroup, Commands, Feature, later
 from nodes.records.settings import AuditOptions
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from nodes.audit import Audit
     from nodes.connection.connection import Connection
-    from nodes.up.companion import Companion
     from swarm.link import Link
-    from swarm.mesh import Mesh
     from swarm.subjects import Subjects
 
 
@@ -34,24 +30,6 @@ async def _note(
     from swarm.records.acts import record_act
 
     return await record_act(link, subjects, act, time.time(), by, fields)
-
-
-def _options() -> Mapping[str, Sequence[type]]:
-    from nodes.records.up import UpAuditOptions
-
-    return {"up": [UpAuditOptions]}
-
-
-def _companions(given: Given) -> list[Companion]:
-    from nodes.records.up import companions
-
-    return companions(given)
-
-
-async def _samples(client: Mesh, model: str, count: int, seconds: float) -> dict[str, np.ndarray]:
-    from nodes.records.commands.live_samples import live_samples
-
-    return await live_samples(client, model, count, seconds)
 
 
 COMMANDS: Commands = {
@@ -79,7 +57,7 @@ FEATURE = Feature(
     audit=_audit,
     note=_note,
     commands=COMMANDS,
-    options=_options,
-    companions=_companions,
-    samples=_samples,
+    options={"up": ["nodes.records.up:UpAuditOptions"]},
+    companions=later("nodes.records.up:companions"),
+    samples=later("nodes.records.commands.live_samples:live_samples"),
 )

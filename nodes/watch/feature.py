@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nodes.extras import MissingExtra
-from nodes.feature import Commands, Feature, Given, Watched
+from nodes.feature import Commands, Feature, Watched, later
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nodes.health.endpoint import Pages
-    from nodes.up.companion import Companion
 
 
 def _pages(node: Watched) -> Pages:
@@ -29,18 +26,6 @@ def _pages(node: Watched) -> Pages:
     return figures(collect)
 
 
-def _options() -> Mapping[str, Sequence[type]]:
-    from nodes.watch.settings import PageOptions
-
-    return {"demo": [PageOptions]}
-
-
-def _companions(given: Given) -> list[Companion]:
-    from nodes.watch.companions import companions
-
-    return companions(given)
-
-
 COMMANDS: Commands = {
     "See": {
         "top": "nodes.watch.commands.top:top",
@@ -50,5 +35,9 @@ COMMANDS: Commands = {
     }
 }
 FEATURE = Feature(
-    "watch", pages=_pages, commands=COMMANDS, options=_options, companions=_companions
+    "watch",
+    pages=_pages,
+    commands=COMMANDS,
+    options={"demo": ["nodes.watch.settings:PageOptions"]},
+    companions=later("nodes.watch.companions:companions"),
 )

@@ -24,7 +24,7 @@ from support.camera import scene
 from support.camera_mesh import red_detector
 from support.meshes import split_digits
 
-from nodes.cli.model import read_source
+from nodes.cli.model_split import read_source
 from shards.cameras.wish import Wish
 from shards.manifest import write_dir
 from shards.split.split import SplitResult, split

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -21,13 +21,14 @@ import nodes.cli.up
 import nodes.process
 import swarm
 from nodes.access import HELP as ACCESS
+from nodes.cli.infer import InferOptions
 from nodes.cli.main import app
 from nodes.cli.node import node as run
-from nodes.cli.options import InferOptions, Target, UpOptions
+from nodes.cli.options import Target
+from nodes.cli.up import UpOptions
 from nodes.config import NodeConfig, settings_of_nodes
 from nodes.connection.identity import own_id
 from nodes.console import ago, delivery, duration
-from nodes.feature import Given
 from swarm.errors import InvalidArgument
 
 SETTINGS = settings_of_nodes()
@@ -369,11 +370,11 @@ def test_the_clients_take_server_and_mesh_from_the_environment(
 ) -> None:
     seen: list[tuple[str, str]] = []
 
-    def run_status(target: Target, any_node: bool = False) -> int:
+    def status(target: Target) -> int:
         seen.append((target.nats, target.mesh))
         return 0
 
-    monkeypatch.setattr(nodes.cli.status, "run_status", run_status)
+    monkeypatch.setattr(nodes.cli.status, "status", status)
     env = {"SWARM_NATS": "nats://env:1", "SWARM_MESH": "env"}
     runner = CliRunner()
     runner.invoke(app, ["status"], env={"SWARM_NATS": None, "SWARM_MESH": None})
@@ -391,27 +392,27 @@ def test_up_and_infer_take_defaults_from_a_file(
 ) -> None:
     seen: list[Any] = []
 
-    def run_up(options: UpOptions, target: Target, given: Given) -> int:
+    def up(options: UpOptions) -> int:
         seen.append((options.stages, options.fallback))
         return 0
 
-    def run_infer(model: str, options: InferOptions, target: Target) -> int:
+    def infer(options: InferOptions, model: Annotated[str, typer.Argument()] = "") -> int:
         seen.append((options.budget, options.repeat))
         return 0
 
-    monkeypatch.setattr(nodes.cli.up, "run_up", run_up)
-    monkeypatch.setattr(nodes.cli.infer, "run_infer", run_infer)
+    monkeypatch.setattr(nodes.cli.up, "up", up)
+    monkeypatch.setattr(nodes.cli.infer, "infer", infer)
     file = tmp_path / "up.toml"
     file.write_text("stages = 5\nfallback = false\n")
     runner = CliRunner()
-    up = ["up", "--model", "m.onnx"]
-    assert runner.invoke(app, up).exit_code == 0
-    assert runner.invoke(app, [*up, "--config", str(file)]).exit_code == 0
-    assert runner.invoke(app, [*up, "--config", str(file), "--stages", "2"]).exit_code == 0
+    words = ["up", "--model", "m.onnx"]
+    assert runner.invoke(app, words).exit_code == 0
+    assert runner.invoke(app, [*words, "--config", str(file)]).exit_code == 0
+    assert runner.invoke(app, [*words, "--config", str(file), "--stages", "2"]).exit_code == 0
     assert seen == [(3, True), (5, False), (2, False)]
     file.write_text('budget = "40ms"\nrepeat = 7\n')
-    infer = ["infer", "digits", "--input", "x.npz", "--config", str(file)]
-    assert runner.invoke(app, infer).exit_code == 0
+    words = ["infer", "digits", "--input", "x.npz", "--config", str(file)]
+    assert runner.invoke(app, words).exit_code == 0
     assert seen[-1] == ("40ms", 7)
 
 

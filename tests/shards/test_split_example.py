@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from shard_graphs import floats, make, node, value, weights, whole
 
-from nodes.cli.model import example_lines
+from nodes.cli.model_split import example_lines
 from nodes.cli.options import Exemplified
 from shards.errors import ModelError
 from shards.manifest import Manifest

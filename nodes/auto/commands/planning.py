@@ -156,7 +156,7 @@ def measured_of(model: str, silent: bool, sizes: Exemplified | None = None) -> M
     split`. Raises `ShardsError`, `InvalidArgument`."""
     sizes = sizes or Exemplified()
     if Path(model).is_dir():
-        if sizes.example_arguments():
+        if sizes.example or sizes.shape:
             raise InvalidArgument(
                 f"{model} was timed when it was split: give its ONNX file with --example or --shape"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import numpy as np
 
 import swarm
 from nodes.cameras.meaning import TaskMeaning, TaskReading
-from nodes.cli.options import Splitting
+from nodes.cli.command import option, seldom
+from nodes.feature import Given
 from nodes.meaning import Opens
 from shards.cameras import Task, read_picture
 from shards.cameras.decode import READINGS, suppresses
@@ -22,9 +24,37 @@ from swarm.errors import InvalidArgument, PermissionDenied
 from swarm.wire.messages import Result as Answer
 
 
-def wish_of(options: Splitting) -> Wish | None:
-    """What `swarm model split` and `swarm up` are told about a task. Raises `InvalidArgument` and
-    `TaskError`."""
+@dataclass(frozen=True)
+class TaskOptions:
+    """Of `swarm model split` and `swarm up`."""
+
+    task: str = option(
+        "",
+        "What the model makes of a picture: detect, classify, segment, depth, read or "
+        "embed. Then it takes pictures, and answers boxes, classes, text or a vector.",
+    )
+    labels: str = seldom("", "With --task: names of the classes, as cat,dog, or a file of lines.")
+    bake: bool = seldom(
+        True, "With --task: put its arithmetic into the graph: boxes travel, not scores."
+    )
+    decode: str = seldom("", "With --task: the model's head, where its shapes do not tell.")
+    size: str = seldom("", "With --task: the model's picture, as 640x640, where the file says any.")
+    fit: str = seldom("", "With --task: stretch, letterbox, corner or line: where a picture lies.")
+    colours: str = seldom("", "With --task: rgb, bgr or gray.")
+    normalise: str = seldom(
+        "", "With --task: none, 0..1, -1..1, imagenet, or MEAN/STD of pixels, as 127/128."
+    )
+    threshold: float = seldom(-1.0, "With --task detect: scores above it count; -1: usual.")
+    iou: float = seldom(-1.0, "With --task detect: of boxes that overlap more, one stays.")
+    top: int = seldom(0, "With --task: the most boxes, or the most classes; 0: usual.")
+
+
+def wish_of(given: Given, outputs: Sequence[str]) -> Wish | None:
+    """What is added to a model whose owner tells its task. outputs: those that are read. Raises
+    `InvalidArgument` and `TaskError`."""
+    options = given.of(TaskOptions)
+    if options is None:
+        return None
     if not options.task:
         if options.labels or options.decode:
             raise InvalidArgument("--labels and --decode belong to --task detect|classify|…")
@@ -36,7 +66,7 @@ def wish_of(options: Splitting) -> Wish | None:
         kind=options.task,
         labels=_labels(options.labels),
         decode=options.decode,
-        outputs=tuple(name for name in options.outputs.split(",") if name),
+        outputs=tuple(outputs),
         size=(int(size[1]), int(size[2])) if size else None,
         fit=options.fit,
         colours=options.colours,

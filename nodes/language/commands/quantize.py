@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodes.cli.command import seldom
-from nodes.cli.model_options import ModelSource
+from nodes.cli.model_split import ModelSource
 from nodes.cli.options import Target
 from nodes.quantize.commands.options import QuantizeFlags
 

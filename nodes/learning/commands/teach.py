@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from nodes.cli.arrays import read_inputs, read_labels
+from nodes.cli.command import option, seldom
+from nodes.cli.options import NODE, Input, Json, MeshName, Model
 from nodes.console import duration, out, print_json
-from nodes.learning.commands.declared import TeachOptions
-from swarm.learning.teaching import teach
+from swarm.learning.teaching import teach as hand_over
 
 
-async def run_teach(model: str, options: TeachOptions) -> None:
-    """`swarm teach`."""
+@dataclass(frozen=True, kw_only=True)
+class TeachOptions:
+    """Of `swarm teach`."""
+
+    input: Input
+    labels: str = option(
+        ..., "An .npz or .npy file with one array: a class from 0 on for each sample."
+    )
+    node: Annotated[str, NODE] = option("", "Id of the learner, where several run on this host.")
+    test: bool = option(
+        False, "Measure the learner's accuracy on the samples; it keeps none of them."
+    )
+    timeout: str = seldom("60s", "Time that the learner may take: 500ms, 60s.")
+    mesh: MeshName = "default"
+    json: Json = False
+
+
+async def teach(model: Model, options: TeachOptions) -> None:
+    """Give labelled samples to the learner on this host. They never leave it."""
     name, _, version = model.partition("@")
     truth = read_labels(options.labels)
-    taught = await teach(
+    taught = await hand_over(
         options.mesh,
         name,
         version,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 
 from nodes.acts import person
 from nodes.cli.acts import on_record
-from nodes.cli.options import Target
+from nodes.cli.command import option, seldom
+from nodes.cli.model import rollback as roll_back_version
+from nodes.cli.options import MODEL, ServedModel, SignedTarget, Target
 from nodes.cli.with_mesh import client_of, named_version
 from nodes.console import conclude, out, print_json
 from swarm.errors import InvalidArgument
@@ -19,8 +22,8 @@ from swarm.security.identity import Identity
 from swarm.security.trusted_keys import own_key
 
 
-async def run_weights(model: str, target: Target) -> None:
-    """`swarm model weights`."""
+async def weights(model: ServedModel, target: Target) -> None:
+    """Show a model's weight versions: accuracy, who minted them, who taught."""
     async with client_of(target, signs=False) as client:
         name, version = await named_version(client, model)
         ledger = (await Weights(client.link, client.subjects).read(name, version)).document
@@ -75,16 +78,36 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-async def run_weights_rollback(model: str, number: int, identity: str, target: Target) -> None:
-    """`swarm model rollback --weights`."""
+async def rollback(
+    model: Annotated[str, MODEL, typer.Argument(help="NAME; with --weights also NAME@VERSION.")],
+    target: SignedTarget,
+    weights: int = option(
+        -1,
+        "Bring this weight version of the model back on the whole fleet (0: the base); deltas "
+        "that are under way are void.",
+    ),
+    identity: str = seldom(
+        "",
+        "File of the key pair that signs a rollback of weights, made when missing; needed where "
+        "nodes have a list of those who may teach.",
+    ),
+) -> None:
+    """Let the version before the present one serve all traffic again; or older weights."""
+    if weights != -1:
+        await _roll_back_weights(model, weights, identity, target)
+        return
+    await roll_back_version(model, target)
+
+
+async def _roll_back_weights(model: str, number: int, identity: str, target: Target) -> None:
     async with client_of(target, signs=False) as client:
         name, version = await named_version(client, model)
         if number < 0:
             raise InvalidArgument(f"--weights {number}: weight versions count from 0, the base")
         signer = Identity.load_or_make(identity) if identity else own_key()
-        weights = Weights(client.link, client.subjects, signer)
+        kept = Weights(client.link, client.subjects, signer)
         by = f"operator {person()}".strip()[:128]
-        record = await weights.roll_back(name, version, number, by=by, at=time.time())
+        record = await kept.roll_back(name, version, number, by=by, at=time.time())
         await on_record(client, "rollback-weights", name, version, weights=number)
         doc = {
             "model": name,

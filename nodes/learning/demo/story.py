@@ -25,6 +25,7 @@ import swarm
 from nodes.console import out, print_json
 from nodes.demo.frame import MODEL, StoryOptions, StoryRun, kill, run_story, start_pipeline
 from nodes.learning.demo.attacker import FLIP, NOISE, attack
+from nodes.learning.demo.declared import LearnStory
 from nodes.learning.demo.plot import picture, plot
 from nodes.learning.demo.record import LearnRecord, figures, missed
 from nodes.learning.frozen import FrozenModel
@@ -64,14 +65,14 @@ READY = 60.0  # seconds that the processes may take to start
 QUIET = 2.5  # seconds of requests before anything is taught
 
 
-def tell(asked: StoryOptions, picture_path: str) -> int:
-    """Exit code 0 only if every target was reached. Learns for the seconds that are asked for.
-    picture_path: of the PNG, "" for none."""
+def tell(asked: StoryOptions) -> int:
+    """Exit code 0 only if every target was reached. Learns for the seconds that are asked for."""
+    options = asked.given.of(LearnStory) or LearnStory()
 
     async def story(frame: StoryRun) -> None:
         demo = LearnDemo(frame, asked.rate or 50.0)
         await demo.run()
-        frame.code = _report(demo.record, picture_path, asked.as_json)
+        frame.code = _report(demo.record, options.picture, asked.as_json)
 
     return run_story(story, asked, seconds=60.0)
 

@@ -10,8 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from nodes.cli.arrays import read_inputs
-from nodes.cli.model import read_model
-from nodes.cli.model_options import ModelSource
+from nodes.cli.model_split import ModelSource, read_model
 from nodes.cli.new_path import new_path
 from nodes.cli.options import Target
 from nodes.cli.with_mesh import connect

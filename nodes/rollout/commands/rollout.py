@@ -15,8 +15,7 @@ import swarm
 from nodes.cli.acts import on_record
 from nodes.cli.command import option, seldom
 from nodes.cli.model import promoted, promoted_version, served_document, show_served
-from nodes.cli.model_commands import Name
-from nodes.cli.options import MODEL, SignedTarget, Target
+from nodes.cli.options import MODEL, ModelName, SignedTarget, Target
 from nodes.cli.upkept import upkept_document, upkept_lines
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, out, print_json
@@ -173,7 +172,7 @@ async def promote(
         )
 
 
-async def status(model: Name, target: Target) -> int:
+async def status(model: ModelName, target: Target) -> int:
     """Show what serves, and how a rollout and its guards stand; exit 1 if it was rolled back."""
     async with client_of(target) as client:
         name = model.partition("@")[0]

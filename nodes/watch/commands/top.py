@@ -11,7 +11,7 @@ from rich.table import Table
 
 from nodes.cli.command import seldom
 from nodes.cli.options import Target
-from nodes.cli.status import document, run_status
+from nodes.cli.status import document, status
 from nodes.cli.status_table import node_view, status_table
 from nodes.cli.with_mesh import client_of
 from nodes.console import err, out
@@ -57,7 +57,7 @@ async def top(
     """Show the fleet live, until q: nodes, stages, rates, latencies, events. s sorts, / filters,
     Enter shows a node, e all events. With --json once, as --once does."""
     if once or target.json:  # a program reads one document
-        return await run_status(target)
+        return await status(target, any_node=False)
     if not (plain or not out.is_terminal or out.is_dumb_terminal):
         if find_spec("textual") is not None:
             from nodes.watch.top.run import show

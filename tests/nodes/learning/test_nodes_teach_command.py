@@ -10,8 +10,7 @@ import pytest
 
 from nodes.cli.arrays import read_inputs, read_labels
 from nodes.console import guarded
-from nodes.learning.commands.declared import TeachOptions
-from nodes.learning.commands.teach import run_teach
+from nodes.learning.commands.teach import TeachOptions, teach
 from swarm.errors import InvalidArgument
 
 
@@ -43,7 +42,7 @@ def test_without_a_learner_the_command_fails_and_says_how_to_start_one(
     np.save(tmp_path / "y.npy", np.array([1, 2]))
     files = {"input": str(tmp_path / "x.npz"), "labels": str(tmp_path / "y.npy")}
     options = TeachOptions(**files, timeout="2s", mesh="no-such-mesh", json=True)
-    assert guarded(lambda: run_teach("digits", options), options.json) == 1
+    assert guarded(lambda: teach("digits", options), options.json) == 1
     doc = json.loads(capsys.readouterr().out)
     assert doc["status"] == "NOT_FOUND"
     assert "swarm-node --role learner" in doc["error"]

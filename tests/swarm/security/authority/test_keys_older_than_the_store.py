@@ -9,8 +9,8 @@ import pytest
 from real_server import Inbox, Links
 from support.waiting import eventually
 
-from nodes.cli.auth import run_server
-from nodes.cli.auth_options import ServerOptions
+from nodes.cli.auth_server import ServerOptions
+from nodes.cli.auth_server import server as write
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.link import Link, jetstream
 from swarm.models.registry import Registry
@@ -49,9 +49,9 @@ async def test_a_configuration_of_theirs_says_in_one_line_how_to_renew_them(
     older: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str], plain: bool
 ) -> None:
     server, auth = str(tmp_path / "server"), str(older.directory)
-    await run_server(server, ServerOptions(plain=plain), auth, False)
+    await write(server, ServerOptions(plain=plain), auth, False)
     assert "--separate-store" in " ".join(_said(capsys).split())
-    await run_server(server, ServerOptions(plain=plain, separate_store=True), auth, False)
+    await write(server, ServerOptions(plain=plain, separate_store=True), auth, False)
     assert "--separate-store" not in _said(capsys)
     renewed = Authority(auth)
     assert renewed.has_store

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.meshes import mesh_of, split_digits
 from support.waiting import eventually
 
-from nodes.up.autoscale import Autoscale, Move, moves, wanted_of
+from nodes.auto.autoscale import Autoscale, Move, moves, wanted_of
 from nodes.up.mesh import BROKEN_FROM, MOST_STATUSES, LocalMesh, push
 from nodes.up.restarts import Past
 from nodes.up.supervisor import NodeProcess, Supervisor
@@ -73,7 +73,7 @@ def test_a_malformed_status_asks_for_nothing(wanted: object) -> None:
 async def test_a_process_that_does_not_become_ready_gives_its_place_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nodes.up.autoscale.LOOK_EVERY", 0.0)
+    monkeypatch.setattr("nodes.auto.autoscale.LOOK_EVERY", 0.0)
     serves = NodeProcess("shard-1", [])
     monkeypatch.setattr(NodeProcess, "alive", property(lambda self: self is serves))
     supervisor = Supervisor([serves])
@@ -120,7 +120,7 @@ async def test_a_process_of_a_stage_that_is_no_more_ends_even_if_it_hangs_in_its
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("LOOK_EVERY", "STOP_TIMEOUT", "UNTOLD_FOR"):
-        monkeypatch.setattr(f"nodes.up.autoscale.{name}", 0.0)
+        monkeypatch.setattr(f"nodes.auto.autoscale.{name}", 0.0)
     serves, extra, stages = Deaf("shard-1", []), Deaf("shard-2", []), [1, 2]
     supervisor = Supervisor([serves])
 
