@@ -70,7 +70,6 @@ ROOM_MOVED = 0.1  # … and again when it has changed by this share
 class _Tended:
     """A version that this node may serve stages of."""
 
-    manifest: Manifest
     stages: tuple[StageEstimate, ...]
     measured: asyncio.Task[list[int]]
     pace: list[int] = field(default_factory=list)
@@ -252,7 +251,7 @@ class Planning(Part):
         stages = facts_of(manifest, info, self._config.codec)
         task = asyncio.create_task(self._measuring.pace(manifest), name="measuring")
         task.add_done_callback(lambda _: self._news.set())
-        tended = self._tended[info.version] = _Tended(manifest, stages, task)
+        tended = self._tended[info.version] = _Tended(stages, task)
         return tended
 
     def _has_measured(self, version: str, tended: _Tended) -> None:

@@ -40,10 +40,6 @@ class FoundRanges(NamedTuple):
     latency_ms: float
     bound: float
 
-    @property
-    def is_exact(self) -> bool:
-        return self.latency_ms <= self.bound * (1 + CLOSE)
-
 
 @dataclass(frozen=True)
 class Tables:

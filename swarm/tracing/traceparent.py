@@ -34,20 +34,9 @@ def is_sampled(header: str) -> bool:
     return header[54:55] in _SAMPLED
 
 
-def trace_id(header: str) -> str:
-    """The trace's id: 32 hexadecimal digits. header: a valid one."""
-    return header[3:35]
-
-
-def span_id(header: str) -> str:
-    """The parent span's id: 16 hexadecimal digits. header: a valid one."""
-    return header[36:52]
-
-
-def make(trace: str = "", *, sampled: bool = True) -> str:
-    """A new header: a new span of `trace`, or of a new trace."""
-    trace = trace or secrets.token_hex(16)
-    return f"00-{trace}-{secrets.token_hex(8)}-{'01' if sampled else '00'}"
+def make(*, sampled: bool = True) -> str:
+    """A new header: a span of a new trace."""
+    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-{'01' if sampled else '00'}"
 
 
 def checked(header: str) -> str:

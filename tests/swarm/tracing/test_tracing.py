@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from swarm.tracing.anatomy import AT, BATCH_WAIT, LANE, moments, parts_of
 from swarm.tracing.otel import LONGEST_TEXT, OtlpTrace
-from swarm.tracing.traceparent import checked, is_sampled, is_valid, make, span_id, trace_id
+from swarm.tracing.traceparent import checked, is_sampled, is_valid, make
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Result
 
@@ -26,8 +26,6 @@ def test_the_standards_example_is_read() -> None:
     assert is_valid(VALID)
     assert is_sampled(VALID)
     assert not is_sampled(VALID[:-1] + "0")
-    assert trace_id(VALID) == "4bf92f3577b34da6a3ce929d0e0e4736"
-    assert span_id(VALID) == "00f067aa0ba902b7"
 
 
 @pytest.mark.parametrize(
@@ -63,8 +61,6 @@ def test_a_new_header_is_valid_and_says_what_was_asked(sampled: bool) -> None:
     header = make(sampled=sampled)
     assert is_valid(header)
     assert is_sampled(header) == sampled
-    assert trace_id(make(trace_id(header))) == trace_id(header)
-    assert span_id(make(trace_id(header))) != span_id(header)
 
 
 ANY = st.integers(-(1 << 63), (1 << 64) - 1)  # as MessagePack holds them
