@@ -43,7 +43,7 @@ class Rig:
         self.planning = Planning(connection, versions, self.places)
 
     def tend(self, measured: asyncio.Task[list[int]]) -> Any:
-        tended = planning._Tended(None, (), measured)  # type: ignore[arg-type]  # noqa: SLF001
+        tended = planning._Tended((), measured)  # noqa: SLF001
         self.planning._tended["1"] = tended  # noqa: SLF001
         return tended
 
