@@ -9,7 +9,6 @@ from typing import Any
 
 from nodes.cameras.anatomy import Anatomy
 from nodes.cameras.crops.crops import Crops
-from nodes.cameras.frame import FrameSource
 from nodes.cameras.gate.gate import Gate, GateRule, ResultValidity
 from nodes.cameras.guard.guard import GuardAction, GuardRule
 from nodes.cameras.guard.watch import CameraGuard, GuardFiles
@@ -17,6 +16,7 @@ from nodes.cameras.mask.door import Cleared, Door, MaskingDoor, OpenDoor
 from nodes.cameras.mask.proof import MaskProof
 from nodes.cameras.mask.regions import MaskRule
 from nodes.cameras.settings import CameraOptions
+from nodes.cameras.sources.camera import Camera
 from nodes.stage.counters import histogram, latencies
 from shards.cameras.results import Detections
 from shards.cameras.task import Result as Found
@@ -53,7 +53,7 @@ class Eye:
     the frame whose answer the gate's next verdict stands for. sent: frames, answered or failed by
     now. repeated: frames for which the gate let an answer stand."""
 
-    source: FrameSource
+    source: Camera
     door: Door
     gate: Gate | None = None
     guard: CameraGuard | None = None
@@ -156,7 +156,7 @@ class Eye:
         await self.source.close()
 
 
-def eye_of(source: FrameSource, options: CameraOptions, files: GuardFiles | None = None) -> Eye:
+def eye_of(source: Camera, options: CameraOptions, files: GuardFiles | None = None) -> Eye:
     """A camera with the steps that the settings ask for. Raises `InvalidArgument`."""
     rule = GateRule.of(options.gate, options.most_skipped, options.gate_oldest)
     guard = GuardRule.of(options.guard, options.guard_action, options.guard_warm_up)

@@ -17,7 +17,6 @@ VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 MOST_FILES = 500
 MOST_BYTES = 8 << 30  # of all files
-READ_AT_ONCE = 1 << 20  # bytes
 PACKAGE = "swarm_mesh-*.whl"
 INSTALL = "install"  # a program of a release that makes its environment, in place of pip
 DOCUMENT, SIGNATURE = "release.json", "release.sig"  # beside signed files
@@ -113,11 +112,8 @@ def is_part(name: str) -> bool:
 
 def sha256(path: Path) -> str:
     """The hash of a file, in hexadecimal. Raises `OSError`."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(READ_AT_ONCE):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_whole(folder: Path, name: str, wanted: ReleaseFile) -> bool:

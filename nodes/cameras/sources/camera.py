@@ -68,7 +68,10 @@ LOOK_EVERY = 0.1  # seconds in which a waiting thread sees that it has to end
 
 
 class Camera:
-    """A `Source`. open_feed: opens the camera, in its thread; raises `CameraLost` where it may be
+    """Frames of one camera, the latest only: a slow consumer never gets an old frame.
+
+    `arrived` and `latest` are called by one consumer. A camera that fails is opened again, with
+    backoff, and says so in `status`; it never ends a node. open_feed: opens the camera, in its thread; raises `CameraLost` where it may be
     tried again, `InvalidArgument` where it may not. on_full: `block` and `auto` make the reader of
     what has an end wait for the consumer, so that no picture is dropped. rate: pictures a second
     that go on, at the most; 0: each."""
@@ -98,12 +101,15 @@ class Camera:
 
     @property
     def waits(self) -> bool:
+        """Whether no frame gives way to another one, so that all are given, in their order."""
         return self._waits
 
     async def arrived(self) -> bool:
+        """Wait until a frame is there that was not given yet. False at the end of a file."""
         return await self._slot.arrived()
 
     async def latest(self) -> Frame | None:
+        """The newest frame that was not given yet: waits for one. None at the end of a file."""
         while await self._slot.arrived():
             if (taken := self._slot.take()) is None:
                 continue
@@ -121,6 +127,8 @@ class Camera:
         return None
 
     def status(self) -> dict[str, object]:
+        """state: `running`, `waiting`, `failed`, `ended`. frames: that came; passed: over, by
+        `--rate`; torn: packets and files that were no picture."""
         return {
             "name": self.name,
             "where": self._address.shown,
@@ -135,6 +143,7 @@ class Camera:
         }
 
     async def close(self) -> None:
+        """Give the device or the connection back. May be called twice."""
         self._stop.set()
         await asyncio.to_thread(self._thread.join, CLOSE_WITHIN)
 
