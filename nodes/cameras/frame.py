@@ -33,6 +33,9 @@ class Frame:
         return self.captured if self.at is None else self.at
 
 
+MOST_VALUES = 512
+
+
 def told(found: Result | None, outputs: dict[str, np.ndarray]) -> dict[str, Any]:
     """The fields of a result. found: as the model's task reads it, None where it has none."""
     if found is not None:

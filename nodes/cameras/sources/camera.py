@@ -71,10 +71,11 @@ class Camera:
     """Frames of one camera, the latest only: a slow consumer never gets an old frame.
 
     `arrived` and `latest` are called by one consumer. A camera that fails is opened again, with
-    backoff, and says so in `status`; it never ends a node. open_feed: opens the camera, in its thread; raises `CameraLost` where it may be
-    tried again, `InvalidArgument` where it may not. on_full: `block` and `auto` make the reader of
-    what has an end wait for the consumer, so that no picture is dropped. rate: pictures a second
-    that go on, at the most; 0: each."""
+    backoff, and says so in `status`; it never ends a node. open_feed: opens the camera, in its
+    thread; raises `CameraLost` where it may be tried again, `InvalidArgument` where it may
+    not. on_full: `block` and `auto` make the reader of what has an end wait for the consumer,
+    so that no picture is dropped. rate: pictures a second that go on, at the most; 0: each.
+    """
 
     def __init__(
         self,
