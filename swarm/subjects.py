@@ -223,7 +223,7 @@ class Subjects:
 
     @property
     def fleet(self) -> str:
-        """Any one node answers here with a page of the whole fleet's picture."""
+        """Any one node answers here with a page of the whole fleet's view."""
         return f"{self.root}.fleet"
 
     def drain(self, node: str) -> str:

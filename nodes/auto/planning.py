@@ -31,13 +31,13 @@ from nodes.versions.versions import Versions
 from shards.manifest import Manifest
 from shards.runtimes.memory import free_bytes, need_of
 from swarm.auto.advertised import fills_entry, pace_entry
+from swarm.auto.auto_nodes import auto_nodes, named_by_hand
 from swarm.auto.document import PlanInForce, outline
 from swarm.auto.drafting import Drafting
 from swarm.auto.drafts import Draft, Planner, StageEstimate, predicted, with_replicas
 from swarm.auto.hanging import Hanging
 from swarm.auto.links import KEY as LINK_KEY
 from swarm.auto.links import NEAR
-from swarm.auto.picture import auto_nodes, named_by_hand
 from swarm.auto.plan_store import PlanStore, StoredPlan
 from swarm.auto.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.auto.slots import AutoNode, SlotClaim, empty, fill, is_behind, to_hold

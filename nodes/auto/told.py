@@ -16,8 +16,8 @@ from typing import Any
 from nodes.auto.searching import SERVER, site_links, site_of
 from shards.auto.problem import Device, DeviceLink, Segment
 from shards.errors import PlanError
+from swarm.auto.auto_nodes import ROLE
 from swarm.auto.links import NEAR, NodeLink
-from swarm.auto.picture import ROLE
 from swarm.auto.slots import AutoNode
 from swarm.fleet.priorities import PRIMARY
 from swarm.fleet.warm_pool import ROLE as WARM

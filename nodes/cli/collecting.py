@@ -39,7 +39,7 @@ async def _in_use(client: swarm.Mesh) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     async with FleetWatch(client.link, client.subjects, events=0) as watch:
         await watch.hear_all()
-        for node in watch.picture.nodes.values():
+        for node in watch.view.nodes.values():
             status = node.status
             model = str(status.get("model", ""))
             found.add((model, str(status.get("version", ""))))

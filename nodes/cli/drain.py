@@ -13,21 +13,21 @@ from nodes.cli.options import NODE, Target
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err
 from swarm.errors import InvalidArgument, NotFound
-from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
 from swarm.fleet.service import drain as tell_to_drain
 from swarm.fleet.status_interval import SMALL_FLEET
+from swarm.fleet.view import FleetView
 from swarm.subjects import token
 
 GONE_WITHIN = 13.0  # seconds; a node ends twelve seconds after it was told to, in any case
 
 
-def the_node(picture: FleetPicture, named: str, now: float) -> str:
+def the_node(view: FleetView, named: str, now: float) -> str:
     """The id of the living node that is meant: by its id, or by what no other has of the id's
     beginning, its whole words between dashes, and the role. Any other part of an id is refused: its
     end is random, so a slip of the hand would hit some node. Raises `NotFound`,
     `InvalidArgument`."""
-    roles = {node.node: node.role for node in picture.living(now)}
+    roles = {node.node: node.role for node in view.living(now)}
     living = list(roles)
     if named in living:
         return named
@@ -62,17 +62,17 @@ async def drain(
     Exits with 1 where the node has not left in time."""
     async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
-            if not watch.answered or len(watch.picture.nodes) <= SMALL_FLEET:
+            if not watch.answered or len(watch.view.nodes) <= SMALL_FLEET:
                 watch.request_statuses(within=0.0)
                 await watch.until(lambda p, now: node in p.nodes, 0.5)
-            found = the_node(watch.picture, node, time.monotonic())
+            found = the_node(watch.view, node, time.monotonic())
             await tell_to_drain(client.link, client.subjects, token(found, "node id"))
             await on_record(client, "drain", node=found)
             left = False
             if wait:
 
-                def is_gone(picture: FleetPicture, now: float) -> bool:
-                    known = picture.nodes.get(found)
+                def is_gone(view: FleetView, now: float) -> bool:
+                    known = view.nodes.get(found)
                     return known is None or known.state(now) in ("left", "dead")
 
                 left = await watch.until(is_gone, GONE_WITHIN)

@@ -47,7 +47,7 @@ async def nodes_serve(client: swarm.Mesh) -> bool:
     lost. A new mesh has no such node."""
     async with FleetWatch(client.link, client.subjects, events=0) as watch:
         await watch.hear_all()
-        return bool(stages_told(watch.picture.living(time.monotonic())))
+        return bool(stages_told(watch.view.living(time.monotonic())))
 
 
 async def look_at_mesh(target: Target) -> KeptStreams:

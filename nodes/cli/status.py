@@ -14,8 +14,8 @@ from nodes.cli.status_table import node_view, status_table
 from nodes.cli.with_mesh import client_of
 from nodes.console import out, print_json
 from swarm.fleet.coverage import out_of_service
-from swarm.fleet.picture import FleetNode
 from swarm.fleet.service import FleetWatch
+from swarm.fleet.view import FleetNode
 from swarm.flow.objective import Objective
 from swarm.link.greetings import old_servers
 from swarm.models.serving_versions import ServingVersions
@@ -115,11 +115,11 @@ async def status(
     async with client_of(target) as client:
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             await watch.hear_all()
-            serving = ServingVersions(client.link, client.subjects, client.registry, watch.picture)
+            serving = ServingVersions(client.link, client.subjects, client.registry, watch.view)
             await serving.read()
             now = time.monotonic()
-            nodes = [document(node, now) for node in watch.picture.nodes.values()]
-            known = watch.picture.nodes.values()
+            nodes = [document(node, now) for node in watch.view.nodes.values()]
+            known = watch.view.nodes.values()
             lack = out_of_service(serving.stages, serving.unlisted, known, now)
         servers = [server for server in watch.servers.values() if _is_server(server)]
         # A server alone would not have admitted this client.
@@ -139,7 +139,7 @@ async def status(
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
             for line in (*flaw_lines(nodes), *objective_lines(nodes)):
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
-            for node in watch.picture.nodes.values():
+            for node in watch.view.nodes.values():
                 for text in node.marks(now).values():
                     out.print(f"{node.node} is marked: {text}", markup=False, soft_wrap=True)
         else:

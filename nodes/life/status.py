@@ -24,7 +24,6 @@ from nodes.connection.events import timestamp
 from nodes.stage.pictures import codecs_read
 from nodes.stage.server import StageServer
 from nodes.versions.serving import Serving, link_rate
-from swarm.fleet.picture import RATE_COUNTS, note_count, rate_of, served
 from swarm.fleet.status_interval import (
     MOST_EVERY,
     STATUS_EVERY,
@@ -32,6 +31,7 @@ from swarm.fleet.status_interval import (
     asked_within,
     status_every,
 )
+from swarm.fleet.view import RATE_COUNTS, note_count, rate_of, served
 from swarm.link import LinkMessage
 from swarm.periodic import BEAT, next_beat
 

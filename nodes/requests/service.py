@@ -1,4 +1,4 @@
-"""What anybody may ask a node: inferences, the fleet's picture."""
+"""What anybody may ask a node: inferences, the fleet's view."""
 
 from __future__ import annotations
 

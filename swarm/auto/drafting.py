@@ -1,8 +1,8 @@
 """When a node makes another draft, and whether its last one holds still. Pure.
 
-In a large mesh, or behind links whose figures vary, the picture changes more often than drafts may
+In a large mesh, or behind links whose figures vary, the view changes more often than drafts may
 be made. So a draft counts as long as its nodes live and have room: what is expected of it is
-reckoned anew from the present picture.
+reckoned anew from the present view.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Drafting:
         thorough: bool,
         now: float,
     ) -> bool:
-        """Whether to make one from this picture, where none is being made. thorough: False where
+        """Whether to make one from this view, where none is being made. thorough: False where
         the present plan cannot run: then a draft that does not hold is replaced at once."""
         if (tuple(nodes), frozenset(named), thorough) == self._made_of:
             return False
@@ -49,7 +49,7 @@ class Drafting:
     def begins(
         self, nodes: Sequence[AutoNode], named: Collection[int], thorough: bool, now: float
     ) -> None:
-        """A draft is made from this picture from now on."""
+        """A draft is made from this view from now on."""
         self._draft, self._began = None, now
         self._nodes, self._named, self._thorough = tuple(nodes), frozenset(named), thorough
 
@@ -61,7 +61,7 @@ class Drafting:
     def best(
         self, nodes: Sequence[AutoNode], named: Collection[int], stages: Sequence[StageEstimate]
     ) -> Draft | None:
-        """The last draft, as the present picture has it; None where it does not hold any more."""
+        """The last draft, as the present view has it; None where it does not hold any more."""
         draft = self._draft
         if draft is None or frozenset(named) != self._named:
             return None

@@ -1,9 +1,9 @@
-"""Which node fills which slot: every node decides alike from the same picture, without an election.
+"""Which node fills which slot: every node decides alike from the same view, without an election.
 
 A node fills one slot at most. Who has filled a slot of the present plan keeps it; then each slot
 goes to the node that the plan was computed for; then free nodes are taken, those first that are
 fast enough for the slot and hold most of its stages, by rendezvous hashing. Two nodes that filled
-one place, because their pictures of the mesh differed for a moment, are told apart by the same
+one place, because their views of the mesh differed for a moment, are told apart by the same
 order: the second gives it back as soon as it hears of the first.
 
 A place is one of the `replicas` of a slot. First places come before second ones.

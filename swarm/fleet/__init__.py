@@ -1,1 +1,1 @@
-"""The nodes of a mesh: membership over NATS, what each advertises, the whole picture."""
+"""The nodes of a mesh: membership over NATS, what each advertises, the whole view."""

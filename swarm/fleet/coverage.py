@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from swarm.fleet.picture import FleetNode
 from swarm.fleet.priorities import FALLBACK, PRIMARY
+from swarm.fleet.view import FleetNode
 
 # A node that its peers only doubt takes work, until they are sure.
 TAKES_WORK = frozenset({"ready", "suspect"})
@@ -60,7 +60,7 @@ def covered(
     """How each stage of the versions that serve is covered, by model, version and stage.
 
     serving: the number of stages of each version that requests may go to. now: seconds, of the
-    clock of the picture whose nodes these are.
+    clock of the view whose nodes these are.
     """
     ready: dict[tuple[str, str, int], list[int]] = {}
     for node in nodes:

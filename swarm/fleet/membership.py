@@ -39,7 +39,7 @@ _members_of_this_process = itertools.count()
 
 
 class Membership:
-    """Keeps a node's picture of its peers, and theirs of it. `run()` gossips until cancelled.
+    """Keeps a node's view of its peers, and theirs of it. `run()` gossips until cancelled.
 
     on_event: each is called with each change. Whoever learns that a process of this host has ended
     calls `gone`.

@@ -1,4 +1,4 @@
-"""The fleet's picture as one node tells it, in pages: all that its gossip knows of every node.
+"""The fleet's view as one node tells it, in pages: all that its gossip knows of every node.
 
 A page begins behind the node id that the question names. Ids are sorted, so any node can answer the
 question for any page, and two pages of two nodes fit together.
@@ -177,5 +177,5 @@ def read_page(data: bytes | memoryview) -> dict[str, Any]:
         raise InvalidArgument(doc["error"])
     found = _PAGE(doc, "", Faults())
     if not isinstance(found, dict):
-        raise DecodeError("no page of a fleet's picture")
+        raise DecodeError("no page of a fleet's view")
     return found

@@ -1,4 +1,4 @@
-"""`swarm.<mesh>.fleet`: any one node tells the whole fleet's picture, and whoever shows it asks.
+"""`swarm.<mesh>.fleet`: any one node tells the whole fleet's view, and whoever shows it asks.
 
 A reader asks once, page by page, then hears changes: statuses, events, and the word of an embedded
 server's supervisor.
@@ -30,9 +30,9 @@ from swarm.errors import (
 from swarm.fleet.bound_names import is_bound
 from swarm.fleet.events import last_events
 from swarm.fleet.pages import PAGE_BYTES, Question, page, read_page, read_question
-from swarm.fleet.picture import FleetPicture
 from swarm.fleet.status_interval import SMALL_FLEET, STATUS_EVERY, status_every
 from swarm.fleet.status_listener import ANSWER_WITHIN, request_statuses
+from swarm.fleet.view import FleetView
 from swarm.flow.bucket import TokenBucket
 from swarm.gossip import PeerView
 from swarm.link import Link, LinkMessage
@@ -93,7 +93,7 @@ class FleetAnswers:
         now = time.monotonic()
         try:
             if not self._bucket.take(now):
-                raise ResourceExhausted("the fleet's picture is asked for too often", REST)
+                raise ResourceExhausted("the fleet's view is asked for too often", REST)
             answer = self._page(read_question(message.data), now)
         except (InvalidArgument, ResourceExhausted) as error:
             answer = json.dumps({"error": str(error), "status": error.status}).encode()
@@ -117,8 +117,8 @@ class FleetAnswers:
 async def ask_fleet(
     link: Carrier, subjects: Subjects, take: Callable[[Mapping[str, Any]], None]
 ) -> bool:
-    """Ask for the whole picture; `take(page)` gets each page. False where no node answers, or what
-    answers is no picture. Raises `PermissionDenied`, `NotConnected`."""
+    """Ask for the whole view; `take(page)` gets each page. False where no node answers, or what
+    answers is no view. Raises `PermissionDenied`, `NotConnected`."""
     after = ""
     for _ in range(MOST_PAGES):
         found = await _ask_page(link, subjects, Question(after))
@@ -143,21 +143,21 @@ async def _ask_page(link: Carrier, subjects: Subjects, question: Question) -> di
         except NoResponders:
             return None
         except (TimeoutError, DecodeError, InvalidArgument) as error:
-            log.info("no picture of the fleet: %r", error)
+            log.info("no view of the fleet: %r", error)
             await asyncio.sleep(REST)
     return None
 
 
-def speaks_seldom(picture: FleetPicture, now: float) -> bool:
+def speaks_seldom(view: FleetView, now: float) -> bool:
     """Whether the nodes of this fleet are so many that they say their statuses less often than each
     second: a reader that comes asks for them."""
-    return status_every(len(picture.living(now))) > STATUS_EVERY
+    return status_every(len(view.living(now))) > STATUS_EVERY
 
 
 class FleetWatch:
-    """Keeps a `FleetPicture` current: `async with FleetWatch(mesh.link, mesh.subjects) as watch:`.
+    """Keeps a `FleetView` current: `async with FleetWatch(mesh.link, mesh.subjects) as watch:`.
 
-    Inside, `watch.picture` has what the fleet told at once; statuses and events change it. servers:
+    Inside, `watch.view` has what the fleet told at once; statuses and events change it. servers:
     the last words of embedded servers' supervisors, by the server's URL. events: how many past
     events are read. Entering raises `PermissionDenied` where this user may not hear statuses.
     """
@@ -166,12 +166,12 @@ class FleetWatch:
         self,
         link: Link,
         subjects: Subjects,
-        picture: FleetPicture | None = None,
+        view: FleetView | None = None,
         events: int = 200,
     ) -> None:
-        self.picture = FleetPicture() if picture is None else picture
+        self.view = FleetView() if view is None else view
         self.servers: dict[str, dict[str, Any]] = {}
-        self.answered = False  # whether a node told the picture
+        self.answered = False  # whether a node told the view
         self._link = link
         self._subjects = subjects
         self._events = events
@@ -212,12 +212,12 @@ class FleetWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def until(self, holds: Callable[[FleetPicture, float], bool], timeout: float) -> bool:
-        """Wait until `holds(picture, now)`, looked at with each message; False after `timeout`
+    async def until(self, holds: Callable[[FleetView, float], bool], timeout: float) -> bool:
+        """Wait until `holds(view, now)`, looked at with each message; False after `timeout`
         seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not holds(self.picture, time.monotonic()):
+                while not holds(self.view, time.monotonic()):
                     self._news.clear()
                     await self._news.wait()
                 return True
@@ -234,38 +234,38 @@ class FleetWatch:
             self.request_statuses(LISTEN / 2)
             await asyncio.sleep(LISTEN)
             return
-        if not speaks_seldom(self.picture, time.monotonic()):  # else it was asked at the beginning
-            self.request_statuses(0.0 if len(self.picture.nodes) <= SMALL_FLEET else ANSWER_WITHIN)
+        if not speaks_seldom(self.view, time.monotonic()):  # else it was asked at the beginning
+            self.request_statuses(0.0 if len(self.view.nodes) <= SMALL_FLEET else ANSWER_WITHIN)
         await self.until(_all_spoke, SPOKEN_WITHIN)
 
     def _ask_a_large_fleet(self) -> None:
-        if speaks_seldom(self.picture, time.monotonic()):
+        if speaks_seldom(self.view, time.monotonic()):
             self.request_statuses()
 
     async def _read_all(self) -> None:
-        """Ask for the picture and the past events; where nobody answers, statuses alone tell."""
+        """Ask for the view and the past events; where nobody answers, statuses alone tell."""
 
         def take(page: Mapping[str, Any]) -> None:
-            self.picture.take_page(page, time.monotonic())
+            self.view.take_page(page, time.monotonic())
             self._news.set()
 
-        self.picture.bound = is_bound(self._link.grants, self._subjects)
+        self.view.bound = is_bound(self._link.grants, self._subjects)
         try:
             if self._link.grants.may_publish(self._subjects.fleet):
                 self.answered = await ask_fleet(self._link, self._subjects, take)
             past = await last_events(self._link, self._subjects, self._events)
         except (NotConnected, PermissionDenied) as error:
-            log.info("no picture of the fleet: %s", error)
+            log.info("no view of the fleet: %s", error)
             return
         if past:
-            self.picture.take_past(past, time.monotonic())
+            self.view.take_past(past, time.monotonic())
 
     async def _tend(self) -> None:
         asked = time.monotonic()
         while True:
             await beat(TEND_EVERY)
             now = time.monotonic()
-            self.picture.tend(now)
+            self.view.tend(now)
             connected = self._ask.is_set()  # since the last look
             if connected or now - asked > ASK_EVERY:
                 self._ask.clear()
@@ -277,11 +277,11 @@ class FleetWatch:
 
     def _status(self, message: LinkMessage) -> None:
         if speaker(message.subject, message.headers):
-            self.picture.take_status(message.subject, message.data, time.monotonic())
+            self.view.take_status(message.subject, message.data, time.monotonic())
             self._news.set()
 
     def _event(self, message: LinkMessage) -> None:
-        self.picture.take_event(message.subject, message.data, time.monotonic())
+        self.view.take_event(message.subject, message.data, time.monotonic())
         self._news.set()
 
     def _server(self, message: LinkMessage) -> None:
@@ -295,8 +295,8 @@ class FleetWatch:
                 self._news.set()
 
 
-def _all_spoke(picture: FleetPicture, now: float) -> bool:
-    return all(node.heard is not None for node in picture.living(now))
+def _all_spoke(view: FleetView, now: float) -> bool:
+    return all(node.heard is not None for node in view.living(now))
 
 
 ANSWER_TIMEOUT = 2.0  # seconds

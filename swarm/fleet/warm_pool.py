@@ -3,7 +3,7 @@
 A standby holds sessions of any stage of its model. A stage lacks nodes when no primary is ready, or
 when more are wanted than it has (`swarm.fleet.scaling`). Each node that it lacks is a standby: one
 that has it already, else the first free one that holds it, by rendezvous hashing. Two standbys that
-take the same place, because their pictures of the mesh differed for a moment, are told apart by the
+take the same place, because their views of the mesh differed for a moment, are told apart by the
 same hashing: the second gives it back as soon as it hears of the first.
 
 Hysteresis keeps stages from going to and fro: a stage that has lost its primaries lacks at once,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from swarm.errors import PermissionDenied, SwarmError
 from swarm.fleet.coverage import Version, served_unlisted, stages_told
-from swarm.fleet.picture import FleetPicture
+from swarm.fleet.view import FleetView
 from swarm.link import Link
 from swarm.models.registry import Document, Registry
 from swarm.routing import BadDesiredState
@@ -37,7 +37,7 @@ class ServingVersions:
         link: Link,
         subjects: Subjects,
         registry: Registry,
-        picture: FleetPicture,
+        view: FleetView,
         on_read: Callable[[], None] = lambda: None,
     ) -> None:
         self.desired: dict[str, Document | None] = {}
@@ -45,7 +45,7 @@ class ServingVersions:
         self._link = link
         self._subjects = subjects
         self._registry = registry
-        self._picture = picture
+        self._view = view
         self._shares: dict[str, frozenset[str]] = {}  # versions that serve, by model
         self._stages: dict[Version, int] = {}  # of manifests
         self._names: set[str] | None = None  # that the server lists; None where it is not known
@@ -55,7 +55,7 @@ class ServingVersions:
     @property
     def stages(self) -> dict[Version, int]:
         """The number of stages of each version that requests may go to; at least one."""
-        for version, last in stages_told(self._picture.nodes.values()).items():
+        for version, last in stages_told(self._view.nodes.values()).items():
             self._told[version] = max(last, self._told.get(version, 0))
         return {
             (model, version): self._stages.get((model, version))
@@ -67,7 +67,7 @@ class ServingVersions:
     @property
     def unlisted(self) -> list[str]:
         """The models that nodes serve while the server lists none; none where it was not asked."""
-        nodes = self._picture.nodes.values()
+        nodes = self._view.nodes.values()
         return [] if self._names is None else served_unlisted(self._names, nodes, time.monotonic())
 
     def look(self) -> None:
@@ -93,7 +93,7 @@ class ServingVersions:
 
     async def read(self) -> None:
         """Read desired state and manifests; what cannot be read stays as it was."""
-        known = {version[0] for version in stages_told(self._picture.nodes.values())}
+        known = {version[0] for version in stages_told(self._view.nodes.values())}
         try:
             names = self._names = set(await self._registry.named())
             self._shares = {name: kept for name, kept in self._shares.items() if name in names}

@@ -46,7 +46,7 @@ def attested_key(value: object, mesh: str, node: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _is_genuine(public: str, signature: bytes, mesh: str, node: str) -> bool:
-    """Asked at each look at the fleet's picture, and verified once."""
+    """Asked at each look at the fleet's view, and verified once."""
     try:
         verify(public, _CONTEXT, _claim(mesh, node), signature)
     except SwarmError:

@@ -92,8 +92,8 @@ async def test_no_answer_that_is_aimed_drains_a_node_and_no_empty_message_stops_
     subjects, bucket = local.mesh.subjects, local.mesh.subjects.config_bucket
     async with FleetWatch(local.mesh.link, subjects) as watch:
         watch.request_statuses(within=0.0)
-        await watch.until(lambda picture, now: len(picture.living(now)) == len(nodes), READY)
-        aims = [subjects.drain(node) for node in watch.picture.nodes]
+        await watch.until(lambda view, now: len(view.living(now)) == len(nodes), READY)
+        aims = [subjects.drain(node) for node in watch.view.nodes]
     assert len(aims) == len(nodes)
     pulled = subjects.stream("digits", "1", 2), subjects.consumer("digits", 2)
     calls = {

@@ -20,8 +20,8 @@ from support.waiting import GENEROUS, eventually
 
 import swarm
 from nodes.up.mesh import LocalMesh
-from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch, ask_fleet
+from swarm.fleet.view import FleetView
 from swarm.flow.objective import Objective
 
 pytestmark = [
@@ -234,7 +234,7 @@ async def test_the_services_statistics_count_requests(
 
 
 async def the_fleet_says(mesh: swarm.Mesh, node: str, state: str) -> None:
-    """Ask for the fleet's picture until whichever node answers says so, thirty times in a row:
+    """Ask for the fleet's view until whichever node answers says so, thirty times in a row:
     what one node has heard of, the next one that answers may not know yet."""
     told: dict[str, str] = {}
 
@@ -274,7 +274,7 @@ async def test_a_newcomer_sees_a_killed_node_and_what_happened_and_drains_anothe
         assert await watch.until(
             lambda p, now: drained in p.nodes and p.nodes[drained].state(now) == "ready", GENEROUS
         )
-        assert {"joined", "died"} <= {event["kind"] for event in watch.picture.events}
+        assert {"joined", "died"} <= {event["kind"] for event in watch.view.events}
         done = await asyncio.to_thread(said, "drain", drained, "--nats", digits_mesh.url)
         assert (done.code, "has left" in done.stdout) == (0, True), done
         assert await watch.until(lambda p, now: p.nodes[drained].state(now) == "left", GENEROUS)
@@ -295,15 +295,15 @@ async def test_an_objective_that_burns_is_told_by_who_answers(
     try:
         async with FleetWatch(mesh.link, mesh.subjects) as watch:
 
-            def is_told(picture: FleetPicture, now: float) -> bool:
+            def is_told(view: FleetView, now: float) -> bool:
                 burning = {
                     slo["burning"]
-                    for node in picture.nodes.values()
+                    for node in view.nodes.values()
                     for slo in node.status.get("slo", ())
                 }
                 told = any(
                     event["kind"] == "slo" and event.get("burning") == "latency"
-                    for event in picture.events
+                    for event in view.events
                 )
                 return told and "latency" in burning
 

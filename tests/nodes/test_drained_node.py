@@ -7,16 +7,16 @@ from statuses import message
 
 from nodes.cli.drain import the_node
 from swarm.errors import InvalidArgument, NotFound
-from swarm.fleet.picture import FleetPicture
+from swarm.fleet.view import FleetView
 
 IDS = {"shard-1-vm-84kcxrn": "shard-1", "shard-2-pi-q0zw3ma": "shard-2", "s3-7hd02kk": "gateway"}
 
 
-def fleet() -> FleetPicture:
-    picture = FleetPicture()
+def fleet() -> FleetView:
+    view = FleetView()
     for node, role in IDS.items():
-        picture.take_status(*message(node, role=role), 1.0)
-    return picture
+        view.take_status(*message(node, role=role), 1.0)
+    return view
 
 
 @pytest.mark.parametrize(

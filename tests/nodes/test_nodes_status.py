@@ -20,8 +20,8 @@ from nodes.connection.events import Events
 from nodes.life.node import Node
 from nodes.life.status import STATUS_PAUSE, StatusPublisher
 from swarm.errors import NotConnected
-from swarm.fleet.picture import RATE_LEAST
 from swarm.fleet.status_interval import SMALL_FLEET, STATUS_EVERY, request_body, status_every
+from swarm.fleet.view import RATE_LEAST
 from swarm.gossip import PeerView
 from swarm.link import LinkMessage
 from swarm.subjects import Subjects

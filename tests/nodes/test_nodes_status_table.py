@@ -15,7 +15,7 @@ from statuses import a_stage, a_status
 
 from nodes.cli.short_ids import CUT, short_ids
 from nodes.cli.status_table import columns_that_fit, node_view, served, status_table
-from swarm.fleet.picture import rate_of
+from swarm.fleet.view import rate_of
 
 ids = st.lists(st.text("ab-[/]", min_size=1, max_size=30), unique=True, max_size=30)
 json_values = st.recursive(

@@ -223,7 +223,7 @@ def of_manifest(manifest: Manifest) -> Measured:
 
 
 def document_of(measured: Measured, problem: PlanningProblem, plan: FleetPlan) -> dict[str, Any]:
-    """A plan's file: for people, for `swarm model split --plan`, for a picture."""
+    """A plan's file: for people, for `swarm model split --plan`, for a drawing."""
     found = plan.prediction
     return {
         "model": measured.name,
@@ -335,7 +335,7 @@ def device_line(device: Mapping[str, Any]) -> str:
 
 
 def lanes(document: Mapping[str, Any]) -> list[str]:
-    """A request as a picture: a lane for each device, and one for each way."""
+    """A request as a drawing: a lane for each device, and one for each way."""
     steps = steps_of(document)
     scale = LANE / max(steps[-1][3], 1e-9)
     wide = max(len(name) for _, name, _, _ in steps)

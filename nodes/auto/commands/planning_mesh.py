@@ -94,7 +94,7 @@ async def statuses(client: swarm.Mesh) -> list[Mapping[str, Any]]:
     """The status documents of all living nodes."""
     async with FleetWatch(client.link, client.subjects, events=0) as watch:
         await watch.hear_all()
-        living = watch.picture.living(time.monotonic())
+        living = watch.view.living(time.monotonic())
         return [node.status for node in living if node.status]
 
 

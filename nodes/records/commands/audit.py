@@ -20,8 +20,8 @@ from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, err, out, print_json
 from nodes.event_loop import stop_on_signals
 from swarm.errors import DecodeError, InvalidArgument, NotFound
-from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
+from swarm.fleet.view import FleetView
 from swarm.link import LinkMessage
 from swarm.records import chain
 from swarm.records.chain import ChainVerdict, Extent, Fault, Head
@@ -248,7 +248,7 @@ async def verify(
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
             await watch.hear_all()
             # Before the stream is read, which may only have grown since.
-            heads = stored_last(watch.picture)
+            heads = stored_last(watch.view)
         extent, stored = await _all(client)
         extent = _accepted(extent, begin)
         return _judged(
@@ -261,7 +261,7 @@ def _accepted(extent: Extent, begin: int) -> Extent:
     return replace(extent, by_limits=True) if extent.first <= begin else extent
 
 
-def stored_last(fleet: FleetPicture) -> dict[str, Head]:
+def stored_last(fleet: FleetView) -> dict[str, Head]:
     """The last record of each recorder, as nodes say it of themselves."""
     heads: dict[str, Head] = {}
     for node in fleet.nodes.values():

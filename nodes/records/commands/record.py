@@ -74,7 +74,7 @@ async def _handing_over(client: swarm.Mesh, model: str, version: str) -> list[st
         await watch.hear_all()
         return sorted(
             name
-            for name, node in watch.picture.nodes.items()
+            for name, node in watch.view.nodes.items()
             if node.status.get("inbox")
             and node.status.get("model") == model
             and any(stage.get("version") == version for stage in node.stages)

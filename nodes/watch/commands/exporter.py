@@ -16,8 +16,8 @@ from nodes.health.endpoint import endpoint
 from nodes.place import ListenPlace
 from swarm.errors import InvalidArgument
 from swarm.fleet.observed import ObservedTotals
-from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
+from swarm.fleet.view import FleetView
 from swarm.link import Link
 from swarm.models.serving_versions import ServingVersions
 from swarm.subjects import Subjects, api, kv_get_subject
@@ -48,10 +48,10 @@ async def metrics_exporter(
             raise InvalidArgument(f"{error}: pip install 'swarm-mesh[metrics]'") from None
         where = ListenPlace.of(port)
         stop = stop_on_signals()
-        picture, observed = FleetPicture(most_nodes=most_nodes), ObservedTotals()
+        view, observed = FleetView(most_nodes=most_nodes), ObservedTotals()
         link, subjects = client.link, client.subjects
-        serving = ServingVersions(link, subjects, client.registry, picture)
-        async with FleetWatch(link, subjects, picture, events=0) as watch, owned(serving.run()):
+        serving = ServingVersions(link, subjects, client.registry, view)
+        async with FleetWatch(link, subjects, view, events=0) as watch, owned(serving.run()):
             if sees(link, subjects)["clients"]:
                 link.subscribe(
                     subjects.observed_all, lambda told: observed.take(told.data, time.monotonic())
@@ -63,7 +63,7 @@ async def metrics_exporter(
                     observed.expect(model)
                 now = time.monotonic()
                 may = sees(link, subjects)
-                return of_fleet(picture, link.connected, now, stages, servers, observed, may)
+                return of_fleet(view, link.connected, now, stages, servers, observed, may)
 
             with endpoint(where, figures(collect)) as bound:
                 url = f"http://{where.at(bound)}/metrics"

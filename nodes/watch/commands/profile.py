@@ -115,7 +115,7 @@ async def _statuses(watch: FleetWatch) -> dict[str, dict[str, Any]]:
     """The status documents of all nodes, not older than `SETTLE`."""
     watch.request_statuses()
     await asyncio.sleep(SETTLE)
-    return {node.node: dict(node.status) for node in watch.picture.nodes.values() if node.status}
+    return {node.node: dict(node.status) for node in watch.view.nodes.values() if node.status}
 
 
 async def _probe(

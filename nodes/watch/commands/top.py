@@ -16,11 +16,11 @@ from nodes.cli.status_table import node_view, status_table
 from nodes.cli.with_mesh import client_of
 from nodes.console import err, out
 from nodes.event_loop import stop_on_signals
-from swarm.fleet.picture import FleetPicture
 from swarm.fleet.service import FleetWatch
+from swarm.fleet.view import FleetView
 
 
-def live_table(fleet: FleetPicture) -> Table:
+def live_table(fleet: FleetView) -> Table:
     """A line for each node, as large as the terminal is now."""
     now = time.monotonic()
     docs = [document(node, now) for node in fleet.nodes.values()]
@@ -37,13 +37,13 @@ async def run_plain_top(target: Target) -> None:
     async with client_of(target) as client:
         stop = stop_on_signals()
         async with FleetWatch(client.link, client.subjects, events=0) as watch:
-            with Live(live_table(watch.picture), console=out, refresh_per_second=4) as live:
+            with Live(live_table(watch.view), console=out, refresh_per_second=4) as live:
                 while not stop.is_set():
                     try:
                         async with asyncio.timeout(0.5):
                             await stop.wait()
                     except TimeoutError:
-                        live.update(live_table(watch.picture))
+                        live.update(live_table(watch.view))
 
 
 HINT = "for filters, an order of your own and a page a node: pip install 'swarm-mesh[top]'"

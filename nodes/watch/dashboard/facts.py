@@ -1,4 +1,4 @@
-"""A node of the fleet's picture as the page shows it.
+"""A node of the fleet's view as the page shows it.
 
 `swarm.fleet.documents` has checked the types and ranges of a status; a field may still be missing.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from nodes.cli.fields import one_line
 from swarm.fleet.documents import COUNT, SHARE, Faults, form, name, text
-from swarm.fleet.picture import FleetNode
+from swarm.fleet.view import FleetNode
 
 LONGEST_TEXT = 240  # characters
 PRIMARY, STANDBY, FALLBACK = 0, 1, 2

@@ -1,7 +1,7 @@
-"""Sends the picture's changes to every browser, as server-sent events.
+"""Sends the view's changes to every browser, as server-sent events.
 
 A change is written once, and the same bytes go to all browsers. A browser that reads too slowly
-misses changes, and gets the whole picture again when it has caught up.
+misses changes, and gets the whole view again when it has caught up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AT_ONCE = 0.05
 
 
 class _Browser:
-    """One browser's changes. behind: it missed some, and needs the whole picture."""
+    """One browser's changes. behind: it missed some, and needs the whole view."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue(FRAMES_KEPT)
@@ -72,7 +72,7 @@ class DashboardFeed:
             browser.put(None)
 
     async def browser(self) -> AsyncIterator[bytes]:
-        """The whole picture, then each change, until `run` ends."""
+        """The whole view, then each change, until `run` ends."""
         own = _Browser()
         self._browsers.add(own)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from swarm.fleet.picture import FleetNode
+from swarm.fleet.view import FleetNode
 
 
 class HealthLevel(StrEnum):

@@ -1,6 +1,6 @@
 """The fleet as the page shows it: pure, with neither clock nor socket.
 
-`swarm.fleet.picture` keeps what is known of each node, in bounds, and marks who says the
+`swarm.fleet.view` keeps what is known of each node, in bounds, and marks who says the
 impossible. Here are added: how each node is, pipelines, charts, events as lines, a verdict.
 `take_…` and `tick` change the state. `whole()` is all of it, for a browser that comes;
 `changes()` is the difference to the last call, for those that are there.
@@ -34,7 +34,7 @@ from nodes.watch.dashboard.verdict import (
 from swarm.errors import DecodeError
 from swarm.fleet.coverage import Version, unlisted_line
 from swarm.fleet.documents import read_event
-from swarm.fleet.picture import FleetNode, FleetPicture
+from swarm.fleet.view import FleetNode, FleetView
 from swarm.subjects import TOKEN, speaker
 
 MOST_NODES = 2000
@@ -80,7 +80,7 @@ class PageState:
 
     def __init__(self, mesh: str, wall: Callable[[], int] = lambda: int(time.time() * 1e3)) -> None:
         self.mesh = mesh
-        self.fleet = FleetPicture(most_nodes=MOST_NODES)
+        self.fleet = FleetView(most_nodes=MOST_NODES)
         self.newspaper = Newspaper()
         self.answers = Answers(self._model_of)
         self.link = LinkState(False, wall(), error="connecting")
@@ -116,7 +116,7 @@ class PageState:
         return self._follow_fleet(now)
 
     def take_page(self, page: Mapping[str, Any], now: float) -> None:
-        """A page of the picture that a node of the mesh told."""
+        """A page of the view that a node of the mesh told."""
         self.fleet.take_page(page, now)
         self._follow_fleet(now)
 
@@ -282,7 +282,7 @@ class PageState:
     # --- inside ---------------------------------------------------------------------------
 
     def _follow_fleet(self, now: float) -> bool:
-        """Take over what changed in the fleet's picture; returns whether some node is not as it
+        """Take over what changed in the fleet's view; returns whether some node is not as it
         was."""
         changed = False
         for name in self.fleet.changed:

@@ -1,4 +1,4 @@
-"""Where the picture comes from: the mesh, as a NATS client hears it."""
+"""Where the view comes from: the mesh, as a NATS client hears it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
 class MeshSource:
     """Hears a mesh: statuses, events, results, the server, desired state.
 
-    Goes on for ever: where no server can be reached the picture says so, and the link tries again.
+    Goes on for ever: where no server can be reached the view says so, and the link tries again.
     What this user may not hear is left out. news: an event that is set at each change; urgent: one
     that is set where people should see it at once.
     """
@@ -47,7 +47,7 @@ class MeshSource:
         self.registry = Registry(self.link, self.subjects)
         self._news = news
         self._urgent = urgent
-        self._ask = asyncio.Event()  # for the picture that nodes have
+        self._ask = asyncio.Event()  # for the view that nodes have
         self._read: set[str] = set()  # models whose desired state was looked for
         self._serving = ServingVersions(
             self.link, self.subjects, self.registry, state.fleet, self._read_desired
@@ -119,7 +119,7 @@ class MeshSource:
             self._news.set()
 
     async def _ask_fleet(self) -> None:
-        """Ask for the whole picture and past events after each connection, and now and then."""
+        """Ask for the whole view and past events after each connection, and now and then."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ASK_EVERY):
@@ -135,7 +135,7 @@ class MeshSource:
                         request_statuses(self.link, self.subjects)
                     self.state.take_past(await last_events(self.link, self.subjects) or ())
                 except SwarmError as error:  # statuses and events come all the same
-                    log.debug("no picture of the fleet: %s", error)
+                    log.debug("no view of the fleet: %s", error)
                 self._news.set()
 
     def _page(self, page: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The picture of a fleet as metrics: each node's, how many nodes are in which state, and what
+"""The view of a fleet as metrics: each node's, how many nodes are in which state, and what
 nobody but an onlooker can tell: which stages have no node, how the servers are, what clients see.
 """
 
@@ -11,7 +11,7 @@ from nodes.cli.fields import part
 from nodes.watch.metrics.families import STATES, STATUSES, Families, NodeStatus
 from swarm.fleet.coverage import StageCover, Version, covered
 from swarm.fleet.observed import ObservedTotals
-from swarm.fleet.picture import FleetPicture
+from swarm.fleet.view import FleetView
 
 OFFENCES = (
     "malformed",
@@ -29,7 +29,7 @@ NO_RIGHTS: Mapping[str, bool] = {}
 
 
 def of_fleet(
-    picture: FleetPicture,
+    view: FleetView,
     connected: bool,
     now: float,
     serving: Mapping[Version, int] = NO_VERSIONS,
@@ -37,7 +37,7 @@ def of_fleet(
     observed: ObservedTotals | None = None,
     sees: Mapping[str, bool] = NO_RIGHTS,
 ) -> Families:
-    """connected: whether the exporter hears the mesh. now: seconds, of the picture's clock.
+    """connected: whether the exporter hears the mesh. now: seconds, of the view's clock.
     serving: the number of stages of each version that requests may go to. servers: the last words
     of embedded servers. observed: what clients told. sees: whether the exporter's user may read
     each of these. A node that left is told of no more: its
@@ -47,19 +47,19 @@ def of_fleet(
     families.gauge("swarm_exporter_connected", (), (), connected)
     for what, may in sees.items():
         families.gauge("swarm_exporter_sees", ("what",), (what,), may)
-    states = picture.by_state(now)
+    states = view.by_state(now)
     for state in STATES:
         families.gauge("swarm_fleet_nodes", ("state",), (state,), states.get(state, 0))
     for kind in OFFENCES:
-        families.counter("swarm_fleet_refused", ("reason",), (kind,), picture.refused.get(kind, 0))
+        families.counter("swarm_fleet_refused", ("reason",), (kind,), view.refused.get(kind, 0))
     if connected:
-        for cover in covered(serving, picture.nodes.values(), now):
+        for cover in covered(serving, view.nodes.values(), now):
             _stage(families, cover)
         for server in servers:
             _server(families, server)
     if observed is not None:
         _clients(families, observed)
-    for node in picture.nodes.values():
+    for node in view.nodes.values():
         state = node.state(now)
         if state == "left":
             continue

@@ -1,1 +1,1 @@
-"""`swarm top`: a fleet in a terminal, live. The picture and its source are the dashboard's."""
+"""`swarm top`: a fleet in a terminal, live. The view and its source are the dashboard's."""

@@ -1,6 +1,6 @@
 """The terminal's page of a fleet: a table of nodes below what is wrong, above what happened.
 
-It reads the dashboard's picture, takes over what changed, and touches those cells alone: 200 nodes
+It reads the dashboard's view, takes over what changed, and touches those cells alone: 200 nodes
 that speak each second stay smooth.
 """
 
@@ -37,7 +37,7 @@ from nodes.watch.top.rows import (
 from nodes.watch.top.screens import TextScreen, events_text
 from nodes.watch.top.signs import sign_of
 
-EVERY = 0.5  # seconds between two looks at the picture
+EVERY = 0.5  # seconds between two looks at the view
 AT_MOST_EVERY = 0.2  # seconds, where there is news
 MOST_EVENTS = 1000
 EVENT_LINES = 4
@@ -66,7 +66,7 @@ class NodeTable(DataTable[Text]):
 
 class TopApp(App[None]):
     """state: fed by a source beside it. urgent: set where people should see something at once.
-    lines(): what becomes of each model, by model. clock(): seconds, that of the picture."""
+    lines(): what becomes of each model, by model. clock(): seconds, that of the view."""
 
     CSS = CSS
     ENABLE_COMMAND_PALETTE = False
@@ -120,7 +120,7 @@ class TopApp(App[None]):
         self._lay_out(self.size.width)
         self._table.focus()
         self.show()
-        self.run_worker(self._follow(), name="follow the picture")
+        self.run_worker(self._follow(), name="follow the view")
 
     def on_resize(self, event: events.Resize) -> None:
         if self._columns and columns_for(event.size.width) != self._columns:
@@ -150,7 +150,7 @@ class TopApp(App[None]):
             await asyncio.sleep(AT_MOST_EVERY)
 
     def show(self) -> None:
-        """Take over what has changed in the picture."""
+        """Take over what has changed in the view."""
         frame = self._state.changes(self._clock())
         self._parts |= frame
         self._news.extend(frame.get("events", ()))

@@ -30,7 +30,7 @@ STATE_TEXTS = {HealthLevel.DEAD: "gone", HealthLevel.LEFT: "left", HealthLevel.S
 
 
 def state_text(row: Mapping[str, Any]) -> str:
-    """The state of a node, of its row in the picture."""
+    """The state of a node, of its row in the view."""
     return STATE_TEXTS.get(row["health"], str(row["state"]))
 
 

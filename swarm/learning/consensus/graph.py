@@ -1,6 +1,6 @@
 """Who exchanges with whom, and with which weight.
 
-A graph is made from the participants' names alone, so that nodes with the same picture of the fleet
+A graph is made from the participants' names alone, so that nodes with the same view of the fleet
 have the same graph without a word. A participant that comes or goes changes the links of its
 neighbours only.
 """

@@ -134,7 +134,7 @@ swarm.{mesh}.observed.> | | operator | the same, of all clients
 swarm.{mesh}.server | operator | watchers | an embedded server's state, from its supervisor
 # The operator's are those of `swarm up` about its server.
 swarm.{mesh}.events.* | nodes operator | operator | events
-swarm.{mesh}.fleet | watchers | nodes in fleet | the whole fleet's picture, from any node
+swarm.{mesh}.fleet | watchers | nodes in fleet | the whole fleet's view, from any node
 swarm.{mesh}.someone | nodes | nodes in someone | who is there, from any node
 swarm.{mesh}.drain.*.* | operator | | drain a node
 swarm.{mesh}.drain.{user}.* | | nodes | be drained

@@ -2,7 +2,7 @@
 
 An imitated node has no model and no process of its own, but its traffic is that of an idle node,
 made by the same parts: a connection, gossip, a pull parked at a lane, service discovery, the
-fleet's picture, and a real node's status document under its own name. At its start each knows all
+fleet's view, and a real node's status document under its own name. At its start each knows all
 others: the benchmark is about a fleet that lives, not about one that a thousand nodes join at once.
 
 It answers when all nodes pull.

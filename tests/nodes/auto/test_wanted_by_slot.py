@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nodes.auto.replicas import Replicas
+from swarm.auto.auto_nodes import auto_nodes
 from swarm.auto.document import PlanInForce, PlanSlot
-from swarm.auto.picture import auto_nodes
 from swarm.auto.slots import fill
 from swarm.fleet.advertised import Where, busy_entries, load_entries, serves_entries
 from swarm.fleet.documents import STATUS_FIELDS, Faults, form

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from nodes.records.commands.audit import stored_last
-from swarm.fleet.picture import FleetPicture
+from swarm.fleet.view import FleetView
 
 
-def told(audit: Any) -> FleetPicture:
-    fleet = FleetPicture()
+def told(audit: Any) -> FleetView:
+    fleet = FleetView()
     status = {"v": 1, "node": "a", "role": "shard-1", "state": "ready", "audit": audit}
     fleet.take_status("swarm.m.status.a.-", json.dumps(status).encode(), 1.0)
     assert "a" in fleet.nodes

@@ -15,9 +15,9 @@ from typing import Any
 
 from sim.auto.plan_world import BEAT, MODEL, VERSION, Device, World
 from swarm.auto.advertised import fills_entry, pace_entry
+from swarm.auto.auto_nodes import auto_nodes, named_by_hand
 from swarm.auto.drafts import Partition, StageEstimate, predicted
 from swarm.auto.links import NEAR, NodeLink
-from swarm.auto.picture import auto_nodes, named_by_hand
 from swarm.auto.proposing import place_of
 from swarm.auto.replicating import change, slot_loads
 from swarm.auto.slots import fill, to_hold

@@ -107,7 +107,7 @@ class LearningWorld:
         return name
 
     def _link(self) -> None:
-        """Everybody has the same picture of the fleet, as after a second of gossip."""
+        """Everybody has the same view of the fleet, as after a second of gossip."""
         graph = graph_of(self.members.keys(), self.fleet.graph, self.fleet.degree)
         degrees = {name: len(others) for name, others in graph.items()}
         for name, others in graph.items():

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.auto.advertised import fills_entry, pace_entry
+from swarm.auto.auto_nodes import auto_nodes, named_by_hand
 from swarm.auto.document import PlanInForce, PlanSlot
-from swarm.auto.picture import auto_nodes, named_by_hand
 from swarm.auto.slots import AutoNode, SlotClaim, empty, fill, to_hold
 from swarm.fleet.advertised import serves_entries, valid
 from swarm.gossip import PeerView
@@ -26,7 +26,7 @@ THREE = plan_of(PlanSlot(1, 2), PlanSlot(3, 5), PlanSlot(6, 8))
 
 
 @st.composite
-def pictures(draw: st.DrawFn) -> tuple[PlanInForce, list[AutoNode]]:
+def views(draw: st.DrawFn) -> tuple[PlanInForce, list[AutoNode]]:
     names = [f"auto-{n}" for n in range(draw(st.integers(0, 8)))]
     nodes = [
         AutoNode(
@@ -49,21 +49,21 @@ def pictures(draw: st.DrawFn) -> tuple[PlanInForce, list[AutoNode]]:
     return plan_of(*slots), nodes
 
 
-@given(pictures(), st.randoms())
-def test_nodes_with_the_same_picture_agree(
-    picture: tuple[PlanInForce, list[AutoNode]], chance: random.Random
+@given(views(), st.randoms())
+def test_nodes_with_the_same_view_agree(
+    view: tuple[PlanInForce, list[AutoNode]], chance: random.Random
 ) -> None:
-    plan, nodes = picture
+    plan, nodes = view
     shuffled = list(nodes)
     chance.shuffle(shuffled)
     assert fill(plan, nodes) == fill(plan, shuffled)
 
 
-@given(pictures())
+@given(views())
 def test_no_slot_gets_more_nodes_than_it_wants_and_none_lacks_one_that_fits(
-    picture: tuple[PlanInForce, list[AutoNode]],
+    view: tuple[PlanInForce, list[AutoNode]],
 ) -> None:
-    plan, nodes = picture
+    plan, nodes = view
     filled = fill(plan, nodes)
     for number, slot in enumerate(plan.slots):
         assert list(filled.values()).count(number) <= slot.replicas
@@ -72,9 +72,9 @@ def test_no_slot_gets_more_nodes_than_it_wants_and_none_lacks_one_that_fits(
         assert not any(node.room >= plan.slots[number].need for node in idle)
 
 
-@given(pictures())
-def test_who_claims_a_slot_alone_keeps_it(picture: tuple[PlanInForce, list[AutoNode]]) -> None:
-    plan, nodes = picture
+@given(views())
+def test_who_claims_a_slot_alone_keeps_it(view: tuple[PlanInForce, list[AutoNode]]) -> None:
+    plan, nodes = view
     filled = fill(plan, nodes)
     settled = [
         replace(node, claim=SlotClaim(NUMBER, filled[node.node]) if node.node in filled else None)
@@ -148,7 +148,7 @@ def test_stages_that_no_slot_has_are_let_go() -> None:
     assert to_hold(None, me, None, []) == {1, 2, 3}
 
 
-def test_the_picture_is_what_gossip_tells() -> None:
+def test_the_view_is_what_gossip_tells() -> None:
     fills, claim = fills_entry("m", "1", 7, 2)
     pace, times = pace_entry("m", "1", [0, 250, 10**12])
     values = {"role": "auto", "room": 9, fills: claim, pace: times, "host": "h"}

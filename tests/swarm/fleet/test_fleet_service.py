@@ -115,7 +115,7 @@ async def test_a_watch_knows_the_fleet_at_once_and_then_each_change(
     reader = await links.connect(server.url)
     async with FleetWatch(reader, SUBJECTS) as watch:
         assert watch.answered
-        assert sorted(watch.picture.nodes) == ["n000", "n001", "n002"]
+        assert sorted(watch.view.nodes) == ["n000", "n001", "n002"]
         node.publish(*message("n001", rate=5.0))
         assert await watch.until(lambda p, now: p.nodes["n001"].rate == 5.0, 5.0)
         died = {"v": 1, "kind": "died", "node": "n000", "role": "shard-1", "subject": "n002"}
@@ -136,7 +136,7 @@ async def test_a_small_fleet_is_asked_to_speak_and_heard_without_waiting_for_the
     reader = await links.connect(server.url)
     async with FleetWatch(reader, SUBJECTS, events=0) as watch:
         await watch.hear_all()
-        assert watch.picture.nodes["n000"].heard is not None
+        assert watch.view.nodes["n000"].heard is not None
 
 
 @pytest.mark.parametrize("count", [SMALL_FLEET + 1, 250])
@@ -156,7 +156,7 @@ async def test_a_newcomer_has_all_nodes_of_a_large_fleet_speak_once_and_one_afte
     reader = await links.connect(server.url)
     async with FleetWatch(reader, SUBJECTS, events=0) as watch:
         await watch.hear_all()
-        heard = [known for known in watch.picture.nodes.values() if known.heard is not None]
+        heard = [known for known in watch.view.nodes.values() if known.heard is not None]
         assert len(heard) == count
     await node.flush()
     assert asked == [ANSWER_WITHIN]
@@ -168,7 +168,7 @@ async def test_made_up_servers_take_bounded_memory(server: EmbeddedServer, links
         for number in range(2 * MOST_SERVERS):
             liar.publish(SUBJECTS.server, json.dumps({"url": f"nats://{number}"}).encode())
         liar.publish(*message("last"))
-        assert await watch.until(lambda picture, _: "last" in picture.nodes, 5)
+        assert await watch.until(lambda view, _: "last" in view.nodes, 5)
         assert len(watch.servers) == MOST_SERVERS
 
 
@@ -198,7 +198,7 @@ async def test_events_are_kept_within_limits_and_read_after_the_fact(
     assert await told(100) == [f"n{n}" for n in range(70)]
     assert await told(40) == [f"n{n}" for n in range(30, 70)]
     async with FleetWatch(reader, SUBJECTS, events=10) as watch:
-        assert [e["node"] for e in watch.picture.events] == [f"n{n}" for n in range(60, 70)]
+        assert [e["node"] for e in watch.view.events] == [f"n{n}" for n in range(60, 70)]
 
 
 async def test_a_mesh_without_a_stream_has_no_past_events(
@@ -257,7 +257,7 @@ async def test_a_reader_that_gives_up_while_it_begins_leaves_nothing_behind() ->
     assert link.on_up == before
 
 
-async def test_the_picture_comes_although_a_node_hangs_that_is_asked_first(
+async def test_the_view_comes_although_a_node_hangs_that_is_asked_first(
     server: EmbeddedServer, links: Links
 ) -> None:
     """Each question that a hung member of the queue group swallows costs a short attempt."""

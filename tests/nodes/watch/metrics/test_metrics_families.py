@@ -18,7 +18,7 @@ from nodes.watch.metrics.families import MOST_STAGES, Families, NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
 from swarm.errors import InvalidArgument
 from swarm.fleet.observed import MOST_MODELS, Observed, ObservedTotals
-from swarm.fleet.picture import FleetPicture
+from swarm.fleet.view import FleetView
 from swarm.flow.latency import BUCKETS_S
 from swarm.link import Link, LinkOptions
 from swarm.link.grants import Allowed, Grants
@@ -227,12 +227,12 @@ def test_a_node_that_says_little_is_told_of_too() -> None:
 
 
 def test_the_fleet_is_told_by_state_and_who_left_is_told_no_more() -> None:
-    picture = FleetPicture()
+    view = FleetView()
     for node, state in (("n1", "ready"), ("n2", "left"), ("n3", "loading")):
         data = json.dumps(a_status(node, state=state)).encode()
-        picture.take_status(Subjects("m").status(node), data, 1.0)
-    picture.take_status(Subjects("m").status("n3"), b"{", 1.5)
-    found = samples(of_fleet(picture, True, 2.0))
+        view.take_status(Subjects("m").status(node), data, 1.0)
+    view.take_status(Subjects("m").status("n3"), b"{", 1.5)
+    found = samples(of_fleet(view, True, 2.0))
     states = {labels["state"]: value for labels, value in found["swarm_fleet_nodes"]}
     assert (states["ready"], states["loading"], states["dead"]) == (1.0, 1.0, 0.0)
     assert [labels["node"] for labels, _ in found["swarm_node_up"]] == ["n1", "n3"]
@@ -245,18 +245,18 @@ def test_the_fleet_is_told_by_state_and_who_left_is_told_no_more() -> None:
 SERVED = {("digits", "1"): 3, ("gone", "7"): 1}
 
 
-def fleet_of(**states: str) -> FleetPicture:
+def fleet_of(**states: str) -> FleetView:
     """Nodes of three stages, s1 … s3, and a fallback, in these states."""
-    picture = FleetPicture()
+    view = FleetView()
     for node, stages in (("s1", (1,)), ("s2", (2,)), ("s3", (3,)), ("back", (1, 2, 3))):
         document = a_status(node, stages, state=states.get(node, "ready"))
-        picture.take_status(Subjects("m").status(node), json.dumps(document).encode(), 1.0)
-    return picture
+        view.take_status(Subjects("m").status(node), json.dumps(document).encode(), 1.0)
+    return view
 
 
-def ready_nodes(picture: FleetPicture, now: float, connected: bool = True) -> dict[str, float]:
+def ready_nodes(view: FleetView, now: float, connected: bool = True) -> dict[str, float]:
     """The nodes that are ready, by model and stage."""
-    found = samples(of_fleet(picture, connected, now, SERVED)).get("swarm_stage_ready_nodes", [])
+    found = samples(of_fleet(view, connected, now, SERVED)).get("swarm_stage_ready_nodes", [])
     return {f"{labels['model']}/{labels['stage']}": value for labels, value in found}
 
 
@@ -293,7 +293,7 @@ def test_while_nothing_is_heard_no_stage_is_said_to_lack() -> None:
 def test_servers_are_told_whatever_their_documents_hold() -> None:
     good = {"url": "s", "state": "up", "store": {"state": "full", "free_bytes": 4096}}
     servers = [good, {"url": "t"}, {"url": 3, "store": 5, "state": []}]
-    found = samples(of_fleet(FleetPicture(), True, 1.0, servers=servers))
+    found = samples(of_fleet(FleetView(), True, 1.0, servers=servers))
     assert [value for _, value in found["swarm_server_up"]] == [1.0, 0.0, 0.0]
     assert found["swarm_server_store_free_bytes"] == [({"server": "s"}, 4096.0)]
     full = {labels["server"]: v for labels, v in found["swarm_server_store"] if v}
@@ -314,7 +314,7 @@ def test_what_clients_observed_is_added_up_and_told_from_zero_on() -> None:
         totals.take(client.report("c"), clock[0])
     client.told()
     assert client.is_empty
-    found = samples(of_fleet(FleetPicture(), True, 1.0, observed=totals))
+    found = samples(of_fleet(FleetView(), True, 1.0, observed=totals))
     counts = {
         (labels["model"], labels["status"]): v for labels, v in found["swarm_client_requests_total"]
     }
@@ -386,5 +386,5 @@ async def test_credentials_that_are_older_than_a_right_are_told(lacks: str, what
     link.grants = Grants("d", Allowed(publish), Allowed(subscribe))
     may = sees(link, SUBJECTS)
     assert [name for name, is_so in may.items() if not is_so] == ([what] if what else [])
-    found = samples(of_fleet(FleetPicture(), True, 1.0, sees=may))["swarm_exporter_sees"]
+    found = samples(of_fleet(FleetView(), True, 1.0, sees=may))["swarm_exporter_sees"]
     assert {labels["what"] for labels, value in found if not value} == ({what} - {""})

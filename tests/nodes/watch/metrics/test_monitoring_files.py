@@ -16,7 +16,7 @@ from test_metrics_families import all_told, of, samples
 from nodes.watch.metrics.families import STATES, NodeStatus
 from nodes.watch.metrics.fleet import of_fleet
 from swarm.fleet.observed import ObservedTotals
-from swarm.fleet.picture import SILENT_AFTER, FleetPicture
+from swarm.fleet.view import SILENT_AFTER, FleetView
 
 FOLDER = Path(__file__).parents[4] / "deploy" / "monitoring"
 DASHBOARD = FOLDER / "grafana-dashboard.json"
@@ -151,7 +151,7 @@ def all_metrics() -> set[str]:
     observed.expect("digits")
     server = {"url": "s", "state": "up", "store": {"state": "fine", "free_bytes": 1}}
     sees = {"models": True}
-    fleet = of_fleet(FleetPicture(), True, 0.0, {("digits", "1"): 1}, [server], observed, sees)
+    fleet = of_fleet(FleetView(), True, 0.0, {("digits", "1"): 1}, [server], observed, sees)
     return {*of(NodeStatus("n1", all_told(), "ready")), *samples(fleet)}
 
 

@@ -1,4 +1,4 @@
-"""The picture of a fleet: what is known of each node at this moment, for whoever shows it.
+"""The view of a fleet: what is known of each node at this moment, for whoever shows it.
 
 First come the pages of one node that answers (`swarm.fleet.pages`), then each node's status
 documents and the events. Nothing here reads a clock or a socket: `swarm.fleet.service` feeds it.
@@ -116,7 +116,7 @@ class FleetNode:
         return now - last > longest
 
 
-class FleetPicture:
+class FleetView:
     """`take_…` take messages as they come, and never raise; `tend` forgets.
 
     nodes: by id. events: the last ones, oldest first. changed: ids of the nodes that changed since
