@@ -132,7 +132,7 @@ class ChocoNode:
     def mix(self, weights: Mapping[str, float], *, hostile: float = 0.0) -> int:
         """Move towards the neighbours that sent something since the last mixing; returns how many.
 
-        weights: of each neighbour (`mixing.row_weights`). hostile: the share of the neighbours'
+        weights: of each neighbour (`graph.row_weights`). hostile: the share of the neighbours'
         weight (0..1) that may lie; above 0 each difference is clipped (`limits.clip_radius`), and
         neighbours that stay far away are left out (`limits.Doubts`).
         """

@@ -7,16 +7,10 @@ from dataclasses import dataclass
 
 from swarm.learning.consensus.graph import AUTOMATIC, DEGREE, SHAPES
 
-CHOCO, AVERAGE = "choco", "average"
-
 
 @dataclass(frozen=True, slots=True)
 class LearningOptions:
     """How one node exchanges what it learns. Raises `ValueError` for a value out of its range."""
-
-    mode: str = CHOCO
-    """`choco`: sparse deltas between neighbours. `average`: whole vectors between all nodes, in
-    rounds without a leader, for small fleets."""
 
     share: float = 0.1
     """Share (0..1) of the entries that one delta carries."""
@@ -29,7 +23,7 @@ class LearningOptions:
     """Deltas carry float16 values, float32 otherwise. What rounding leaves is sent later."""
 
     graph: str = AUTOMATIC
-    """`ring`, `random`, `complete`, `auto`: see `mixing.graph_of`."""
+    """`ring`, `random`, `complete`, `auto`: see `graph.graph_of`."""
 
     degree: int = DEGREE
     """Usual neighbours of a node in a random graph. Below 4, one hostile neighbour has too much
@@ -49,17 +43,12 @@ class LearningOptions:
     snapshots_per_s: float = 1.0
     """Snapshots a second that one neighbour may ask for."""
 
-    round_timeout: float = 2.0
-    """`average`: seconds after which a round ends without those who are late."""
-
     def __post_init__(self) -> None:
-        if self.mode not in (CHOCO, AVERAGE) or self.graph not in SHAPES:
-            raise ValueError(f"mode {self.mode!r}, graph {self.graph!r}: one of them is unknown")
+        if self.graph not in SHAPES:
+            raise ValueError(f"a graph is one of {', '.join(SHAPES)}, not {self.graph!r}")
         if not 0 < self.share <= 1 or not 0 <= self.hostile < 1:
             raise ValueError("share is above 0 and at most 1, hostile from 0 and below 1")
         if self.bytes_per_delta < 1024 or self.degree < 2:
             raise ValueError("bytes_per_delta is at least 1024, degree at least 2")
         if not (self.longest > 0 and self.messages_per_s > 0 and self.snapshots_per_s > 0):
             raise ValueError("longest, messages_per_s and snapshots_per_s are above 0")
-        if not self.round_timeout > 0:
-            raise ValueError("round_timeout is above 0")

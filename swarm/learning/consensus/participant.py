@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 
 from swarm.flow.bucket import TokenBucket
-from swarm.learning.consensus.average import AverageNode
 from swarm.learning.consensus.choco import ChocoNode
-from swarm.learning.consensus.graph import COMPLETE, graph_of, row_weights
+from swarm.learning.consensus.graph import graph_of, row_weights
 from swarm.learning.consensus.layout import Layout, Vector
 from swarm.learning.consensus.limits import NormBound
-from swarm.learning.consensus.options import AVERAGE, LearningOptions
-from swarm.learning.consensus.refusals import HARMLESS, Reason, RefusedDelta, SenderRefusals
+from swarm.learning.consensus.options import LearningOptions
+from swarm.learning.consensus.refusals import HARMLESS, Reason, SenderRefusals, RefusedDelta
 from swarm.learning.consensus.sparse import Sparse
 from swarm.learning.consensus.step_size import StepSize, first_step
 from swarm.learning.consensus.wire import (
@@ -140,7 +139,6 @@ class Participant:
         self._rng = rng
         entries = most_entries(layout, self.options.bytes_per_delta, half=self.options.half)
         self._entries = max(1, min(entries, int(self.options.share * layout.size)))
-        self._average = AverageNode(node, start, self.options.round_timeout)
         guard = StepSize(first_step(self._entries / layout.size))
         self._choco = ChocoNode(start, run, guard)
         self._bound = NormBound(self.options.longest)
@@ -157,24 +155,19 @@ class Participant:
     # -- what others may look at -----------------------------------------------------------------
 
     @property
-    def averages(self) -> bool:
-        return self.options.mode == AVERAGE
-
-    @property
     def x(self) -> Vector:
         """This node's parameters, float32 [layout.size]; not to be written to."""
-        return self._average.x if self.averages else self._choco.x
+        return self._choco.x
 
     @property
     def estimate(self) -> Vector:
         """What the neighbours know of this node's parameters; not to be written to."""
-        return self._average.x if self.averages else self._choco.estimate
+        return self._choco.estimate
 
     @property
     def position(self) -> tuple[int, int]:
-        """Run, and deltas sent in it (or the number of the averaging round)."""
-        sequence = self._average.round if self.averages else self._choco.sequence
-        return self._choco.run, sequence
+        """Run, and deltas sent in it."""
+        return self._choco.run, self._choco.sequence
 
     @property
     def neighbours(self) -> frozenset[str]:
@@ -198,7 +191,7 @@ class Participant:
 
     def consensus(self) -> Vector:
         """The mean of this node's parameters and of what it knows of its neighbours'."""
-        return self._average.mean_of_heard() if self.averages else self._choco.consensus()
+        return self._choco.consensus()
 
     def consensus_distance(self) -> float:
         """Root of the mean squared distance to the neighbours."""
@@ -226,8 +219,7 @@ class Participant:
                 self._peers[node] = _Peer(
                     key, TokenBucket(rate, 2 * rate), TokenBucket(asks, max(2.0, 2 * asks))
                 )
-        shape = COMPLETE if self.averages else self.options.graph
-        graph = graph_of(taking.keys() | {self.node}, shape, self.options.degree)
+        graph = graph_of(taking.keys() | {self.node}, self.options.graph, self.options.degree)
         own = graph[self.node]
         self._weights = row_weights(len(own), {node: len(graph[node]) for node in own})
         for node in self._choco.copies.keys() - own:
@@ -272,10 +264,6 @@ class Participant:
     def mix(self, now: float) -> list[Effect]:
         """Move towards the neighbours, by what has come of them since the last time."""
         self._mixed = True
-        if self.averages:
-            others = self._peers.keys() - self._blocked_nodes()
-            self._average.close(others, now, self.options.hostile)
-            return []
         halved = self._choco.guard.halved
         self._choco.mix(self._weights, hostile=self.options.hostile)
         effects: list[Effect] = []
@@ -298,25 +286,19 @@ class Participant:
         """One round: move by a local update, and tell the neighbours. Mixes first, unless that was
         done since the last step. Raises `ValueError` for an update that is not finite."""
         effects = [] if self._mixed else self.mix(now)
-        if self.averages:
-            self._average.update(update)
-            if not self._average.is_open:
-                vector = self._average.open(now)
-                effects.append(self._message("mean", whole(self.layout, vector)))
-        else:
-            self._choco.update(update)
-            limit = HONEST_SHARE * self._bound.limit()
-            delta = self._choco.next_delta(self._entries, longest=limit, half=self.options.half)
-            self._bound.note(delta.norm())
-            tensors = tensors_of(self.layout, delta, half=self.options.half)
-            effects.append(self._message("delta", tensors))
+        self._choco.update(update)
+        limit = HONEST_SHARE * self._bound.limit()
+        delta = self._choco.next_delta(self._entries, longest=limit, half=self.options.half)
+        self._bound.note(delta.norm())
+        tensors = tensors_of(self.layout, delta, half=self.options.half)
+        effects.append(self._message("delta", tensors))
         self._mixed = False
         return effects
 
     def catch_up(self) -> bool:
         """Begin from the middle of the neighbours' estimates, for a node that comes late. Whether
         there was a neighbour to begin from."""
-        return not self.averages and self._choco.catch_up()
+        return self._choco.catch_up()
 
     def reset(self, start: Vector, epoch: int, now: float) -> list[Effect]:
         """Begin anew from these parameters in another epoch (a rollback): deltas of the epochs
@@ -325,7 +307,6 @@ class Participant:
             raise ValueError(f"epoch {epoch} is not after {self.scope.epoch}")
         self.scope = self.scope._replace(epoch=epoch)
         self._choco.reset(start)
-        self._average = AverageNode(self.node, start, self.options.round_timeout)
         self._bound = NormBound(self.options.longest)
         for peer in self._peers.values():
             peer.nonce, peer.asked, peer.pause = b"", 0.0, ASK_EVERY
@@ -337,12 +318,11 @@ class Participant:
         """A message on the deltas subject of `node`."""
         try:
             message = self._open(node, payload, now)
-            if message.kind not in ("delta", "mean") or (message.kind == "mean") != self.averages:
+            if message.kind != "delta":
                 raise RefusedDelta(Reason.MALFORMED, f"a {message.kind} does not belong here")
             if node not in self._weights:
                 raise RefusedDelta(Reason.NOT_A_NEIGHBOUR, "its deltas are not followed here")
-            if message.kind == "delta":
-                self._check_order(node, message)
+            self._check_order(node, message)
             return self._take_or_fetch(node, message)
         except RefusedDelta as refusal:
             return self._refuse(node, refusal, now)
@@ -476,9 +456,6 @@ class Participant:
         length = float(np.linalg.norm(vector - self.x))
         if length > self.options.longest:
             raise RefusedDelta(Reason.NORM_TOO_LARGE, f"it is {length:.4g} away from this node")
-        if message.kind == "mean":
-            self._average.receive(node, message.sequence, vector)
-            return
         self._choco.adopt(node, message.run, message.sequence, vector, message.step)
         peer = self._peers[node]
         early, peer.early = peer.early, []
@@ -492,8 +469,6 @@ class Participant:
 
     def tend(self, now: float) -> list[Effect]:
         """Ask those neighbours for a snapshot whose copy is missing; a few times a second."""
-        if self.averages:
-            return []
         missing = self._weights.keys() - self._choco.copies.keys()
         return [effect for node in sorted(missing) for effect in self._ask(node, now)]
 
@@ -544,9 +519,6 @@ class Participant:
                 self._reported[node, refusal.reason] = now
                 effects.append(ConsensusEvent("refused", node, str(refusal)))
         return effects
-
-    def _blocked_nodes(self) -> set[str]:
-        return {node for node, peer in self._peers.items() if peer.key in self._blocked}
 
 
 MOST_WAITING = 16  # messages that wait behind one whose object is stored, or is fetched

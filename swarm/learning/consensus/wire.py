@@ -7,11 +7,11 @@ An envelope is a MessagePack map:
 
 A body is a MessagePack map:
 
-    t  kind: "delta" (entries to add), "mean" (a whole vector for one averaging round), "ask" (for a
-       snapshot), "snapshot" (its answer: the whole public estimate)
+    t  kind: "delta" (entries to add), "ask" (for a snapshot), "snapshot" (its answer: the whole
+       public estimate)
     w  scope: [mesh, model, version, base (32 bytes), epoch]
     n  the sender's node id
-    r  run: grows with each start of the sender      q  sequence: deltas of this run; "mean": round
+    r  run: grows with each start of the sender      q  sequence: deltas of this run
     g  the sender's step size
     o  16 random bytes of the asker, in "ask" and in the snapshot that answers it
     x  tensors: {name: [shape, values' bytes each (2 or 4), encoding, indices, values]}
@@ -42,7 +42,7 @@ from swarm.wire.maps import pack, unpack_map
 
 VERSION = 1
 CONTEXT = "swarm delta 1"
-KINDS = frozenset(("delta", "mean", "ask", "snapshot"))
+KINDS = frozenset(("delta", "ask", "snapshot"))
 NONCE_BYTES = 16
 BASE_BYTES = 32
 INLINE_BYTES = 256 * 1024  # tensors above this travel by the object store

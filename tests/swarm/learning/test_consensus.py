@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.learning.consensus.average import AverageNode
 from swarm.learning.consensus.choco import ChocoNode
 from swarm.learning.consensus.graph import SHAPES, graph_of, mixing_matrix, row_weights
 from swarm.learning.consensus.limits import TIMES_USUAL, Doubts, NormBound, clip_radius
-from swarm.learning.consensus.refusals import Reason, RefusedDelta
 from swarm.learning.consensus.step_size import StepSize, first_step
 
 NAMES = st.sets(st.text("abcdefgh0123", min_size=1, max_size=6), min_size=1, max_size=24)
@@ -223,77 +221,3 @@ def test_the_usual_length_bounds_a_delta_and_one_liar_does_not_move_it() -> None
     for number in range(30):
         bound.note(500.0 if number % 4 == 0 else 1.0)
     assert bound.limit() == TIMES_USUAL
-
-
-def averaging(number: int) -> dict[str, AverageNode]:
-    return {
-        f"n{at}": AverageNode(f"n{at}", np.full(3, at, np.float32), 1.0) for at in range(number)
-    }
-
-
-def test_a_round_without_a_leader_gives_everybody_the_same_bits() -> None:
-    nodes = averaging(4)
-    for name, node in nodes.items():
-        vector = node.open(0.0)
-        for other in nodes:
-            if other != name:
-                nodes[other].receive(name, 1, vector)
-    for node in nodes.values():
-        assert node.close(nodes.keys(), 0.1) == sorted(nodes)
-        assert node.x.tobytes() == np.full(3, 1.5, np.float32).tobytes()
-        assert (node.round, node.is_open) == (2, False)
-
-
-def test_a_round_waits_for_who_is_late_but_not_longer_than_its_time() -> None:
-    nodes = averaging(3)
-    nodes["n0"].open(0.0)
-    nodes["n0"].receive("n1", 1, nodes["n1"].open(0.0))
-    assert nodes["n0"].close(nodes.keys(), 0.99) == []
-    assert nodes["n0"].close(nodes.keys(), 1.0) == ["n0", "n1"]
-    with pytest.raises(RefusedDelta) as refused:
-        nodes["n0"].receive("n2", 1, nodes["n2"].x)
-    assert refused.value.reason is Reason.REPLAYED
-
-
-def test_a_node_that_is_late_takes_the_middle_of_the_others_and_goes_on_with_their_round() -> None:
-    node = averaging(4)["n0"]
-    node.open(0.0)
-    node.receive("n1", 7, np.ones(3, np.float32))
-    assert node.close({"n1", "n2", "n3"}, 0.0) == []  # one alone may lie
-    node.receive("n2", 7, np.full(3, 3, np.float32))
-    assert node.close({"n1", "n2", "n3"}, 0.0) == ["n1", "n2"]
-    assert node.round == 7
-    assert node.x.tolist() == [2, 2, 2]
-
-
-def test_who_runs_ahead_takes_nobody_elses_place() -> None:
-    node = averaging(4)["n0"]
-    node.open(0.0)
-    for peer, vector in (("n1", 1.0), ("n2", 1.0)):
-        node.receive(peer, 1, np.full(3, vector, np.float32))
-        node.receive(peer, 2, np.full(3, 9, np.float32))
-    node.receive("n3", 1000, np.full(3, 1e6, np.float32))
-    assert node.close({"n1", "n2", "n3"}, 0.1) == ["n0", "n1", "n2"]
-    assert node.round == 2
-    node.open(0.1)
-    assert node.close({"n1", "n2", "n3"}, 0.2) == []
-    assert node.close({"n1", "n2", "n3"}, 2.0) == ["n0", "n1", "n2"]
-    assert node.x.max() < 9
-
-
-def test_a_liar_is_clipped_to_what_an_honest_node_may_differ() -> None:
-    nodes = averaging(4)
-    for name, value in (("n1", 1.0), ("n2", 2.0), ("n3", 1e6)):
-        nodes["n0"].receive(name, 1, np.full(3, value, np.float32))
-    nodes["n0"].open(0.0)
-    nodes["n0"].close(nodes.keys(), 0.0, hostile=0.34)
-    assert nodes["n0"].x.max() <= (1 + 2 + 2) / 4 + 1e-6
-
-
-def test_local_updates_that_come_while_a_round_is_open_are_kept() -> None:
-    node = averaging(2)["n0"]
-    node.open(0.0)
-    node.update(np.full(3, 5, np.float32))
-    node.receive("n1", 1, np.full(3, 1, np.float32))
-    node.close({"n1"}, 0.0)
-    assert node.x.tolist() == [5.5, 5.5, 5.5]

@@ -268,28 +268,3 @@ async def test_deltas_behind_one_that_is_being_fetched_are_taken_in_their_order(
     may_fetch.set()
     await eventually(lambda: in_lock_step([sender, receiver]), "that all are fetched")
     assert receiver.exchange.participant.refusals.total[Reason.GAP] == 0
-
-
-async def test_a_small_fleet_averages_in_rounds_without_a_leader(fleet: Fleet) -> None:
-    options = LearningOptions(mode="average", messages_per_s=1000.0)
-    learners = [await fleet.start(options=options) for _ in range(3)]
-
-    def met() -> bool:
-        return all(len(it.exchange.neighbours) == 2 for it in learners)
-
-    await eventually(met, "that all know of all")
-    for learner in learners:  # a vector that comes before the subscription is heard by nobody
-        await learner.link.flush()
-    for number, learner in enumerate(learners):
-        update = nothing(learner)
-        update["weight"] += number
-        learner.exchange.step(update)
-
-    def averaged() -> bool:
-        for learner in learners:
-            learner.exchange.mix()
-        weights = [learner.exchange.parameters["weight"] for learner in learners]
-        return all(weight.tobytes() == weights[0].tobytes() for weight in weights)
-
-    await eventually(averaged, what="that all have the mean")
-    assert np.allclose(learners[0].exchange.parameters["weight"], 1.0)
