@@ -18,9 +18,9 @@ from swarm.features import features
 if TYPE_CHECKING:
     from nats.aio.client import Client as Connection
 
-    from swarm.language.over import GeneratesOver  # type: ignore[import-not-found, unused-ignore]
+    from swarm.language.of_mesh import Generates  # type: ignore[import-not-found, unused-ignore]
 
-    class Over(GeneratesOver, OverNats):  # type: ignore[misc, unused-ignore]
+    class Over(Generates, OverNats):  # type: ignore[misc, unused-ignore]
         """See `OverNats`."""
 
         async def __aenter__(self) -> Over: ...

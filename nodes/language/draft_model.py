@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from nodes.stage.worker import Worker
-from shards.language.stage import DecoderStage
+from shards.language.kv_stage import KvStage
 from swarm.language.effects import Guessing
 from swarm.language.sampling import choose
 
@@ -27,7 +27,7 @@ class DraftModel:
     and values are by position: what turned out to be wrong is written over.
     """
 
-    def __init__(self, stages: Sequence[DecoderStage], vocabulary: int) -> None:
+    def __init__(self, stages: Sequence[KvStage], vocabulary: int) -> None:
         self._stages, self._vocabulary = stages, vocabulary
         self._loop = asyncio.get_running_loop()
         self._worker = Worker(self._loop, "drafts")

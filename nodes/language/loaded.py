@@ -17,9 +17,7 @@ from shards.language.decoder import Decoder
 from shards.language.grammar import Grammars
 from shards.language.kv_stage import KvStage
 from shards.language.load import decoder_of, load_decoder_stage
-from shards.language.texts import TOKENIZER, Texts
-from shards.manifest import Manifest, verify
-from shards.runtimes.load import Fetch
+from shards.language.texts import Texts
 from swarm.model import ModelInfo
 
 log = logging.getLogger("swarm.node")
@@ -57,7 +55,7 @@ async def prepare(loading: Loading) -> Callable[[], LoadedLanguage]:
 def _load(loading: Loading, drafts: DraftSource | None) -> LoadedLanguage:
     language, info, wanted = decoder_of(loading.manifest), loading.info, loading.stages
     decoders = {number: _decoder(loading, number) for number in wanted}
-    texts = texts_of(loading.manifest, loading.fetch) if {1, info.last} & set(wanted) else None
+    texts = Texts.load(loading.manifest, loading.fetch) if {1, info.last} & set(wanted) else None
     grammars = None
     if texts is not None and info.last in wanted:
         grammars = _grammars_of(texts, language, info)
@@ -89,20 +87,6 @@ def _decoder(loading: Loading, number: int) -> KvStage:
         placement=config.placement,
         tell=partial(loading.changed, number),
     )
-
-
-def texts_of(manifest: Manifest, fetch: Fetch) -> Texts | None:
-    """The texts of a language model's version, verified; None where it takes and gives ids alone.
-    Raises ArtifactError, ModelError: where libraries lack, it names them."""
-    files = {each.file: each for each in manifest.part_files()}
-    if TOKENIZER not in files:
-        return None
-    read: dict[str, bytes] = {}
-    for name, text in files.items():
-        data = fetch(name)
-        data = data if isinstance(data, bytes) else data.read_bytes()
-        read[name] = verify(data, text.sha256, name)
-    return Texts.of(read)
 
 
 def _grammars_of(texts: Texts, language: Decoder, info: ModelInfo) -> Grammars | None:

@@ -13,14 +13,14 @@ import numpy as np
 
 from nodes.stage.batching import split_on_failure
 from shards.errors import RunError
-from shards.language.stage import DecoderStage
+from shards.language.kv_stage import KvStage
 from swarm.language.turns import StageRun
 
 # A part of a run, and what came of it.
 Ran = tuple[StageRun, np.ndarray | Exception]
 
 
-def run_members(decoder: DecoderStage, run: StageRun, lacks: Mapping[int, Exception]) -> list[Ran]:
+def run_members(decoder: KvStage, run: StageRun, lacks: Mapping[int, Exception]) -> list[Ran]:
     """All sessions of a run, in parts. lacks: slots that do not hold the beginning that their
     session was to have, and why. A part with an error has one session. Of n sessions one that fails
     costs 2 * ceil(log2(n)) further runs at most, and those that cannot be begun cost no time."""
@@ -35,7 +35,7 @@ def run_members(decoder: DecoderStage, run: StageRun, lacks: Mapping[int, Except
     return [each for part in parts for each in run_members(decoder, part, lacks)]
 
 
-def _run(decoder: DecoderStage, run: StageRun, lacks: Mapping[int, Exception]) -> np.ndarray:
+def _run(decoder: KvStage, run: StageRun, lacks: Mapping[int, Exception]) -> np.ndarray:
     steps = [step for _, step in run.steps]
     for slot, step in enumerate(steps, run.slot):
         if step.position and slot in lacks:

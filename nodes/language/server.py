@@ -26,7 +26,7 @@ from nodes.stage.counters import histogram, latencies
 from nodes.stage.worker import Worker
 from shards.errors import ModelError
 from shards.language.grammar import Grammars
-from shards.language.stage import DecoderStage
+from shards.language.kv_stage import KvStage
 from shards.language.texts import Texts
 from swarm.errors import DecodeError, Internal, ResourceExhausted, SwarmError
 from swarm.fleet.advertised import StagePeer
@@ -80,7 +80,7 @@ class GenerationServer:
         info: ModelInfo,
         stage: int,
         node: str,
-        decoder: DecoderStage,
+        decoder: KvStage,
         peers: Callable[[int], Sequence[StagePeer]],
         limits: LanguageLimits = USUAL,
         texts: Texts | None = None,

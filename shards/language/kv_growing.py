@@ -73,22 +73,11 @@ class GrowingKv(KvStage):
     def _copy(self, source: int, target: int, tokens: int) -> None:
         self._kv[target] = [kv[:, :, :tokens].copy() for kv in self._kv[source]]
 
-    def _part(self, slot: int, state: int, start: int, end: int) -> np.ndarray:
-        return self._kv[slot][state][0, :, start:end]
-
-    def _put(self, slot: int, start: int, end: int, arrays: np.ndarray) -> None:
-        self._kv[slot] = [
-            np.concatenate(
-                [old[:, :, :start], new[None], *([old[:, :, end:]] if start else [])], axis=2
-            )
-            for old, new in zip(self._kv[slot], arrays, strict=True)
-        ]
-
 
 class DeviceKv(GrowingKv):
     """As `GrowingKv`, with the KV in a device's memory: a run reads and makes them there, and only
-    tokens or hidden states cross. Copies of a session, and its way to another node, go by the
-    machine's own memory. `memory` is ONNX Runtime's name of the device's memory.
+    tokens or hidden states cross. Copies of a session go by the machine's own memory. `memory` is
+    ONNX Runtime's name of the device's memory.
     """
 
     def __init__(
@@ -145,16 +134,3 @@ class DeviceKv(GrowingKv):
         self._values[target] = [
             self._upload(self._part_of(held, at, tokens)) for at in range(len(held))
         ]
-
-    def _part(self, slot: int, state: int, start: int, end: int) -> np.ndarray:
-        return self._part_of(self._values[slot], state, end)[0, :, start:]
-
-    def _put(self, slot: int, start: int, end: int, arrays: np.ndarray) -> None:
-        held = self._values[slot]
-        made = []
-        for at, new in enumerate(arrays):
-            parts = [self._part_of(held, at, start), new[None]]
-            if start and held[at].shape()[2] > end:
-                parts.append(held[at].numpy()[:, :, end:])
-            made.append(self._upload(np.concatenate(parts, axis=2)))
-        self._values[slot] = made

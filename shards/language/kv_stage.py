@@ -69,8 +69,18 @@ def check_kv_fits(title: str, slots: int, context: int, token_bytes: int, have: 
 
 
 class KvStage(ABC):
-    """A `shards.language.stage.DecoderStage`; a subclass knows where the KV are. `device`: where it
-    computes.
+    """The layers of one stage, with the KV of its sessions, one slot each; a subclass knows where
+    those are.
+
+    A run is a function of (input, position): the same rows at the same positions give the same
+    bits, in any batch, and a later run over positions that were computed before replaces them. The
+    caller knows how many tokens each slot holds, and never asks for positions that lie behind a
+    gap. One thread runs at a time.
+
+    first, last: whether it takes token ids, and gives logits; other stages take and give hidden
+    states. width: elements of the hidden state of one token. context: tokens that a slot holds at
+    most. vocabulary: ids below it are tokens of the model: it takes no other ones, and gives no
+    other ones. device: where it computes, and keeps the KV if the device has a memory of its own.
 
     The level "basic" computes the very bits that the split was proved with. Raises ModelError when
     ONNX Runtime refuses the model. The constructor blocks.
@@ -98,8 +108,15 @@ class KvStage(ABC):
     def run(
         self, rows: np.ndarray, slot: int, positions: np.ndarray, *, logits: int = 1
     ) -> np.ndarray:
-        """As `DecoderStage.run`. With `logits` above 1 the last stage gives the logits behind so
-        many of the last tokens, [b, logits, vocabulary]. Raises `RunError`, `InputError`."""
+        """Compute the next tokens of the sessions in the slots `slot` to `slot + b`.
+
+        rows: [b, s], int64, for the first stage, else [b, s, width], float32. positions: [b],
+        int64, the tokens that each slot holds before. s is 1 for a batch of several slots; one
+        slot takes a chunk of any s. Returns [b, s, width], float32; the last stage
+        [b, vocabulary], float32: the logits behind each slot's last token; with `logits` above 1
+        those behind so many of the last tokens, [b, logits, vocabulary]. Raises `RunError`,
+        `InputError`.
+        """
         if self._session is None:
             raise RunError("the stage is closed: load it again")
         places = [int(position) for position in positions]
@@ -117,38 +134,18 @@ class KvStage(ABC):
         return made
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """As `DecoderStage.copy`. Raises InputError."""
-        self._check_range(source, 0, tokens)
+        """Copy the KV of the first tokens of a slot into another one. Raises InputError."""
+        self._check_slot(source)
         self._check_slot(target)
+        if not 0 <= tokens <= self._held[source]:
+            held = f"within the {self._held[source]} of slot {source}"
+            raise InputError("tokens", held, str(tokens))
         if source != target:
             self._copy(source, target, tokens)
             self._held[target] = tokens
 
-    def take_out(self, slot: int, start: int, end: int) -> bytes:
-        """As `DecoderStage.take_out`: each state in turn, [kv_heads, end - start, head_dim].
-
-        Raises InputError for tokens that the slot does not hold.
-        """
-        self._check_range(slot, start, end)
-        parts = (self._part(slot, state, start, end) for state in range(len(self.form.states)))
-        return b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
-
-    def put_in(self, slot: int, start: int, end: int, kv: bytes) -> None:
-        """As `DecoderStage.put_in`. Raises InputError for other sizes, and behind a gap."""
-        self._check_slot(slot)
-        if not 0 <= start <= end <= self.context or (start > self._held[slot] and start):
-            held = f"a range up to {self.context} that begins within {self._held[slot]} tokens"
-            raise InputError("kv", held, f"[{start}, {end})")
-        need = (end - start) * self.kv_bytes_per_token
-        if len(kv) != need:
-            raise InputError("kv", f"{need} bytes", f"{len(kv)} bytes")
-        shape = (len(self.form.states), self.form.kv_heads, end - start, self.form.head_dim)
-        arrays = np.frombuffer(kv, self._dtype).reshape(shape)
-        self._put(slot, start, end, arrays)
-        self._held[slot] = end if start == 0 else max(self._held[slot], end)
-
     def close(self) -> None:
-        """As `DecoderStage.close`."""
+        """Give the memory back. May be called twice."""
         self._session = None
 
     def _check(self, rows: np.ndarray, slot: int, places: list[int], logits: int) -> None:
@@ -186,26 +183,11 @@ class KvStage(ABC):
         if not 0 <= slot < self.slots:
             raise InputError("slot", f"0 to {self.slots - 1}", str(slot))
 
-    def _check_range(self, slot: int, start: int, end: int) -> None:
-        self._check_slot(slot)
-        if not 0 <= start <= end <= self._held[slot]:
-            raise InputError(
-                "tokens", f"within the {self._held[slot]} of slot {slot}", f"[{start}, {end})"
-            )
-
     @abstractmethod
     def _run(self, rows: np.ndarray, slot: int, places: list[int], logits: int) -> np.ndarray: ...
 
     @abstractmethod
     def _copy(self, source: int, target: int, tokens: int) -> None: ...
-
-    @abstractmethod
-    def _part(self, slot: int, state: int, start: int, end: int) -> np.ndarray:
-        """The tokens of one state, [kv_heads, end - start, head_dim]."""
-
-    @abstractmethod
-    def _put(self, slot: int, start: int, end: int, arrays: np.ndarray) -> None:
-        """arrays: [states, kv_heads, end - start, head_dim]."""
 
 
 @dataclass
@@ -290,13 +272,6 @@ class SharedKv(KvStage):
     def _copy(self, source: int, target: int, tokens: int) -> None:
         for kv in self._kv:
             kv[target, :, :tokens] = kv[source, :, :tokens]
-
-    def _part(self, slot: int, state: int, start: int, end: int) -> np.ndarray:
-        return self._kv[state][slot, :, start:end]
-
-    def _put(self, slot: int, start: int, end: int, arrays: np.ndarray) -> None:
-        for kv, array in zip(self._kv, arrays, strict=True):
-            kv[slot, :, start:end] = array
 
 
 def _bind_input(binding: Any, name: str, array: np.ndarray) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shards.errors import ModelError
 from shards.language.chat_template import ChatTemplate
 from shards.language.tokenizer import Tokenizer
-from shards.manifest import Manifest
+from shards.manifest import Manifest, verify
+
+if TYPE_CHECKING:  # a name alone is asked for where no runtime is
+    from shards.runtimes.load import Fetch
 
 TOKENIZER = "tokenizer.json"
 CHAT = "chat.json"
@@ -63,17 +66,18 @@ class Texts:
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> Texts:
-        """From the bytes of the artifacts. Raises ModelError."""
-        if TOKENIZER not in files:
-            raise ModelError(f"the version has no {TOKENIZER}: it takes and gives token ids alone")
+        """From the bytes of the artifacts, a tokenizer among them. Raises ModelError."""
         chat = ChatFile.from_json(files[CHAT]) if CHAT in files else ChatFile()
         template = ChatTemplate(chat.template, chat.special) if chat.template else None
         return cls(Tokenizer(files[TOKENIZER]), template, chat)
 
     @classmethod
-    def load(cls, manifest: Manifest, fetch: Callable[[str], bytes]) -> Texts:
-        """From a manifest and a function that gives verified files, such as that of `read_dir`.
-
-        Raises ModelError, ArtifactError.
-        """
-        return cls.of({text.file: fetch(text.file) for text in manifest.part_files()})
+    def load(cls, manifest: Manifest, fetch: Fetch) -> Texts | None:
+        """Of a version, verified; None where it takes and gives ids alone. Raises ArtifactError,
+        ModelError: where libraries lack, it names them."""
+        read: dict[str, bytes] = {}
+        for text in manifest.part_files():
+            data = fetch(text.file)
+            data = data if isinstance(data, bytes) else data.read_bytes()
+            read[text.file] = verify(data, text.sha256, text.file)
+        return cls.of(read) if TOKENIZER in read else None

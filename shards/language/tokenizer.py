@@ -7,10 +7,6 @@ from typing import Any
 
 from shards.errors import ModelError
 
-# Tokens that a text stream looks back on: more than any character's bytes have.
-_LOOK_BACK = 8
-_REPLACEMENT = "�"
-
 
 class Tokenizer:
     """The tokenizer of a model version: the bytes of its `tokenizer.json`.
@@ -64,49 +60,7 @@ class Tokenizer:
         """The text of token ids, without special tokens. Unknown ids have none."""
         return str(self._inner.decode([int(t) for t in tokens], skip_special_tokens=True))
 
-    def token(self, token: int) -> str:
-        """A token as the vocabulary writes it; "" for an unknown id."""
-        return self._inner.id_to_token(int(token)) or ""
-
     def id_of(self, token: str) -> int | None:
         """The id of a token as the vocabulary writes it."""
         found = self._inner.token_to_id(token)
         return None if found is None else int(found)
-
-    def stream(self) -> TextStream:
-        """A new text that grows by token ids."""
-        return TextStream(self)
-
-
-class TextStream:
-    """Text that grows token by token. Half a character waits until it is whole."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._tokens: list[int] = []
-        self._sent = 0  # tokens whose text was given out
-
-    def push(self, token: int) -> str:
-        """The text that this token completes; "" while a character is not whole."""
-        self._tokens.append(token)
-        begin = max(0, self._sent - _LOOK_BACK)
-        before = self._tokenizer.decode(self._tokens[begin : self._sent])
-        now = self._tokenizer.decode(self._tokens[begin:])
-        waits = len(self._tokens) - self._sent
-        if len(now) <= len(before) or (now.endswith(_REPLACEMENT) and waits < _LOOK_BACK):
-            return ""
-        return self._take(now[len(before) :])
-
-    def end(self) -> str:
-        """The text that is left, with a sign where a character stayed half."""
-        begin = max(0, self._sent - _LOOK_BACK)
-        before = self._tokenizer.decode(self._tokens[begin : self._sent])
-        return self._take(self._tokenizer.decode(self._tokens[begin:])[len(before) :])
-
-    def _take(self, text: str) -> str:
-        self._sent = len(self._tokens)
-        # Only what is looked back on is kept: a session's length bounds no memory here.
-        spare = max(0, self._sent - _LOOK_BACK)
-        del self._tokens[:spare]
-        self._sent -= spare
-        return text

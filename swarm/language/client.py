@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from swarm.errors import Internal, InvalidArgument, PermissionDenied, Status, SwarmError
 from swarm.language.cascade import Cascade
@@ -228,24 +228,35 @@ class Generation:
                 self._link.publish(subject, name_of(self.request.key).encode())
 
 
+class Requester(Protocol):
+    """What asks for tokens: a mesh. One that counts what its requests came to has `observed`."""
+
+    @property
+    def link(self) -> Carrier: ...
+
+    @property
+    def subjects(self) -> Subjects: ...
+
+    @property
+    def agent(self) -> str: ...
+
+
 def generate(
-    link: Carrier,
-    subjects: Subjects,
+    asks: Requester,
     model: str,
     prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
     options: GenerateOptions,
-    agent: str = "",
-    observed: Callable[[str, str], None] | None = None,
 ) -> Generation:
-    """An answer to be iterated. prompt: text, token ids, or the messages of a chat. observed: hears
-    the model that was asked, and the status of the end. Raises `InvalidArgument`."""
+    """An answer to be iterated. prompt: text, token ids, or the messages of a chat. Raises
+    `InvalidArgument`."""
+    link, subjects, observed = asks.link, asks.subjects, getattr(asks, "observed", None)
     given = dict(options)
     seed = given.pop("seed", None)
     cascade, ensemble = given.pop("cascade", None), given.pop("ensemble", None)
     doc: dict[str, Any] = {
         "alternatives": given.pop("logprobs", None),
         "seed": secrets.randbits(32) if seed is None else seed,
-        "agent": agent,
+        "agent": asks.agent,
     }
     if given.pop("recommended", False):
         doc["recommended"] = [name for name in RECOMMENDED if name not in given]
@@ -261,7 +272,7 @@ def generate(
         doc["prompt"] = [int(one) for one in prompt if not isinstance(one, Mapping)]
     name, _, version = model.partition("@")
     request = opened(replace(GenerateRequest.read(doc), version=version))
-    on_end = None if observed is None else partial(observed, name)
+    on_end = None if observed is None else partial(observed.note, name)
     if ensemble is not None:
         from swarm.language.ensembled import EnsembledGeneration  # it is a `Generation` itself
 

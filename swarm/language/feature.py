@@ -11,16 +11,10 @@ def _of_mesh() -> type:
     return Generates
 
 
-def _of_over() -> type:
-    from swarm.language.over import GeneratesOver
-
-    return GeneratesOver
-
-
 FEATURE = MeshFeature(
     "language",
     of_mesh=_of_mesh,
-    of_over=_of_over,
+    of_over=_of_mesh,
     rights={
         "swarm.{mesh}.fresh.{model}.*.{stage}": rows(
             """

@@ -10,7 +10,7 @@ from swarm.language.request import MOST_ID
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a stage's decoder: see `shards.language.stage.DecoderStage`."""
+    """Of a stage's decoder: see `shards.language.kv_stage.KvStage`."""
 
     width: int
     context: int

@@ -1,22 +1,20 @@
-"""What language models add to a client: tokens. Few clients generate, so that the work is imported
-when it is asked for."""
+"""What language models add to a client, of our connections and of those of nats-py: tokens. Few
+clients generate, so that the work is imported when it is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from swarm.client import Client
-
 if TYPE_CHECKING:
-    from swarm.language.client import GenerateOptions, Generation
+    from swarm.language.client import GenerateOptions, Generation, Requester
 
 
-class Generates(Client):
-    """A client that can ask for tokens."""
+class Generates:
+    """What can be asked for tokens."""
 
     def generate(
-        self, model: str, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]
+        self: Requester, model: str, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]
     ) -> Generation:
         """Tokens of a language model, as they are chosen: `async for token in mesh.generate("llm",
         "Once")`. model: `NAME` or `NAME@VERSION`. prompt: text, or token ids. A node that dies
@@ -25,12 +23,10 @@ class Generates(Client):
         `DeadlineExceeded`, `Internal`."""
         from swarm.language.client import generate
 
-        return generate(
-            self.link, self.subjects, model, prompt, options, self.agent, self.observed.note
-        )
+        return generate(self, model, prompt, options)
 
     def chat(
-        self,
+        self: Requester,
         model: str,
         messages: Sequence[Mapping[str, Any]],
         **options: Unpack[GenerateOptions],
@@ -39,6 +35,4 @@ class Generates(Client):
         model's own template makes a prompt of."""
         from swarm.language.client import generate
 
-        return generate(
-            self.link, self.subjects, model, messages, options, self.agent, self.observed.note
-        )
+        return generate(self, model, messages, options)

@@ -246,7 +246,7 @@ class StageCore:
         return self._slots.copies()
 
     def computed(self, run: StageRun, rows: np.ndarray, now: float) -> None:
-        """A run ended. rows: as `DecoderStage.run` returns them."""
+        """A run ended. rows: as `shards.language.kv_stage.KvStage.run` returns them."""
         for at, (session, step) in enumerate(run.steps):
             session.running = False
             if session.closed:

@@ -25,7 +25,7 @@ from swarm.learning.consensus.graph import graph_of, row_weights
 from swarm.learning.consensus.layout import Layout, Vector
 from swarm.learning.consensus.limits import NormBound
 from swarm.learning.consensus.options import LearningOptions
-from swarm.learning.consensus.refusals import HARMLESS, Reason, SenderRefusals, RefusedDelta
+from swarm.learning.consensus.refusals import HARMLESS, Reason, RefusedDelta, SenderRefusals
 from swarm.learning.consensus.sparse import Sparse
 from swarm.learning.consensus.step_size import StepSize, first_step
 from swarm.learning.consensus.wire import (

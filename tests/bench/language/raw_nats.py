@@ -24,8 +24,8 @@ from bench.language.language import MOST_SESSIONS, PROMPT, prompt, sampling
 from bench.language.run import Run
 from bench.rivals.processes import Processes
 from bench.rivals.systems.raw_nats import connect, serve_stage, start_server, subject
+from shards.language.kv_stage import KvStage
 from shards.language.load import load_decoder_stage
-from shards.language.stage import DecoderStage
 from shards.manifest import read_dir
 from swarm.language.sampling import choose
 from swarm.language.turns import ranges
@@ -67,7 +67,7 @@ def unpack(data: bytes, width: int) -> list[Step]:
 class RawStage:
     """One stage: what came since the last turn is computed in the next one."""
 
-    def __init__(self, connection: Any, stage: DecoderStage, number: int) -> None:
+    def __init__(self, connection: Any, stage: KvStage, number: int) -> None:
         self._connection, self._stage, self._number = connection, stage, number
         self._waiting: list[Step] = []
         self._came = asyncio.Event()
@@ -113,7 +113,7 @@ class RawStage:
         return Step(step.slot, index, step.until, np.array([token], np.int64))
 
 
-async def attach(connection: Any, stage: DecoderStage, number: int) -> asyncio.Task[None]:
+async def attach(connection: Any, stage: KvStage, number: int) -> asyncio.Task[None]:
     """Subscribe one stage."""
     raw = RawStage(connection, stage, number)
     await connection.subscribe(subject(number), cb=raw.on_message, pending_bytes_limit=1 << 30)
@@ -169,7 +169,7 @@ class RawNats:
         self._processes.stop()
 
 
-def load(folder: str, number: int) -> DecoderStage:
+def load(folder: str, number: int) -> KvStage:
     manifest, fetch = read_dir(folder)
     return load_decoder_stage(manifest, number, fetch, slots=MOST_SESSIONS)
 

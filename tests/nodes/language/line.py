@@ -11,8 +11,8 @@ import numpy as np
 from zoo.language.decoder_graph import DecoderShape, Form, decoder
 
 from nodes.language.members import run_members
+from shards.language.kv_stage import KvStage
 from shards.language.load import load_decoder_stage
-from shards.language.stage import DecoderStage
 from shards.split.split import SplitResult, split
 from swarm.errors import Status
 from swarm.language.admission import Shares
@@ -37,13 +37,13 @@ class Spoiled:
     """A stage whose run with one of these sessions raises, or gives what is no number. core: knows
     the sessions' slots."""
 
-    def __init__(self, stage: DecoderStage, bad: Sequence[str], what: Exception | float) -> None:
+    def __init__(self, stage: KvStage, bad: Sequence[str], what: Exception | float) -> None:
         self._stage, self._bad, self._what = stage, bad, what
         self.core: StageCore | None = None
         self.first, self.last, self.device = stage.first, stage.last, stage.device
         self.width, self.context, self.slots = stage.width, stage.context, stage.slots
         self.kv_bytes_per_token, self.vocabulary = stage.kv_bytes_per_token, stage.vocabulary
-        self.take_out, self.put_in, self.close = stage.take_out, stage.put_in, stage.close
+        self.close = stage.close
 
     def run(
         self, rows: np.ndarray, slot: int, positions: np.ndarray, *, logits: int = 1
@@ -78,7 +78,7 @@ class Line:
     def __init__(
         self,
         form: Form = "genai",
-        spoiled: dict[int, Callable[[DecoderStage], Spoiled]] | None = None,
+        spoiled: dict[int, Callable[[KvStage], Spoiled]] | None = None,
         spoil: Spoil = lambda stage, step: step,
     ) -> None:
         self._spoil = spoil
@@ -86,7 +86,7 @@ class Line:
         self.ends: dict[str, Any] = {}
         self.largest = 0  # sessions of one run
         self.cores: dict[int, StageCore] = {}
-        self.decoders: dict[int, DecoderStage] = {}
+        self.decoders: dict[int, KvStage] = {}
         result = small(form)
         for stage in range(1, STAGES + 1):
             decoder: Any = load_decoder_stage(

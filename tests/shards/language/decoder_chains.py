@@ -10,7 +10,6 @@ from zoo.language.decoder_graph import DecoderShape, Form, decoder
 
 from shards.language.kv_stage import KvStage
 from shards.language.load import load_decoder_stage
-from shards.language.stage import DecoderStage
 from shards.split.split import SplitResult, split
 
 
@@ -32,7 +31,7 @@ def stages_of(result: SplitResult, slots: int = 8, context: int | None = None) -
     ]
 
 
-def run(stages: Sequence[DecoderStage], tokens: Sequence[int], slot: int, held: int) -> np.ndarray:
+def run(stages: Sequence[KvStage], tokens: Sequence[int], slot: int, held: int) -> np.ndarray:
     """The logits behind a chunk of one session: [vocabulary]."""
     rows = np.array([tokens], np.int64)
     for stage in stages:
@@ -40,7 +39,7 @@ def run(stages: Sequence[DecoderStage], tokens: Sequence[int], slot: int, held: 
     return rows[0]
 
 
-def turn(stages: Sequence[DecoderStage], tokens: Sequence[int], held: Sequence[int]) -> np.ndarray:
+def turn(stages: Sequence[KvStage], tokens: Sequence[int], held: Sequence[int]) -> np.ndarray:
     """One token of each of the sessions in slots 0, 1, …: logits [b, vocabulary]."""
     rows = np.array(tokens, np.int64)[:, None]
     for stage in stages:
@@ -49,7 +48,7 @@ def turn(stages: Sequence[DecoderStage], tokens: Sequence[int], held: Sequence[i
 
 
 def greedy(
-    stages: Sequence[DecoderStage], prompt: Sequence[int], count: int, slot: int = 0
+    stages: Sequence[KvStage], prompt: Sequence[int], count: int, slot: int = 0
 ) -> tuple[list[int], np.ndarray]:
     """The next tokens by the highest logit, and the logits of each: [count, vocabulary]."""
     logits = [run(stages, prompt, slot, 0)]

@@ -32,7 +32,7 @@ def on_device(form: str, slots: int = 3) -> list[KvStage]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_sessions_on_a_device_are_repeated_copied_and_moved_bit_by_bit(form: str) -> None:
+def test_sessions_on_a_device_are_repeated_and_copied_bit_by_bit(form: str) -> None:
     usual, stages = stages_of(tiny(form)), on_device(form)
     tokens, logits = greedy(usual, PROMPT, 8)
     made, found = greedy(stages, PROMPT, 8)
@@ -45,10 +45,7 @@ def test_sessions_on_a_device_are_repeated_copied_and_moved_bit_by_bit(form: str
     held = len(PROMPT) + 3
     for stage in stages:
         stage.copy(0, 1, held)
-        stage.put_in(2, 0, 4, stage.take_out(0, 0, 4))
-        stage.put_in(2, 4, held, stage.take_out(1, 4, held))
-    for slot in (1, 2):
-        assert np.array_equal(run(stages, tokens[3:4], slot, held), logits[4])
+    assert np.array_equal(run(stages, tokens[3:4], 1, held), logits[4])
     for stage in stages:
         stage.close()
         stage.close()
