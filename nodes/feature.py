@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from nodes.meaning import Meaning, Opens
     from nodes.up.companion import Companion
     from nodes.versions.loaded import Loaded, Loading
-    from nodes.versions.serving import Serving, SharedByStages
     from nodes.versions.versions import Versions
     from shards.manifest import Manifest
     from shards.parts import Addition, ModelHints
@@ -115,18 +114,6 @@ class Places(Protocol):
     def failed(self, version: str, stage: int, error: Exception) -> None:
         """A stage could not be loaded."""
         ...
-
-
-@dataclass(frozen=True)
-class KindOfServing:
-    """How versions of a kind of model are loaded and served, where that is not by lanes.
-
-    prepare(loading): what loads a version, in a thread; its `Loaded` has this kind. serving(shared,
-    loaded): what serves it. Both raise `SwarmError` and `ShardsError`.
-    """
-
-    prepare: Callable[[Loading], Awaitable[Callable[[], Loaded]]]
-    serving: Callable[[SharedByStages, Loaded], Serving]
 
 
 class Service(Protocol):
@@ -219,6 +206,7 @@ Source = Callable[[], "tuple[Path | bytes, ModelHints]"]
 Note = Callable[["Link", "Subjects", str, str, Mapping[str, Any]], Awaitable[bool]]
 
 Samples = Callable[["Mesh", str, int, float], Awaitable[dict[str, "np.ndarray"]]]
+Prepare = Callable[["Loading"], Awaitable[Callable[[], "Loaded"]]]
 
 
 class Given(dict[type, Any]):
@@ -336,8 +324,9 @@ class Feature:
     opens: Callable[[str], Opens | None] = lambda path: None
     """What opens such a file to be asked about, None for another file."""
 
-    serves: Callable[[Manifest], KindOfServing | None] = lambda manifest: None
-    """The kind of a version that nodes serve otherwise than by lanes, else None."""
+    loads: Mapping[str, Prepare] = field(default_factory=dict)
+    """How versions of a kind of models (`shards.parts.Kind`) are loaded, by its field: prepare(
+    loading) gives what loads one, in a thread. Both raise `SwarmError` and `ShardsError`."""
 
     services: Callable[[Surroundings, Notices], Iterable[Service]] = lambda around, notices: ()
     """What else clients may ask a node for; they tell the witnesses by these notices."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from nodes.language.feature import KIND
 from nodes.versions.serving import Serving
 from swarm.errors import Internal, NotFound, ResourceExhausted, SwarmError
 from swarm.language.admission import AGAIN_AFTER
@@ -130,7 +129,7 @@ class GenerateService:
         return [
             cast("GenerationServing", serving)
             for serving in self._servings()
-            if serving.loaded.kind is KIND
+            if serving.info.generates
         ]
 
     def _head(self, version: str) -> GenerationServer:

@@ -8,7 +8,6 @@ from nodes.feature import (
     Asking,
     Commands,
     Feature,
-    KindOfServing,
     Service,
     Surroundings,
     later,
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
     from swarm.requests.witnessing import Notices
 
 
-KIND = KindOfServing(
-    later("nodes.language.loaded:prepare"), later("nodes.language.serving:GenerationServing")
-)
+DECODER = "decoder"  # the part of a language model's manifest
 
 
 def _services(around: Surroundings, notices: Notices) -> list[Service]:
@@ -38,14 +35,12 @@ def _services(around: Surroundings, notices: Notices) -> list[Service]:
     return [GenerateService(connection.mesh, config.model_name, pulling, notices)]
 
 
-def _serves(manifest: Manifest) -> KindOfServing | None:
-    return KIND if "decoder" in manifest.parts else None
 
 
 def _asks(manifest: Manifest, mesh: str) -> Asking | None:
     from nodes.language.asking import asking
 
-    return asking(manifest, mesh) if _serves(manifest) else None
+    return asking(manifest, mesh) if DECODER in manifest.parts else None
 
 
 COMMANDS: Commands = {
@@ -59,7 +54,7 @@ COMMANDS: Commands = {
 FEATURE = Feature(
     "language",
     settings=[GenerationOptions],
-    serves=_serves,
+    loads={DECODER: later("nodes.language.loaded:prepare")},
     source=later("nodes.language.commands.models:source_of"),
     describes=later("nodes.language.commands.models:lines_of"),
     commands=COMMANDS,

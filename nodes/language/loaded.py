@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nodes.language.draft import DraftSource, DraftStages, draft_source
 from nodes.language.settings import GenerationOptions
@@ -19,6 +20,9 @@ from shards.language.kv_stage import KvStage
 from shards.language.load import decoder_of, load_decoder_stage
 from shards.language.texts import Texts
 from swarm.model import ModelInfo
+
+if TYPE_CHECKING:
+    from nodes.versions.serving import Serving, SharedByStages
 
 log = logging.getLogger("swarm.node")
 
@@ -34,6 +38,11 @@ class LoadedLanguage(Loaded):
     texts: Texts | None
     grammars: Grammars | None
     draft: DraftStages | None
+
+    def serving(self, shared: SharedByStages) -> Serving:
+        from nodes.language.serving import GenerationServing
+
+        return GenerationServing(shared, self)
 
     def close(self) -> None:
         super().close()
@@ -65,7 +74,6 @@ def _load(loading: Loading, drafts: DraftSource | None) -> LoadedLanguage:
         None,
         None,
         time.monotonic() - loading.started,
-        kind=loading.kind,
         decoders=decoders,
         language=language,
         texts=texts,

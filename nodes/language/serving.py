@@ -10,7 +10,6 @@ from nodes.language.draft_model import DraftModel
 from nodes.language.loaded import LoadedLanguage
 from nodes.language.server import GenerationServer
 from nodes.language.settings import GenerationOptions
-from nodes.versions.loaded import Loaded
 from nodes.versions.serving import Serving, SharedByStages
 from swarm.fleet.advertised import Where, holds_entry
 from swarm.gossip import Event
@@ -30,8 +29,7 @@ def _draft_model(loaded: LoadedLanguage) -> DraftModel | None:
 class GenerationServing(Serving):
     """A `Serving` without lanes: `generation` are its stages."""
 
-    def __init__(self, shared: SharedByStages, loaded: Loaded) -> None:
-        assert isinstance(loaded, LoadedLanguage)
+    def __init__(self, shared: SharedByStages, loaded: LoadedLanguage) -> None:
         super().__init__(shared, loaded)
         connection, info = shared.connection, self.info
         options = connection.config.of(GenerationOptions)

@@ -29,7 +29,7 @@ from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 
 if TYPE_CHECKING:
-    from nodes.feature import KindOfServing
+    from nodes.versions.serving import Serving, SharedByStages
 
 log = logging.getLogger("swarm.node")
 
@@ -43,8 +43,7 @@ T = TypeVar("T")
 
 @dataclass
 class Loaded:
-    """The runtimes of a version that this node needs: its stages, and stage 0 if it asks. kind: of
-    a version that is served in a way of its own, None for one that is served by lanes.
+    """The runtimes of a version that this node needs: its stages, and stage 0 if it asks.
 
     local: stages that an edge computes itself (`--placement`), for nobody else. known: what the
     stages gave for known input, by stage (`learn_known`). on_replaced: who computes
@@ -60,7 +59,6 @@ class Loaded:
     known: dict[int, Known] = field(default_factory=dict)
     on_replaced: list[OnReplaced] = field(default_factory=list)
     local: dict[int, StageRuntime] = field(default_factory=dict)
-    kind: KindOfServing | None = None
 
     @property
     def weights(self) -> int:
@@ -113,6 +111,11 @@ class Loaded:
             self.on_replaced.remove(tell)
         return True
 
+    def serving(self, shared: SharedByStages) -> Serving | None:
+        """What serves it in a way of its own, None for one that is served by lanes. Raises
+        `SwarmError`."""
+        return None
+
     def close(self) -> None:
         for runtime in (*self.stages.values(), *self.local.values(), self.edge, self.lighter):
             if runtime is not None:
@@ -130,16 +133,10 @@ class Loading:
     config: NodeConfig
     info: ModelInfo
     manifest: Manifest
-    kind: KindOfServing
     stages: Sequence[int]
     fetch: Fetch
     changed: Callable[[int, DeviceChange], None]
     started: float
-
-
-def kind_of(manifest: Manifest) -> KindOfServing | None:
-    """How a version is loaded and served, where that is not by lanes."""
-    return first(lambda feature: feature.serves(manifest))
 
 
 async def load(
@@ -176,11 +173,10 @@ async def load(
             with contextlib.suppress(RuntimeError):  # the node has ended
                 loop.call_soon_threadsafe(tell, "device", detail)
 
-    if (kind := kind_of(manifest)) is not None:
-        asked = Loading(
-            mesh, artifacts, config, info, manifest, kind, wanted, fetch, changed, started
-        )
-        return await in_background(config, await kind.prepare(asked), urgent)
+    of = "" if manifest.kind is None else manifest.kind.field
+    if (prepare := first(lambda feature: feature.loads.get(of))) is not None:
+        asked = Loading(mesh, artifacts, config, info, manifest, wanted, fetch, changed, started)
+        return await in_background(config, await prepare(asked), urgent)
 
     def stage(number: int, level: Level) -> StageRuntime:
         return load_stage(

@@ -50,8 +50,7 @@ def places(servings: Iterable[Serving]) -> set[Where]:
 
 def serving_of(shared: SharedByStages, loaded: Loaded) -> Serving:
     """What serves a version. Raises as `Serving`."""
-    kind = loaded.kind
-    return Serving(shared, loaded) if kind is None else kind.serving(shared, loaded)
+    return loaded.serving(shared) or Serving(shared, loaded)
 
 
 def link_rate(servers: Iterable[StageServer]) -> float:
