@@ -228,7 +228,7 @@ class Generation:
                 self._link.publish(subject, name_of(self.request.key).encode())
 
 
-class Requester(Protocol):
+class AsksForTokens(Protocol):
     """What asks for tokens: a mesh. One that counts what its requests came to has `observed`."""
 
     @property
@@ -242,7 +242,7 @@ class Requester(Protocol):
 
 
 def generate(
-    asks: Requester,
+    asks: AsksForTokens,
     model: str,
     prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
     options: GenerateOptions,

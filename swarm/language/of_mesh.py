@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 if TYPE_CHECKING:
-    from swarm.language.client import GenerateOptions, Generation, Requester
+    from swarm.language.client import AsksForTokens, GenerateOptions, Generation
 
 
 class Generates:
     """What can be asked for tokens."""
 
     def generate(
-        self: Requester, model: str, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]
+        self: AsksForTokens,
+        model: str,
+        prompt: str | Sequence[int],
+        **options: Unpack[GenerateOptions],
     ) -> Generation:
         """Tokens of a language model, as they are chosen: `async for token in mesh.generate("llm",
         "Once")`. model: `NAME` or `NAME@VERSION`. prompt: text, or token ids. A node that dies
@@ -26,7 +29,7 @@ class Generates:
         return generate(self, model, prompt, options)
 
     def chat(
-        self: Requester,
+        self: AsksForTokens,
         model: str,
         messages: Sequence[Mapping[str, Any]],
         **options: Unpack[GenerateOptions],
