@@ -35,8 +35,6 @@ def _services(around: Surroundings, notices: Notices) -> list[Service]:
     return [GenerateService(connection.mesh, config.model_name, pulling, notices)]
 
 
-
-
 def _asks(manifest: Manifest, mesh: str) -> Asking | None:
     from nodes.language.asking import asking
 
