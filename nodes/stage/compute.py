@@ -257,6 +257,8 @@ class Compute:
         """Refuse a job that cannot end inside its budget; whether it may start."""
         usual = self._stats.compute.ewma if self._options.start_check else 0.0
         left, owed = job.expires - now, self._unending.owes(job, now)
+        if left >= usual and left > 0 and job.is_sure and not owed:
+            return True  # as the table says, which costs 2 us
         start = decide(BEFORE_RUN, Ready(left, usual, job.age, job.is_sure, owed))
         if start is StartMove.RUN:
             return True
@@ -393,7 +395,7 @@ class Compute:
     # --- in the thread ----------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        """StartMove a run if the thread is free, and to wait for company does not pay."""
+        """Start a run if the thread is free, and to wait for company does not pay."""
         worker = self._worker
         while worker is not None and not worker.queued:
             taken = self._waiting.take(self._stats.compute.ewma)

@@ -42,6 +42,8 @@ from swarm.transport.api import (
     Backlog,
     Delivery,
     Event,
+    InFlight,
+    Published,
     Refused,
     Stored,
 )
@@ -290,24 +292,29 @@ class StageServer:
 
     def _event(self, job: Job, parcel: Parcel, event: Event) -> None:
         """What became of a result on its way to the next stage."""
-        delivery, left = job.delivery, job.expires - self._clock()
-        move = decide(SENT, Onward(event, job.ended, delivery.fast, left, self._blocked))
-        try:
-            if isinstance(event, Refused) and not job.ended:
-                delivery.take_credit()
-                self._not_sent(job, parcel, event.error, move)
-            elif move.do is After.KEEP:
-                delivery.release_credit()
-            elif move.do is After.ACK:
-                if isinstance(event, Acked):
+        delivery = job.delivery
+        if job.ended:
+            return  # a late process was done with it while it was being stored again
+        try:  # as the first rules of `SENT` say, which cost 3 us an event
+            match event:
+                case InFlight():
+                    delivery.release_credit()
+                case Acked(passed_on):
                     self.stats.counters.handed_over += 1
-                elif isinstance(event, Stored):
+                    self._finish(job, passed_on)
+                case Stored():
                     # One that waited for room may still be with a late process, whose word would
                     # free the memory that the lane's copy is read from.
                     _drop(job)
-                else:
+                    self._finish(job, passed_on=True)
+                case Published():
                     self._link.push()
-                self._finish(job, move.passed_on)
+                    self._finish(job, passed_on=False)
+                case Refused(error):
+                    delivery.take_credit()
+                    left = job.expires - self._clock()
+                    onward = Onward(event, False, delivery.fast, left, self._blocked)
+                    self._not_sent(job, parcel, error, decide(SENT, onward))
         except Exception:
             # Nobody else ends the delivery: kept alive for ever, it would cost a credit.
             delivery.hand_back(HAND_BACK_DELAY)

@@ -333,6 +333,8 @@ class ModelAdmission:
         is_busy = self._busy and queue.inside >= BUSY_FROM
         answer_interval = self.answer_interval if is_busy else 0.0
         decision = queue.decide(answer_interval, budget, now)
+        if decision.admitted and self._outage_since is None and not self._breakers:
+            return Admitted(decision, answer_interval, now, budget)  # the last rule of `ENTER`
         blocking: list[int] = []
         if self._breakers:
             self._close_where_nodes_came()

@@ -6,11 +6,11 @@ table has no row, the news change nothing. The page (`swarm/samehost/README.md`)
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import NamedTuple
 
 
-class ParcelState(Enum):
+class ParcelState(StrEnum):
     """Where a parcel is. Its sender keeps it in all states but the last two."""
 
     IN_FLIGHT = "IN FLIGHT"  # the receiver works on it
@@ -21,7 +21,7 @@ class ParcelState(Enum):
     ENDED = "ENDED"
 
 
-class News(Enum):
+class News(StrEnum):
     """What happens to a parcel."""
 
     DONE = "`+ACK` or `+WPI`"
