@@ -14,8 +14,6 @@ from support.commands import ROOT
 MOST_PARAMETERS = 8
 PACKAGES = ("swarm", "shards", "nodes")
 LONG = """
-    nodes/gateway/http/app.py:__init__
-    nodes/gateway/http/server.py:__init__
     nodes/language/server.py:__init__
     nodes/learning/demo/attacker.py:attack
     nodes/learning/learner.py:__init__

@@ -12,7 +12,7 @@ from nodes.features import features
 if TYPE_CHECKING:
     from nodes.gateway.access.callers import OnRefused
     from nodes.gateway.call import Callers
-    from nodes.gateway.http.app import Page
+    from nodes.gateway.door import Page
     from nodes.gateway.models import Models
     from nodes.gateway.page.lines import Lines
     from nodes.gateway.settings import GatewayOptions
@@ -48,12 +48,14 @@ class Described:
 class FeatureOfDoor(Feature):
     """below: the first part of its paths. app(behind): the ASGI application that answers there.
     described: of it. lines(info, url, key): lines that ask a model, None where the model is asked
-    by the protocol of the gateway; see `nodes.gateway.page.lines.lines_for`."""
+    by the protocol of the gateway; see `nodes.gateway.page.lines.lines_for`.
+    quotas: fields of a caller's block, and of what each is a number a second."""
 
     below: str
     app: Callable[[GatewayContext], Page]
     described: Callable[[], Described] = field(default=lambda: Described({}, {}))
     lines: Callable[[ModelInfo, str, str], Lines | None] = lambda info, url, key: None
+    quotas: Mapping[str, str] = field(default_factory=dict)
 
 
 def added() -> list[FeatureOfDoor]:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+# Of ASGI.
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Page = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Figures:
     """by_code: answers by the protocol's own code, "200" or "OK". in_flight: requests that wait
-    for their answer. connections: those that are open, as far as the door knows them."""
+    for their answer. connections: those that are open, as far as the door knows them. is_draining:
+    the door says that it is not ready, and answers on."""
 
     by_code: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
     connections: int = 0
     knows_connections: bool = True
+    is_draining: bool = False
 
     def status(self) -> dict[str, Any]:
         """Of the status document."""

@@ -13,12 +13,13 @@ from nodes.gateway.added import GatewayContext, added
 from nodes.gateway.call import Callers
 from nodes.gateway.door import Door
 from nodes.gateway.hand import BytesInHand
+from nodes.gateway.http.app import App
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
-from nodes.gateway.models import MeshModels
+from nodes.gateway.models import Models
 from nodes.gateway.page.app import PageApp
 from nodes.gateway.settings import DRAIN_TIMEOUT, GatewayOptions
-from nodes.gateway.shared_memory import ClientRegions
+from nodes.gateway.shared_memory import Regions
 from nodes.life.node import Node
 from swarm.errors import SwarmError
 
@@ -96,34 +97,26 @@ class Front:
 
     def _make_doors(self, node: Node, tls: ServerTls | None) -> None:
         options = self._options
-        models = MeshModels(node.mesh)
+        models = Models(node.mesh)
         refused = _nobody_told if node.audit is None else node.audit.refused
         callers: Callers = AnyCallers()
         if options.callers:
             callers = ListedCallers(options.callers, refused)
         inference = Inference(
             node.answerer.answer,
-            models.describe,
             options.most_in_flight,
             BytesInHand(options.bodies),
             refused,
         )
         self._inference = inference
-        regions = ClientRegions() if options.allow_client_shm else None
+        regions = Regions() if options.allow_client_shm else None
         if options.http:
             context = None if tls is None else tls.context
             behind = GatewayContext(node.mesh, models, callers, options, refused)
-            page = PageApp(inference, models, callers, 503 if options.full_is_503 else 429)
-            self._doors[HTTP] = HttpServer(
-                inference,
-                models,
-                callers,
-                options,
-                regions=regions,
-                page=page,
-                apps={each.below: each.app(behind) for each in added()},
-                tls=context,
-            )
+            apps = {each.below: each.app(behind) for each in added()}
+            apps["v2"] = App(inference, models, callers, options, regions)
+            apps[""] = PageApp(inference, models, callers, options)
+            self._doors[HTTP] = HttpServer(apps, options, inference.hand, tls=context)
         if options.grpc:
             from nodes.gateway.grpc.server import GrpcServer  # 15 MB, where it is asked for
 

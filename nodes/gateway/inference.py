@@ -4,34 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from nodes.gateway.call import InferAnswer, InferCall
+from nodes.gateway.call import InferCall
 from nodes.gateway.hand import RETRY_AFTER, BytesInHand
 from nodes.gateway.statistics import Statistics
 from swarm.errors import ResourceExhausted, SwarmError
-from swarm.model import ModelInfo
 from swarm.requests.request import answered
 from swarm.wire.messages import Request, Result
 
 Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result, never raises
 OnRefused = Callable[[str, SwarmError, str], None]  # (agent, error, address of the client)
-Describe = Callable[[str, str], Awaitable[ModelInfo]]  # (model, version) -> what it takes
 
 
 class Inference:
-    """answer: a node's answerer. describe: raises `NotFound`, `Unavailable`. most_in_flight:
-    requests of all clients at a time; more are refused at once. hand: the bytes of requests that
-    all doors hold. on_refused: is told of each refusal."""
+    """answer: a node's answerer. most_in_flight: requests of all clients at a time; more are
+    refused at once. hand: the bytes of requests that all doors hold. on_refused: is told of each
+    refusal."""
 
     def __init__(
         self,
         answer: Answer,
-        describe: Describe,
         most_in_flight: int,
         hand: BytesInHand,
         on_refused: OnRefused = lambda agent, error, peer: None,
     ) -> None:
         self._answer = answer
-        self._describe = describe
         self._most_in_flight = most_in_flight
         self._on_refused = on_refused
         self.hand = hand
@@ -40,7 +36,7 @@ class Inference:
         """Requests refused because too many were in flight."""
         self.statistics = Statistics()
 
-    async def run(self, call: InferCall) -> InferAnswer:
+    async def run(self, call: InferCall) -> Result:
         """The answer inside the call's budget; to cancel this coroutine cancels the request.
 
         Raises the error of the failure's status: `InvalidArgument`, `NotFound`,
@@ -51,30 +47,12 @@ class Inference:
             self.refused += 1
             text = f"{self._most_in_flight} requests are in flight at this gateway"
             error = ResourceExhausted(text, RETRY_AFTER)
-            self._on_refused(call.caller.agent, error, "")
+            self._on_refused(call.request.agent, error, "")
             raise error
         self.in_flight += 1
         try:
-            if call.outputs:
-                info = await self._describe(call.model, call.version)
-                info.check_outputs(output.name for output in call.outputs)
-            result = await self._answer(
-                call.model,
-                Request(
-                    call.inputs,
-                    id=call.id,
-                    version=call.version,
-                    budget=call.budget,
-                    session=call.session,
-                    agent=call.caller.agent,
-                    weights=call.weights,
-                    traceparent=call.traceparent,
-                ),
-            )
+            result = await self._answer(call.model, call.request)
         finally:
             self.in_flight -= 1
-        self.statistics.add(call.model, result, call.version)
-        answered(result)
-        wanted = {output.name: output for output in call.outputs}
-        outputs = {name: result.outputs[name] for name in wanted} if wanted else result.outputs
-        return InferAnswer(result, outputs, wanted, call.ignored)
+        self.statistics.add(call.model, result, call.request.version)
+        return answered(result)

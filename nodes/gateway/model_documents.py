@@ -7,7 +7,6 @@ from typing import Any
 
 import swarm
 from nodes.gateway.models import Listed
-from nodes.gateway.statistics import empty_document
 from swarm.model import ModelInfo, Spec
 
 PLATFORM = "onnxruntime_onnx"  # Triton's word for a model that came as ONNX
@@ -30,12 +29,13 @@ def model_metadata(info: ModelInfo, versions: list[str]) -> dict[str, Any]:
         "name": info.model,
         "versions": versions,
         "platform": PLATFORM,
-        "inputs": [_tensor(spec) for spec in info.inputs],
-        "outputs": [_tensor(spec) for spec in info.outputs],
+        "inputs": [tensor(spec) for spec in info.inputs],
+        "outputs": [tensor(spec) for spec in info.outputs],
     }
 
 
-def _tensor(spec: Spec) -> dict[str, Any]:
+def tensor(spec: Spec) -> dict[str, Any]:
+    """An input or an output."""
     return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
 
 
@@ -60,11 +60,6 @@ def model_config(info: ModelInfo) -> dict[str, Any]:
 def _config_tensor(spec: Spec) -> dict[str, Any]:
     datatype = "TYPE_" + spec.datatype
     return {"name": spec.name, "data_type": datatype, "dims": list(spec.shape)}
-
-
-def no_statistics(info: ModelInfo) -> dict[str, Any]:
-    """The entry of `model_stats` for a version that nobody has asked for."""
-    return empty_document(info.model, info.version)
 
 
 def regions(registered: dict[str, tuple[str, int, int]]) -> list[dict[str, Any]]:

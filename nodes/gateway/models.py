@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
 from swarm.errors import NotFound, SubjectError, SwarmError, Unavailable
 from swarm.fleet.placement import Served
@@ -27,37 +26,8 @@ class Listed:
     reason: str = ""
 
 
-class Models(Protocol):
+class Models:
     """The models that a gateway can ask for. Methods raise `Unavailable` without a server."""
-
-    def is_connected(self) -> bool:
-        """Whether the mesh can be asked at present."""
-        ...
-
-    async def describe(self, model: str, version: str = "") -> ModelInfo:
-        """A version's inputs and outputs; without a version, of the one that serves. Raises
-        `NotFound`, `InvalidArgument` for what is no name."""
-        ...
-
-    async def versions(self, model: str) -> list[str]:
-        """Those in the registry, sorted. Raises `NotFound` for an unknown model."""
-        ...
-
-    async def is_ready(self, model: str, version: str = "") -> bool:
-        """Whether nodes serve all its stages; False for an unknown model."""
-        ...
-
-    async def listed(self) -> list[Listed]:
-        """All versions of all models in the registry, sorted."""
-        ...
-
-    async def manifest(self, model: str, version: str = "") -> bytes:
-        """A version's manifest, JSON: its task, among others. Raises `NotFound`."""
-        ...
-
-
-class MeshModels:
-    """`Models` of a node's mesh."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -65,32 +35,33 @@ class MeshModels:
         self._listed_at = 0.0
 
     def is_connected(self) -> bool:
-        """See `Models`."""
+        """Whether the mesh can be asked at present."""
         return self._mesh.link.connected
 
     async def describe(self, model: str, version: str = "") -> ModelInfo:
-        """See `Models`."""
+        """A version's inputs and outputs; without a version, of the one that serves. Raises
+        `NotFound`, `InvalidArgument` for what is no name."""
         try:
             return await self._mesh.model(f"{model}@{version}" if version else model)
         except NotFound as error:  # clients of Triton look for these words
             raise NotFound(f"Request for unknown model: {error}") from None
 
     async def versions(self, model: str) -> list[str]:
-        """See `Models`."""
+        """Those in the registry, sorted. Raises `NotFound` for an unknown model."""
         found = [version for name, version in await self._names() if name == model]
         if not found:
             found = [(await self.describe(model)).version]  # pushed within the last second
         return found
 
     async def is_ready(self, model: str, version: str = "") -> bool:
-        """See `Models`."""
+        """Whether nodes serve all its stages; False for an unknown model."""
         try:
             return self._serves(await self.describe(model, version))
         except (NotFound, SubjectError):
             return False
 
     async def listed(self) -> list[Listed]:
-        """See `Models`."""
+        """All versions of all models in the registry, sorted."""
         return [await self._with_state(name, version) for name, version in await self._names()]
 
     async def _with_state(self, name: str, version: str) -> Listed:
@@ -102,7 +73,7 @@ class MeshModels:
         return Listed(name, version, False, "no node serves one of its stages")
 
     async def manifest(self, model: str, version: str = "") -> bytes:
-        """See `Models`."""
+        """A version's manifest, JSON: its task, among others. Raises `NotFound`."""
         info = await self.describe(model, version)
         return await self._mesh.registry.manifest(info.model, info.version)
 

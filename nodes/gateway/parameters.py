@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from nodes.gateway.call import Region
 from nodes.gateway.statuses import NotOffered
 from swarm.errors import InvalidArgument
 from swarm.wire import oip
-from swarm.wire.messages import Result
+from swarm.wire.messages import Request, Result
 
 MOST = 64  # parameters of a request, or of a tensor
 LONGEST_WORD = 128  # characters of an id, a version, a session, a region's name
@@ -49,31 +50,35 @@ def checked(parameters: Any, of: str) -> Mapping[str, Any]:
     return parameters
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a request says of itself beside its tensors. budget: seconds, None without one. "" and 0
-    stand for no wish."""
-
-    version: str
-    budget: float | None
-    session: str
-    weights: int
-    traceparent: str
-
-
-def wishes(parameters: Mapping[str, Any], headers: Mapping[str, str]) -> Wishes:
-    """Of a request's parameters and its headers, which go before. Raises `InvalidArgument`,
-    `NotOffered`."""
+def request_of(
+    inputs: dict[str, np.ndarray],
+    outputs: Iterable[str],
+    agent: str,
+    parameters: Mapping[str, Any],
+    headers: Mapping[str, str],
+    *,
+    id: str,
+    version: str,
+    of_tensors: Iterable[Collection[str]] = (),
+) -> Request:
+    """What the mesh is asked, by a request's parameters and its headers, which go before. version:
+    beside the parameters, "" for none. of_tensors: parameters of its tensors. Raises
+    `InvalidArgument`, `NotOffered`."""
     _check_request(parameters)
     session = headers.get(SESSION_HEADER) or parameters.get("session", "")
     trace = headers.get("traceparent") or parameters.get("traceparent", "")
-    return Wishes(
-        version=word(parameters.get("version", ""), "parameter version"),
+    return Request(
+        inputs,
+        id=word(id, "id"),
+        version=word(version or parameters.get("version", ""), "version"),
         budget=_budget(parameters),
         session=word(session, f"a session ({SESSION_HEADER})"),
+        agent=agent,
         weights=count(parameters.get("weights", 0), "parameter weights"),
         # One that is no trace's is no error, by W3C's rules: the trace begins anew.
-        traceparent=trace if isinstance(trace, str) and len(trace) <= LONGEST_WORD else "",
+        traceparent=whole(trace) if isinstance(trace, str) and len(trace) <= LONGEST_WORD else "",
+        outputs=tuple(outputs),
+        ignored=_unknown(parameters, of_tensors),
     )
 
 
@@ -133,7 +138,12 @@ def word(value: Any, name: str) -> str:
     """A short text. Raises `InvalidArgument`."""
     if not isinstance(value, str) or len(value) > LONGEST_WORD:
         raise InvalidArgument(f"{name} is a text of at most {LONGEST_WORD} characters")
-    return value
+    return whole(value)
+
+
+def whole(text: str) -> str:
+    """Without the halves of characters that JSON can say and nobody can write."""
+    return text if text.isascii() else text.encode("utf-8", "ignore").decode()
 
 
 def count(value: Any, name: str) -> int:
@@ -145,22 +155,22 @@ def count(value: Any, name: str) -> int:
     return value
 
 
-def unknown(parameters: Collection[str], of_tensors: Iterable[Collection[str]]) -> str:
+def _unknown(parameters: Collection[str], of_tensors: Iterable[Collection[str]]) -> str:
     """The names of a request's parameters, and of its tensors', that mean nothing here: as of
     `oip.ignored`."""
     names = {name for name in parameters if name not in KNOWN}
     for each in of_tensors:
         names |= {name for name in each if name not in OF_TENSORS}
-    return oip.ignored(names)
+    return whole(oip.ignored(names))
 
 
-def of_answer(result: Result, ignored: str = "") -> dict[str, bool | int | str]:
+def of_answer(result: Result, request: Request) -> dict[str, bool | int | str]:
     """Of an answer. hops: JSON text, since a parameter is a bool, a number or a text; times in
-    microseconds. ignored: of `unknown`."""
+    microseconds."""
     said: dict[str, bool | int | str] = {
         "degraded": result.degraded,
         "weights": result.weights,
         "latency_us": round(result.latency * 1e6),
         "hops": json.dumps([hop.as_json() for hop in result.hops]),
     }
-    return said | ({IGNORED: ignored} if ignored else {})
+    return said | ({IGNORED: request.ignored} if request.ignored else {})

@@ -52,8 +52,8 @@ class _Registered(NamedTuple):
     file: tuple[int, int]
 
 
-class ClientRegions:
-    """`Regions` in the shared memory directory of this host.
+class Regions:
+    """Memory that clients have registered in the shared memory directory of this host.
 
     A client may name all shared memory that this process may open, but for that of meshes: who
     allows it trusts the clients that it admits. Each registration sweeps those whose file is gone
@@ -68,7 +68,8 @@ class ClientRegions:
         self._regions: dict[str, _Registered] = {}
 
     def register(self, name: str, key: str, offset: int, size: int) -> None:
-        """See `Regions`. A name is registered anew with the same key, or once it was swept."""
+        """A name is registered anew with the same key, or once it was swept. Raises
+        `InvalidArgument`, `NotFound`, `PermissionDenied`, `ResourceExhausted`."""
         if not 0 < len(name) <= LONGEST_NAME:
             raise InvalidArgument(f"a region's name has 1 to {LONGEST_NAME} characters")
         if offset < 0 or not 0 < size <= self._bounds.size:
@@ -94,20 +95,21 @@ class ClientRegions:
         self._regions[name] = _Registered(key, offset, size, (found.st_dev, found.st_ino))
 
     def unregister(self, name: str) -> None:
-        """See `Regions`. A name that is not registered is no error."""
+        """Forget one, or with "" all. A name that is not registered is no error."""
         if name:
             self._regions.pop(name, None)
         else:
             self._regions.clear()
 
     def registered(self, name: str = "") -> dict[str, tuple[str, int, int]]:
-        """See `Regions`."""
+        """Key, offset and size by name. Raises `NotFound` for a name that is not registered."""
         if name:
             return {name: self._of(name)[:3]}
         return {each: region[:3] for each, region in self._regions.items()}
 
     def read(self, region: Region, datatype: str, shape: tuple[int, ...]) -> np.ndarray:
-        """See `Regions`."""
+        """A copy of a tensor: the client may write again once it has its answer. Raises
+        `InvalidArgument`, `NotFound`."""
         dtype = DTYPES[datatype]
         size = math.prod(shape) * dtype.itemsize
         if region.size not in (0, size):
@@ -126,7 +128,7 @@ class ClientRegions:
         return array
 
     def write(self, region: Region, array: np.ndarray) -> None:
-        """See `Regions`."""
+        """Raises `InvalidArgument` where it does not fit."""
         array = plain(array)
         if region.size and array.nbytes > region.size:
             raise InvalidArgument(

@@ -18,6 +18,8 @@ HTTP_CODES = {
     Status.INTERNAL: 500,
 }
 
+FAULT = "a fault of the gateway, which its log describes"
+
 
 class NotOffered(InvalidArgument):
     """A part of the protocol that the gateway leaves out: 501, or gRPC's UNIMPLEMENTED."""
@@ -66,7 +68,7 @@ def http_code(error: SwarmError, full: int = 429) -> int:
 def retry_after(error: SwarmError) -> list[tuple[bytes, bytes]]:
     """Headers that say when a refused request may come again; none for other errors, and where no
     wait helps. `Retry-After` has whole seconds, as HTTP wants; `Retry-After-Ms` beside it has the
-    milliseconds, which OpenAI's clients and others obey first."""
+    milliseconds, which some clients obey first."""
     if not isinstance(error, ResourceExhausted) or not math.isfinite(error.retry_after):
         return []
     seconds = max(1, math.ceil(error.retry_after))

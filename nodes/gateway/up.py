@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shlex
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from nodes.up.mesh import LocalMesh
 from nodes.up.supervisor import NodeProcess
 from shards.manifest import Manifest
 from swarm.errors import Unavailable
-from swarm.model import Spec
+from swarm.model import ModelInfo
 from swarm.security.files import create
 
 OPENS_WITHIN = 20.0  # seconds from a node that is ready to its open doors
@@ -52,6 +50,7 @@ class UpGateway(Companion):
         self._options = options
         self._process: NodeProcess | None = None
         self._key = ""
+        self._info: ModelInfo | None = None
 
     def start(self, local: LocalMesh, model: str, flags: Sequence[str]) -> None:
         """On loopback."""
@@ -77,6 +76,7 @@ class UpGateway(Companion):
             if time.monotonic() > deadline:
                 raise Unavailable(f"the gateway hears of no nodes that serve {model!r}:\n{log()}")
             await asyncio.sleep(ASK_EVERY)
+        self._info = await local.mesh.model(model)
 
     def document(self, local: LocalMesh) -> dict[str, Any]:
         doors = {name: self._door(local, name) for name in ("http", "grpc")}
@@ -84,15 +84,9 @@ class UpGateway(Companion):
 
     def lines(self, local: LocalMesh, manifest: Manifest) -> list[Line]:
         http, grpc = self._door(local, "http"), self._door(local, "grpc")
-        if manifest.kind is None:
-            inputs = [
-                Spec(spec.name, spec.datatype, spec.shape, spec.any_rank)
-                for spec in manifest.inputs
-            ]
-            examples = manifest.extra.get("examples", {})
-            curl = lines_for(manifest.model, inputs, examples, http, self._key).curl
-        else:
-            curl = self._completion(http, manifest.model)
+        assert self._info is not None
+        examples = manifest.extra.get("examples", {})
+        curl = lines_for(self._info, examples, http, self._key).curl
         lines = [(f"over HTTP, at {http}", curl)]
         if grpc:
             lines.append(("over gRPC, with a client of Triton or KServe, at", grpc))
@@ -112,12 +106,6 @@ class UpGateway(Companion):
                 return bool(answer.status == 200)
         except OSError:  # 404 and 503 while it knows no nodes
             return False
-
-    def _completion(self, url: str, model: str) -> str:
-        """The line that has a language model go on with a text."""
-        body = json.dumps({"model": model, "prompt": "Once", "max_tokens": 32, "stream": True})
-        shown = f" -H {shlex.quote(f'Authorization: Bearer {self._key}')}" if self._key else ""
-        return f"curl -N {url}/v1/completions{shown} --json {shlex.quote(body)}"
 
 
 def companions(given: Given) -> list[Companion]:

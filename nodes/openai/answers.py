@@ -64,7 +64,7 @@ class _Turns:
         return True
 
 
-def asked(mesh: Mesh, wanted: WantedAnswer, version: str, caller: Caller) -> list[Generation]:
+def asked_for(mesh: Mesh, wanted: WantedAnswer, version: str, caller: Caller) -> list[Generation]:
     """One answer to each choice, which begins once it is iterated. Sessions of one request whose
     seed nobody named draw by seeds that follow each other, too."""
     drawn = secrets.randbits(32)

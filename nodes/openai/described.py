@@ -1,10 +1,13 @@
-"""The paths of OpenAI's protocol, as the gateway's OpenAPI document has them."""
+"""The paths of OpenAI's protocol, for the gateway's OpenAPI document and for its page."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Any
 
 from nodes.gateway.added import Described
+from nodes.gateway.page.lines import Lines, lines_to
 
 TEXT = {"type": "string"}
 OBJECTS = {"type": "array", "items": {"type": "object"}}
@@ -33,3 +36,11 @@ DESCRIBED = Described(
     error="OpenAiError",
     streams=frozenset({"Completion"}),
 )
+
+
+def completion_lines(model: str, url: str, key: str) -> Lines:
+    """See `nodes.gateway.page.lines.lines_for`. The line of curl shows each token as it comes."""
+    body: dict[str, Any] = {"model": model, "prompt": "Once", "max_tokens": 32}
+    curl = f"-N -d {shlex.quote(json.dumps(body | {'stream': True}))}"
+    written, part = json.dumps(body), '["choices"][0]["text"]'
+    return lines_to(f"{url}/v1/completions", key, curl, written, written, part=part)

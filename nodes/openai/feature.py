@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nodes.gateway.added import Described, FeatureOfDoor, GatewayContext
 
 if TYPE_CHECKING:
-    from nodes.gateway.http.app import Page
+    from nodes.gateway.door import Page
     from nodes.gateway.page.lines import Lines
     from swarm.model import ModelInfo
 
@@ -25,9 +25,16 @@ def _described() -> Described:
 
 
 def _lines(info: ModelInfo, url: str, key: str) -> Lines | None:
-    from nodes.openai.lines import completion_lines
+    from nodes.openai.described import completion_lines
 
     return completion_lines(info.model, url, key) if info.generates else None
 
 
-FEATURE = FeatureOfDoor(name="openai", below="v1", app=_app, described=_described, lines=_lines)
+FEATURE = FeatureOfDoor(
+    name="openai",
+    below="v1",
+    app=_app,
+    described=_described,
+    lines=_lines,
+    quotas={"tokens": "tokens of prompts and answers"},
+)

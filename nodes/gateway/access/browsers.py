@@ -8,13 +8,10 @@ A request without `Host` is HTTP/1.0, which no browser speaks: probes and balanc
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Collection, MutableMapping
 from typing import Any
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from nodes.gateway.door import Page, Receive, Scope, Send
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 ASKED_AGAIN = b"600"  # seconds for which a browser keeps the answer to a preflight
@@ -30,7 +27,7 @@ class Browsers:
     writes them. names: hosts that may be asked for, () for any."""
 
     def __init__(
-        self, application: Application, origins: Collection[str], names: Collection[str] = ()
+        self, application: Page, origins: Collection[str], names: Collection[str] = ()
     ) -> None:
         self._application = application
         self._origins = frozenset(origin.rstrip("/").encode() for origin in origins)

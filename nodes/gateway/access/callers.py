@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nodes.gateway.access.rules import PREFIX, Rules, hash_of, read_rules
+from nodes.gateway.access.rules import PREFIX, QUOTA, Rules, hash_of, read_rules
 from nodes.gateway.access.tokens import MOST_AGENT, Tokens
 from nodes.gateway.call import Caller
 from swarm.errors import (
@@ -76,17 +76,16 @@ class ListedCallers:
         self._look()
         agent = ""
         try:
-            caller, quota = self._known(headers, certificate)
+            caller = self._known(headers, certificate)
             agent = caller.agent
             if takes:
-                self._take(agent, self._rules.quotas.get(agent, 0.0) or quota)
+                self._take(agent, caller.quotas.get(QUOTA, 0.0))
         except (Unauthenticated, PermissionDenied, ResourceExhausted) as error:
             self._on_refused(agent, error, peer)
             raise
         return caller
 
-    def _known(self, headers: Mapping[str, str], certificate: str) -> tuple[Caller, float]:
-        """Who asks, and the quota of who gave it a token."""
+    def _known(self, headers: Mapping[str, str], certificate: str) -> Caller:
         rules = self._rules
         shown = headers.get("x-api-key", "").strip()
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -96,7 +95,7 @@ class ListedCallers:
             agent = rules.keys.get(hash_of(shown))
             if agent is None:
                 raise Unauthenticated("the key is of nobody here")
-            return Caller(agent, "key", rules.tokens.get(agent, 0.0)), 0.0
+            return Caller(agent, "key", rules.quotas[agent])
         if shown:
             bearer = self._tokens.of(shown, time.time())
             if bearer.agent in rules.own:
@@ -104,13 +103,12 @@ class ListedCallers:
                     f"the token names agent {bearer.agent!r}, whose key or certificate this gateway"
                     " knows: that one alone may ask by this name"
                 )
-            tokens = rules.tokens.get(bearer.agent, 0.0) or bearer.tokens
-            return Caller(bearer.agent, "token", tokens), bearer.quota
+            return Caller(bearer.agent, "token", bearer.quotas)
         if certificate:
             agent = rules.certificates.get(certificate)
             if agent is None:
                 raise PermissionDenied("the name in the certificate is of nobody here")
-            return Caller(agent, "certificate", rules.tokens.get(agent, 0.0)), 0.0
+            return Caller(agent, "certificate", rules.quotas[agent])
         raise Unauthenticated("show a key or a token: Authorization: Bearer …")
 
     def _take(self, agent: str, quota: float) -> None:
@@ -125,8 +123,8 @@ class ListedCallers:
         if len(self._buckets) > MOST_AGENTS:
             self._buckets.popitem(last=False)
         if not bucket.take(now):
-            wait = (1.0 - bucket.tokens(now)) / quota
-            raise ResourceExhausted(f"agent {agent!r} may ask {quota:g} times a second", wait)
+            text = f"agent {agent!r} may ask {quota:g} times a second"
+            raise ResourceExhausted(text, bucket.wait(now))
 
     def _look(self) -> None:
         """Read the files again, if they have changed."""

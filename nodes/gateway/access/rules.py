@@ -4,7 +4,6 @@
     agent = "camera-1"            # the mesh's name for who has the key
     sha256 = "9f86d081884c7d65…"  # of the key, 64 hexadecimal digits
     quota = 100                   # requests a second; left out: any number
-    tokens = 500                  # of language models, a second; left out: any number
 
     [[token]]
     algorithm = "EdDSA"           # or ES256, RS256, HS256: a token of another one is refused
@@ -17,6 +16,8 @@
     [[certificate]]
     name = "robot-7"              # the common name in a client's certificate
     agent = "robot-7"
+
+Other features may add fields to all blocks, beside `quota`.
 
 A key is 256 random bits, so a hash without salt tells nothing of it.
 """
@@ -33,10 +34,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from nodes.gateway.added import added
 from swarm.errors import BadKey, InvalidArgument, SwarmError
 from swarm.security.files import read_private
 from swarm.subjects import token
 
+QUOTA = "quota"  # the field of requests a second
 ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
 PREFIX = "swk_"  # of a key, so that people and scanners of repositories know it
 MOST_BYTES = 4 << 20  # of the file
@@ -44,37 +47,35 @@ MOST_ISSUERS = 16  # each may be asked about a token
 LEAST_SECRET = 32  # bytes of a secret of HS256, RFC 7518, 3.2
 LEAST_RSA = 2048  # bits, RFC 7518, 3.3
 _FIELDS = {
-    "key": {"agent", "sha256", "quota", "tokens"},
-    "token": {"algorithm", "key", "issuer", "audience", "claim", "quota", "tokens"},
-    "certificate": {"name", "agent", "quota", "tokens"},
+    "key": {"agent", "sha256"},
+    "token": {"algorithm", "key", "issuer", "audience", "claim"},
+    "certificate": {"name", "agent"},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Whose tokens are taken. key: bytes of a secret, or a public key of `cryptography`. quota:
-    requests a second of each of its agents, 0.0 for any number; tokens: of language models."""
+    """Whose tokens are taken. key: bytes of a secret, or a public key of `cryptography`. quotas:
+    of each of its agents, see `Caller`."""
 
     algorithm: str
     key: Any
     issuer: str
     audience: str
     claim: str
-    quota: float
-    tokens: float = 0.0
+    quotas: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """keys: agents by the SHA-256 of their keys. certificates: agents by common name. quotas:
-    requests a second by agent; tokens: of language models. own: agents that have a key or a
+    """keys: agents by the SHA-256 of their keys. certificates: agents by common name. quotas: by
+    agent, see `Caller`. own: agents that have a key or a
     certificate here, which no token may name. files: all that they were read from."""
 
     keys: Mapping[bytes, str]
     certificates: Mapping[str, str]
     issuers: tuple[Issuer, ...]
-    quotas: Mapping[str, float]
-    tokens: Mapping[str, float]
+    quotas: Mapping[str, Mapping[str, float]]
     own: frozenset[str]
     files: tuple[Path, ...]
 
@@ -113,8 +114,10 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
     keys: dict[bytes, str] = {}
     certificates: dict[str, str] = {}
     issuers: list[Issuer] = []
-    quotas: dict[str, float] = {}
-    tokens: dict[str, float] = {}
+    quotas: dict[str, dict[str, float]] = {}
+    counted = {QUOTA: "requests"}
+    for feature in added():
+        counted |= feature.quotas
     files = [path]
     for kind, fields in _FIELDS.items():
         blocks = document.get(kind, [])
@@ -122,17 +125,16 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
             raise InvalidArgument(f"{kind}: write [[{kind}]] above each block")
         for number, each in enumerate(blocks, start=1):
             try:
-                if unknown := sorted(set(each) - fields):
+                if unknown := sorted(set(each) - fields - set(counted)):
                     raise InvalidArgument(f"{unknown[0]!r} is no field of it")
-                quota, most = _quota(each, "quota", "requests"), _quota(each, "tokens", "tokens")
+                quota = _quotas(each, counted)
                 if kind == "token":
                     file = path.parent / _text(each, "key")
                     files.append(file)
-                    issuers.append(_issuer(each, file, quota, most))
+                    issuers.append(_issuer(each, file, quota))
                     continue
                 agent = token(_text(each, "agent"), "agent's name")
-                same = quotas.setdefault(agent, quota) == quota
-                if not same or tokens.setdefault(agent, most) != most:
+                if quotas.setdefault(agent, quota) != quota:
                     raise InvalidArgument(f"agent {agent!r} has another quota in another block")
                 if kind == "key":
                     keys[_digest(each)] = agent
@@ -143,7 +145,7 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
     if len(issuers) > MOST_ISSUERS:
         raise InvalidArgument(f"{len(issuers)} blocks [[token]], of {MOST_ISSUERS} at most")
     own = frozenset(keys.values()) | frozenset(certificates.values())
-    return Rules(keys, certificates, tuple(issuers), quotas, tokens, own, tuple(files))
+    return Rules(keys, certificates, tuple(issuers), quotas, own, tuple(files))
 
 
 def _text(block: dict[str, Any], name: str, default: str | None = None) -> str:
@@ -153,11 +155,13 @@ def _text(block: dict[str, Any], name: str, default: str | None = None) -> str:
     return value
 
 
-def _quota(block: dict[str, Any], name: str, of: str) -> float:
-    value = block.get(name, 0.0)
-    if type(value) not in (int, float) or not 0 <= value < 1e9:
-        raise InvalidArgument(f"{name} = {value!r}: it is {of} a second")
-    return float(value)
+def _quotas(block: dict[str, Any], counted: Mapping[str, str]) -> dict[str, float]:
+    """Those of a block that are not 0, by name. counted: of what each is a number a second."""
+    given = {name: block.get(name, 0.0) for name in counted}
+    for name, value in given.items():
+        if type(value) not in (int, float) or not 0 <= value < 1e9:
+            raise InvalidArgument(f"{name} = {value!r}: it is {counted[name]} a second")
+    return {name: float(value) for name, value in given.items() if value}
 
 
 def _digest(block: dict[str, Any]) -> bytes:
@@ -167,7 +171,7 @@ def _digest(block: dict[str, Any]) -> bytes:
     return bytes.fromhex(value)
 
 
-def _issuer(block: dict[str, Any], file: Path, quota: float, tokens: float) -> Issuer:
+def _issuer(block: dict[str, Any], file: Path, quotas: Mapping[str, float]) -> Issuer:
     algorithm = _text(block, "algorithm")
     if algorithm not in ALGORITHMS:
         raise InvalidArgument(f"algorithm {algorithm!r}: it is {', '.join(ALGORITHMS)}")
@@ -177,8 +181,7 @@ def _issuer(block: dict[str, Any], file: Path, quota: float, tokens: float) -> I
         _text(block, "issuer", ""),
         _text(block, "audience", ""),
         _text(block, "claim", "sub"),
-        quota,
-        tokens,
+        quotas,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -18,11 +18,10 @@ MOST_KNOWN = 1024  # tokens whose signature need not be computed again
 
 
 class Bearer(NamedTuple):
-    """Whom a token names. until: seconds since 1970. quota, tokens: see `Issuer`."""
+    """Whom a token names. until: seconds since 1970. quotas: see `Issuer`."""
 
     agent: str
-    quota: float
-    tokens: float
+    quotas: Mapping[str, float]
     until: float
 
 
@@ -81,4 +80,4 @@ def _bearer(claims: dict[str, Any], issuer: Issuer) -> Bearer:
             f"the token's claim {issuer.claim!r} is no agent's name: at most {MOST_AGENT} of "
             "letters, digits, - and _"
         )
-    return Bearer(agent, issuer.quota, issuer.tokens, float(claims["exp"]))
+    return Bearer(agent, issuer.quotas, float(claims["exp"]))

@@ -9,9 +9,11 @@ import grpc
 import numpy as np
 
 from nodes.gateway import parameters as words
-from nodes.gateway.call import InferAnswer, Regions
+from nodes.gateway.call import InferCall
+from nodes.gateway.shared_memory import Regions
 from nodes.gateway.statuses import NotOffered
 from swarm.errors import ResourceExhausted, SwarmError
+from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of, plain
 
 LONGEST_TEXT = 2000  # characters of an error: with its metadata below gRPC's bound of 8 KiB
@@ -19,17 +21,16 @@ _FIELDS = {bool: "bool_param", int: "int64_param", str: "string_param"}
 PUSHBACK = "grpc-retry-pushback-ms"  # grpc/proposal A6: clients that retry wait so long
 
 
-def fill(response: Any, answer: InferAnswer, regions: Regions | None) -> None:
+def fill(response: Any, result: Result, call: InferCall, regions: Regions | None) -> None:
     """response: an empty `ModelInferResponse`. An output that the client wants in a region of
     shared memory is written there. Raises what `Regions.write` raises."""
-    result = answer.result
     response.model_name, response.model_version = result.model, result.version
     response.id = result.id
-    for name, value in words.of_answer(result, answer.ignored).items():
+    for name, value in words.of_answer(result, call.request).items():
         setattr(response.parameters[name], _FIELDS[type(value)], value)
-    for name, array in answer.outputs.items():
+    for name, array in result.outputs.items():
         tensor = response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
-        wanted = answer.wanted.get(name)
+        wanted = call.wanted.get(name)
         if wanted is None or wanted.region is None or regions is None:
             response.raw_output_contents.append(_bytes(array))
             continue

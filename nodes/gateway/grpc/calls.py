@@ -14,6 +14,7 @@ from nodes.gateway.call import Caller, Callers
 from nodes.gateway.door import Figures
 from nodes.gateway.grpc.answers import error_text, retry_hint, status_code
 from nodes.gateway.grpc.messages import Unreadable
+from nodes.gateway.statuses import FAULT
 from swarm.errors import Internal, InvalidArgument, SwarmError
 
 log = logging.getLogger("swarm.gateway")
@@ -55,24 +56,14 @@ class Calls:
         self._callers = callers
         self._figures = figures
 
-    def unary(self, method: Method, takes: bool = False) -> Behaviour:
-        """A method with one request. takes: whether it counts against its caller's quota."""
+    def framed(self, method: Method, takes: bool = False) -> Behaviour:
+        """A method of one request, or of a stream, each of which it reads by `readable`. takes:
+        whether it counts against its caller's quota; requests of a stream do by
+        `Call.ask_again`."""
 
         async def behaviour(request: Any, context: Any) -> Any:
             async def work() -> Any:
                 return await method(readable(request), self._call(context, takes))
-
-            return await self._ended(context, work)
-
-        return behaviour
-
-    def stream(self, method: Method) -> Behaviour:
-        """A method whose requests come as a stream; it reads each by `readable`. The stream itself
-        counts against no quota: each of its requests does, by `Call.ask_again`."""
-
-        async def behaviour(requests: Any, context: Any) -> Any:
-            async def work() -> Any:
-                return await method(requests, self._call(context, takes=False))
 
             return await self._ended(context, work)
 
@@ -100,7 +91,7 @@ class Calls:
                 refusal = error
             except Exception:
                 log.exception("a call failed")
-                refusal = Internal("a fault of the gateway, which its log describes")
+                refusal = Internal(FAULT)
             code = status_code(refusal)
         finally:
             self._figures.in_flight -= 1

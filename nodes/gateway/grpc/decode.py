@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from nodes.gateway import parameters as words
-from nodes.gateway.call import Caller, InferCall, Region, Regions, WantedOutput
+from nodes.gateway.call import Caller, InferCall, Region, WantedOutput
+from nodes.gateway.shared_memory import Regions
 from swarm.errors import InvalidArgument
 from swarm.requests.request import MAX_BUDGET
 from swarm.wire.tensors import DTYPES, LIMITS, MessageLimits
@@ -31,42 +32,34 @@ CONTENTS = {
 
 
 def infer_call(
-    request: Any,
+    message: Any,
     caller: Caller,
     headers: Mapping[str, str],
     remaining: float | None,
     regions: Regions | None,
     limits: MessageLimits = LIMITS,
 ) -> InferCall:
-    """request: a `ModelInferRequest`. headers: the call's metadata. remaining: seconds to the
+    """message: a `ModelInferRequest`. headers: the call's metadata. remaining: seconds to the
     client's deadline, None without one. regions: None where shared memory is off. The arrays view
-    the request's bytes. Raises `InvalidArgument`, `NotOffered` and what `Regions.read` raises."""
-    if len(request.inputs) > limits.tensors or len(request.outputs) > limits.tensors:
+    its bytes. Raises `InvalidArgument`, `NotOffered` and what `Regions.read` raises."""
+    if len(message.inputs) > limits.tensors or len(message.outputs) > limits.tensors:
         raise InvalidArgument(f"a request has at most {limits.tensors} inputs and as many outputs")
-    parameters = _parameters(request.parameters, "request")
-    wishes = words.wishes(parameters, headers)
-    return InferCall(
-        request.model_name,
-        _inputs(request, regions, limits),
-        caller,
-        version=words.word(request.model_version, "model_version") or wishes.version,
-        id=words.word(request.id, "id"),
-        outputs=_outputs(request, regions, limits),
-        budget=_shorter(wishes.budget, remaining),
-        session=wishes.session,
-        weights=wishes.weights,
-        traceparent=wishes.traceparent,
-        ignored=words.unknown(
-            parameters, [each.parameters for each in (*request.inputs, *request.outputs)]
-        ),
+    parameters = _parameters(message.parameters, "request")
+    inputs = _inputs(message, regions, limits)
+    wanted = _outputs(message, regions, limits)
+    request = words.request_of(
+        inputs,
+        wanted,
+        caller.agent,
+        parameters,
+        headers,
+        id=message.id,
+        version=message.model_version,
+        of_tensors=[each.parameters for each in (*message.inputs, *message.outputs)],
     )
-
-
-def _shorter(budget: float | None, remaining: float | None) -> float | None:
-    """Of a budget and the time to a deadline. A deadline beyond all budgets is no wish for one."""
-    if remaining is None:
-        return budget
-    return min(remaining, MAX_BUDGET if budget is None else budget)
+    if remaining is not None:  # a deadline beyond all budgets is no wish for one
+        request.budget = min(remaining, MAX_BUDGET if request.budget is None else request.budget)
+    return InferCall(message.model_name, request, wanted)
 
 
 def _parameters(fields: Any, of: str) -> dict[str, Any]:
@@ -195,12 +188,12 @@ def _region(parameters: Any, regions: Regions | None, of: str) -> Region | None:
 
 def _outputs(
     request: Any, regions: Regions | None, limits: MessageLimits
-) -> tuple[WantedOutput, ...]:
+) -> dict[str, WantedOutput]:
     wanted: dict[str, WantedOutput] = {}
     for tensor in request.outputs:
         name = _name(tensor.name, wanted, "output", limits)
         if tensor.parameters:
             words.check_no_classes(_parameters(tensor.parameters, name), name)
         region = _region(tensor.parameters, regions, f"output {name!r}")
-        wanted[name] = WantedOutput(name, True, region)
-    return tuple(wanted.values())
+        wanted[name] = WantedOutput(True, region)
+    return wanted

@@ -6,12 +6,14 @@ import asyncio
 import logging
 from typing import Any
 
-from nodes.gateway.call import Caller, Regions
+from nodes.gateway.call import Caller
 from nodes.gateway.grpc.answers import error_text, fill
 from nodes.gateway.grpc.calls import Call, readable
 from nodes.gateway.grpc.decode import infer_call
 from nodes.gateway.grpc.messages import ModelInferResponse, ModelStreamInferResponse
 from nodes.gateway.inference import Inference
+from nodes.gateway.shared_memory import Regions
+from nodes.gateway.statuses import FAULT
 from swarm.errors import SwarmError, Unavailable
 
 log = logging.getLogger("swarm.gateway")
@@ -45,7 +47,7 @@ class Inferring:
         room for the request beside all that are in hand."""
         with self._inference.hand.holding(request.ByteSize()):
             asked = infer_call(request, caller, call.headers, call.remaining, self._regions)
-            fill(response, await self._inference.run(asked), self._regions)
+            fill(response, await self._inference.run(asked), asked, self._regions)
 
     async def stream(self, requests: Any, call: Call) -> None:
         """Of `ModelStreamInfer`. A request with an id is answered as soon as it can be. Those
@@ -110,7 +112,7 @@ class _Stream:
                 response = _failed(request, error_text(error))
             except Exception:
                 log.exception("a request of a stream failed")
-                response = _failed(request, "a fault of the gateway, which its log describes")
+                response = _failed(request, FAULT)
             response.infer_response.parameters[FINAL].bool_param = True
             if before is not None:
                 await before.wait()

@@ -1,4 +1,4 @@
-"""The methods about the server and its models."""
+"""The methods about the server, its models, and the shared memory of clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from nodes.gateway import model_documents as documents
 from nodes.gateway.grpc.calls import Call, Method
 from nodes.gateway.grpc.messages import message
 from nodes.gateway.models import Models
-from nodes.gateway.statistics import Statistics
+from nodes.gateway.parameters import no_shared_memory
+from nodes.gateway.shared_memory import Regions
+from nodes.gateway.statistics import Statistics, empty_document
 
 LEFT_OUT = {
     "RepositoryModelLoad": "models are loaded by `swarm model push` and `swarm model promote`",
@@ -24,12 +26,15 @@ LEFT_OUT = {
 
 
 class ModelMethods:
-    """name: the server's, in its metadata. shm: whether clients may register shared memory."""
+    """name: the server's, in its metadata. regions: None where shared memory is off."""
 
-    def __init__(self, models: Models, statistics: Statistics, name: str, shm: bool) -> None:
+    def __init__(
+        self, models: Models, statistics: Statistics, name: str, regions: Regions | None
+    ) -> None:
         self._models = models
         self._statistics = statistics
-        self._metadata = documents.server_metadata(name, shm)
+        self._regions = regions
+        self._metadata = documents.server_metadata(name, regions is not None)
 
     def methods(self) -> dict[str, Method]:
         """By name."""
@@ -40,6 +45,12 @@ class ModelMethods:
             "ModelConfig": self._model_config,
             "ModelStatistics": self._model_statistics,
             "RepositoryIndex": self._repository_index,
+            "SystemSharedMemoryStatus": self._memory_status,
+            "SystemSharedMemoryRegister": self._memory_register,
+            "SystemSharedMemoryUnregister": self._memory_unregister,
+            # Clients forget all regions of both kinds before they register one of either.
+            "CudaSharedMemoryStatus": _nothing("CudaSharedMemoryStatus"),
+            "CudaSharedMemoryUnregister": _nothing("CudaSharedMemoryUnregister"),
         }
 
     async def _server_metadata(self, request: Any, call: Call) -> Any:
@@ -62,13 +73,39 @@ class ModelMethods:
         found = self._statistics.documents(request.name, request.version)
         if request.name and not found:
             info = await self._models.describe(request.name, request.version)
-            found = [documents.no_statistics(info)]
+            found = [empty_document(info.model, info.version)]
         return _filled("ModelStatisticsResponse", {"model_stats": found})
 
     async def _repository_index(self, request: Any, call: Call) -> Any:
         listed = await self._models.listed()
         index = documents.repository_index(listed, only_ready=request.ready)
         return _filled("RepositoryIndexResponse", {"models": index})
+
+    @property
+    def _allowed(self) -> Regions:
+        if self._regions is None:
+            raise no_shared_memory()
+        return self._regions
+
+    async def _memory_status(self, request: Any, call: Call) -> Any:
+        found = documents.regions(self._allowed.registered(request.name))
+        known = {each["name"]: each for each in found}
+        return _filled("SystemSharedMemoryStatusResponse", {"regions": known})
+
+    async def _memory_register(self, request: Any, call: Call) -> Any:
+        self._allowed.register(request.name, request.key, request.offset, request.byte_size)
+        return _filled("SystemSharedMemoryRegisterResponse", {})
+
+    async def _memory_unregister(self, request: Any, call: Call) -> Any:
+        self._allowed.unregister(request.name)
+        return _filled("SystemSharedMemoryUnregisterResponse", {})
+
+
+def _nothing(method: str) -> Method:
+    async def answer(request: Any, call: Call) -> Any:
+        return _filled(f"{method}Response", {})
+
+    return answer
 
 
 def _filled(name: str, document: dict[str, Any]) -> Any:

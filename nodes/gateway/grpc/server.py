@@ -11,17 +11,17 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import aio as reflection
 
-from nodes.gateway.call import Callers, Regions
+from nodes.gateway.call import Callers
 from nodes.gateway.door import Figures
 from nodes.gateway.grpc.calls import Calls
 from nodes.gateway.grpc.health import GrpcHealth
 from nodes.gateway.grpc.inferring import Inferring
 from nodes.gateway.grpc.messages import HEALTH, INFERENCE, POOL, REFLECTION, method_handler
 from nodes.gateway.grpc.models import ModelMethods, not_offered
-from nodes.gateway.grpc.shared_memory import SharedMemoryMethods
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Models
 from nodes.gateway.settings import GatewayOptions
+from nodes.gateway.shared_memory import Regions
 from nodes.place import LOOPBACK, ListenPlace
 from swarm.errors import InvalidArgument
 
@@ -73,10 +73,7 @@ class GrpcServer:
         self._credentials = credentials
         self._calls = Calls(callers, self.figures)
         self._health = GrpcHealth(models)
-        self._models = ModelMethods(
-            models, inference.statistics, options.server_name, regions is not None
-        )
-        self._memory = SharedMemoryMethods(regions)
+        self._models = ModelMethods(models, inference.statistics, options.server_name, regions)
         self._inferring = Inferring(inference, regions, bounds.in_flight)
         self._server: grpc.aio.Server | None = None
         self._port = 0
@@ -139,15 +136,14 @@ class GrpcServer:
 
     def _handlers(self) -> list[Any]:
         """Of each service, its methods by name."""
-        unary, health = self._calls.unary, self._health
-        known = {**self._models.methods(), **self._memory.methods()}
+        framed, health = self._calls.framed, self._health
         services: dict[str, dict[str, Any]] = {
             INFERENCE: {
-                **{name: unary(method) for name, method in known.items()},
+                **{name: framed(method) for name, method in self._models.methods().items()},
                 "ServerLive": health.live,
                 "ServerReady": health.ready,
-                "ModelInfer": unary(self._inferring.infer, takes=True),
-                "ModelStreamInfer": self._calls.stream(self._inferring.stream),
+                "ModelInfer": framed(self._inferring.infer, takes=True),
+                "ModelStreamInfer": framed(self._inferring.stream),
             },
             HEALTH: {"Check": health.check, "Watch": health.watch},
         }

@@ -41,8 +41,8 @@ def connection_class(
 
 class HttpConnection(HttpToolsProtocol):
     """`running`: the task that is cancelled when the client goes away, while it is set.
-    `certificate`: the common name of the client's verified certificate, "" without one. A
-    `Holder` of the request that is answered at present."""
+    `certificate`: the common name of the client's verified certificate, "" without one. It keeps
+    count of the bytes of the request that is answered at present."""
 
     bounds: HttpBounds
     figures: Figures
@@ -80,12 +80,12 @@ class HttpConnection(HttpToolsProtocol):
             self.running.cancel()
 
     def hold(self, size: int) -> None:
-        """See `Holder`."""
+        """So many bytes more. Raises `ResourceExhausted`."""
         self.hand.take(size)
         self._held += size
 
     def expect(self, size: int) -> None:
-        """See `Holder`."""
+        """Hold so many bytes, which are still to come. Raises `ResourceExhausted`."""
         self.hold(size)
         self._ahead = max(PIECE, size)
 

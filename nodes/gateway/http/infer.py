@@ -1,5 +1,5 @@
-"""A request for an inference out of its body, JSON or with binary tensors behind the JSON: decided
-without sockets or waits."""
+"""A request for an inference out of its body, and the body of its answer: JSON, or with binary
+tensors behind the JSON. Decided without sockets or waits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import numpy as np
 import orjson
 
 from nodes.gateway import parameters as words
-from nodes.gateway.call import Caller, InferCall, Regions, WantedOutput
+from nodes.gateway.call import Caller, InferCall, WantedOutput
+from nodes.gateway.shared_memory import Regions
 from swarm.errors import DecodeError, InvalidArgument
 from swarm.wire import oip
-from swarm.wire.tensors import DTYPES, LIMITS, MessageLimits
+from swarm.wire.messages import Result
+from swarm.wire.tensors import DTYPES, LIMITS, MessageLimits, Part, datatype_of, memory_of, plain
 
 HEADER_LENGTH = "inference-header-content-length"  # bytes of JSON before the binary tensors
 
@@ -44,23 +46,21 @@ def decoded(
     head, tail = _split(body, headers.get(HEADER_LENGTH))
     doc = oip.document(head, limits, _loads)
     parameters = words.checked(doc.get("parameters"), "request")
-    wishes = words.wishes(parameters, headers)
     reader = _Reader(tail, regions)
     inputs = oip.inputs_of(doc, reader.tensor, limits)
     reader.check_end()
-    call = InferCall(
-        model,
+    wanted, id = _outputs(doc, regions, limits), doc.get("id")
+    request = words.request_of(
         inputs,
-        caller,
-        version=words.word(version, "version") or _text(wishes.version),
-        id=_text(_id(doc.get("id"))),
-        outputs=_outputs(doc, regions, limits),
-        budget=wishes.budget,
-        session=_text(wishes.session),
-        weights=wishes.weights,
-        traceparent=_text(wishes.traceparent),
-        ignored=_text(words.unknown(parameters, _of_tensors(doc))),
+        wanted,
+        caller.agent,
+        parameters,
+        headers,
+        id=str(id) if type(id) is int else "" if id is None else id,  # clients send numbers too
+        version=version,
+        of_tensors=_of_tensors(doc),
     )
+    call = InferCall(model, request, wanted)
     return Decoded(call, _flag(parameters.get("binary_data_output"), "binary_data_output") or False)
 
 
@@ -68,18 +68,6 @@ def _of_tensors(doc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The parameters of the inputs and outputs of a document whose tensors have been read."""
     entries = [*doc["inputs"], *(doc.get("outputs") or [])]
     return [given for entry in entries if (given := entry.get("parameters"))]
-
-
-def _id(value: Any) -> str:
-    """A request's id; clients send numbers too. Raises `InvalidArgument`."""
-    if value is None:
-        return ""
-    return words.word(str(value) if type(value) is int else value, "id")
-
-
-def _text(text: str) -> str:
-    """Without the halves of characters that JSON can say and nobody can write."""
-    return text if text.isascii() else text.encode("utf-8", "ignore").decode()
 
 
 def _split(body: bytes, length: str | None) -> tuple[bytes, memoryview]:
@@ -163,8 +151,8 @@ def _check_datatype(entry: Any) -> None:
 
 def _outputs(
     doc: dict[str, Any], regions: Regions | None, limits: MessageLimits
-) -> tuple[WantedOutput, ...]:
-    wanted: list[WantedOutput] = []
+) -> dict[str, WantedOutput]:
+    wanted: dict[str, WantedOutput] = {}
     for entry in oip.outputs_of(doc, limits):
         name = entry["name"]
         given = words.checked(entry.get("parameters"), f"output {name!r}")
@@ -173,11 +161,50 @@ def _outputs(
         if region is not None and regions is None:
             raise words.no_shared_memory(f"output {name!r}: ")
         binary = _flag(given.get(words.BINARY), f"output {name!r}: {words.BINARY}")
-        wanted.append(WantedOutput(name, binary, region))
-    return tuple(wanted)
+        wanted[name] = WantedOutput(binary, region)
+    return wanted
 
 
 def _flag(value: Any, name: str) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise DecodeError(f"{name} must be true or false, not {value!r:.80}")
     return value
+
+
+_NOTHING = WantedOutput()
+
+
+def encoded(
+    result: Result, call: InferCall, binary: bool, regions: Regions | None
+) -> tuple[bytes, list[Part]]:
+    """The JSON, and the tensors that follow it. binary: for outputs that say nothing of it. An
+    output that the client wants in shared memory is written there. Raises what `Regions.write`
+    raises."""
+    outputs: list[dict[str, Any]] = []
+    parts: list[Part] = []
+    for name, array in result.outputs.items():
+        array, shape = plain(array), list(array.shape)
+        output: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": shape}
+        wanted = call.wanted.get(name, _NOTHING)
+        region = wanted.region
+        if region is not None and regions is not None:
+            regions.write(region, array)
+            output["parameters"] = {words.SHM_REGION: region.name, words.SHM_SIZE: array.nbytes}
+            if region.offset:
+                output["parameters"][words.SHM_OFFSET] = region.offset
+        elif binary if wanted.binary is None else wanted.binary:
+            output["parameters"] = {words.BINARY_SIZE: array.nbytes}
+            parts.append(memory_of(array))
+        else:
+            output["data"] = array.reshape(-1)  # NaN and infinity become null
+            if array.dtype.kind == "f" and (lost := array.size - int(np.isfinite(array).sum())):
+                output["parameters"] = {words.NOT_FINITE: lost}
+        outputs.append(output)
+    doc = {
+        "model_name": result.model,
+        "model_version": result.version,
+        "id": result.id,
+        "parameters": words.of_answer(result, call.request),
+        "outputs": outputs,
+    }
+    return orjson.dumps(doc, option=orjson.OPT_SERIALIZE_NUMPY), parts

@@ -12,12 +12,10 @@ from collections.abc import Iterator, Mapping
 import uvicorn
 
 from nodes.gateway.access.browsers import LOOPBACK_NAMES, Browsers
-from nodes.gateway.call import Callers, Regions
-from nodes.gateway.door import Figures
-from nodes.gateway.http.app import App, Page
+from nodes.gateway.door import Figures, Page
+from nodes.gateway.hand import BytesInHand
+from nodes.gateway.http.application import Paths
 from nodes.gateway.http.connection import HttpBounds, connection_class
-from nodes.gateway.inference import Inference
-from nodes.gateway.models import Models
 from nodes.gateway.settings import GatewayOptions
 from nodes.place import LOOPBACK, ListenPlace
 from swarm.errors import Unavailable
@@ -27,39 +25,31 @@ log = logging.getLogger("swarm.gateway")
 START_TIMEOUT = 10.0  # seconds
 BACKLOG = 512  # connections that wait to be accepted
 BOUNDS = HttpBounds()
-NO_APPS: Mapping[str, Page] = {}
 
 
 class HttpServer:
     """A `Door`. Without `options.http` it takes a free port of loopback.
 
-    regions: shared memory of clients, None where it is not allowed. page: an ASGI application for
-    paths that are none of the protocols'. apps: others, by the first part of their paths. tls: its
-    files may be loaded again while it serves.
+    apps: ASGI applications, by the first part of their paths; "" for all other paths. hand: of the
+    bytes of all requests. tls: its files may be loaded again while it serves.
     """
 
     def __init__(
         self,
-        inference: Inference,
-        models: Models,
-        callers: Callers,
+        apps: Mapping[str, Page],
         options: GatewayOptions,
+        hand: BytesInHand,
         *,
-        regions: Regions | None = None,
-        page: Page | None = None,
-        apps: Mapping[str, Page] = NO_APPS,
         tls: ssl.SSLContext | None = None,
         bounds: HttpBounds = BOUNDS,
     ) -> None:
         self.figures = Figures()
         self._place = options.http_place or ListenPlace(LOOPBACK, 0)
-        self._app = App(
-            inference, models, callers, options, regions, page, apps, bounds, self.figures
-        )
+        self._paths = Paths(apps, self.figures)
         self._options = options
         self._tls = tls
         self._bounds = bounds
-        self._hand = inference.hand
+        self._hand = hand
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._port = 0
@@ -75,7 +65,7 @@ class HttpServer:
         sock = self._place.listen("--http", BACKLOG)
         self._port = sock.getsockname()[1]
         config = uvicorn.Config(
-            _for_browsers(self._app, self._options),
+            _for_browsers(self._paths, self._options),
             http=connection_class(self._bounds, self.figures, self._hand),
             ws="none",
             lifespan="off",
@@ -101,7 +91,7 @@ class HttpServer:
     def begin_drain(self) -> None:
         """Say so: `v2/health/ready` is 503 from now on, and each answer ends its connection.
         Requests are still answered, until `drain`."""
-        self._app.is_draining = True
+        self.figures.is_draining = True
 
     async def drain(self, timeout: float) -> None:
         """See `Door`."""

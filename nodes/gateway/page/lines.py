@@ -9,24 +9,24 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from swarm.model import Spec
+from nodes.gateway.added import added
+from swarm.model import ModelInfo, Spec
 
 WRITTEN_OUT = 256  # values of a request up to which a line has them all
 ZEROS = {"BOOL": False, "BYTES": ""}
-SHELL_WRITES = 'import json; print(json.dumps({{"inputs": [{tensors}]}}))'
 PYTHON = """\
 python3 - <<'END'
 import json, urllib.request
-body = {{"inputs": [{tensors}]}}
+body = {body}
 request = urllib.request.Request({url}, json.dumps(body).encode(), {headers})
-print(json.load(urllib.request.urlopen(request)))
+print(json.load(urllib.request.urlopen(request)){part})
 END"""
 JAVASCRIPT = """\
-fetch({url}, {{method: "POST", headers: {headers}, body: JSON.stringify({{inputs: [{tensors}]}})}})
+fetch({url}, {{method: "POST", headers: {headers}, body: JSON.stringify({body})}})
   .then(answer => answer.json()).then(console.log)"""
 
 
@@ -39,34 +39,38 @@ class Lines:
     javascript: str
 
 
-def lines_for(
-    model: str, inputs: Sequence[Spec], examples: Mapping[str, Any], url: str, key: str = ""
+def lines_to(
+    url: str, key: str, curl: str, python: str, script: str, before: str = "", part: str = ""
 ) -> Lines:
-    """examples: shapes by input, as the model was split with. url: of the gateway. key: what the
-    caller shows, "" where nothing has to be shown."""
-    shapes = {spec.name: shape_of(spec, examples.get(spec.name)) for spec in inputs}
-    where = f"{url}/v2/models/{model}/infer"
+    """Lines that send a body. url: whole. key: what the caller shows, "" where nothing has to be
+    shown. curl: its options, with the body. python, script: the body in these languages. before: a
+    program that writes to curl. part: of the answer, that Python shows."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     shown = "".join(f" -H {shlex.quote(f'{name}: {each}')}" for name, each in headers.items())
-    if sum(map(math.prod, shapes.values())) <= WRITTEN_OUT:
-        body = {"inputs": [_tensor(spec, shapes[spec.name]) for spec in inputs]}
-        curl = f"curl -sS{shown} -d {shlex.quote(json.dumps(body))} {where}"
-    else:
-        program = SHELL_WRITES.format(tensors=_tensors(inputs, shapes, "[{value}] * {count}"))
-        curl = f"python3 -c {shlex.quote(program)} | curl -sS{shown} -d @- {where}"
+    given = {"url": json.dumps(url), "headers": json.dumps(headers)}
     return Lines(
-        curl,
-        PYTHON.format(
-            tensors=_tensors(inputs, shapes, "[{value}] * {count}"),
-            url=json.dumps(where),
-            headers=json.dumps(headers),
-        ),
-        JAVASCRIPT.format(
-            tensors=_tensors(inputs, shapes, "Array({count}).fill({value})", script=True),
-            url=json.dumps(where),
-            headers=json.dumps(headers),
-        ),
+        f"{before}curl -sS{shown} {curl} {url}",
+        PYTHON.format(body=python, part=part, **given),
+        JAVASCRIPT.format(body=script, **given),
     )
+
+
+def lines_for(info: ModelInfo, examples: Mapping[str, Any], url: str, key: str = "") -> Lines:
+    """examples: shapes by input, as the model was split with. url: of the gateway. key: see
+    `lines_to`."""
+    for each in added():
+        if (lines := each.lines(info, url, key)) is not None:
+            return lines
+    shapes = {spec.name: shape_of(spec, examples.get(spec.name)) for spec in info.inputs}
+    python = _body(info.inputs, shapes, "[{value}] * {count}", repr)
+    if sum(map(math.prod, shapes.values())) <= WRITTEN_OUT:
+        tensors = [_tensor(spec, shapes[spec.name]) for spec in info.inputs]
+        before, curl = "", f"-d {shlex.quote(json.dumps({'inputs': tensors}))}"
+    else:
+        program = f"import json; print(json.dumps({python}))"
+        before, curl = f"python3 -c {shlex.quote(program)} | ", "-d @-"
+    script = _body(info.inputs, shapes, "Array({count}).fill({value})", json.dumps)
+    return lines_to(f"{url}/v2/models/{info.model}/infer", key, curl, python, script, before)
 
 
 def shape_of(spec: Spec, example: Any) -> tuple[int, ...]:
@@ -81,17 +85,19 @@ def _tensor(spec: Spec, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"name": spec.name, "shape": shape, "datatype": spec.datatype, "data": data}
 
 
-def _tensors(
-    inputs: Sequence[Spec], shapes: Mapping[str, tuple[int, ...]], many: str, script: bool = False
+def _body(
+    inputs: Sequence[Spec],
+    shapes: Mapping[str, tuple[int, ...]],
+    many: str,
+    written: Callable[[Any], str],
 ) -> str:
-    """The tensors in Python's or JavaScript's words; many: a list of so many equal values."""
-    written = []
+    """A request in Python's or JavaScript's words. many: a list of so many equal values."""
+    tensors = []
     for spec in inputs:
-        zero = ZEROS.get(spec.datatype, 0)
-        value = json.dumps(zero) if script else repr(zero)
+        value = written(ZEROS.get(spec.datatype, 0))
         data = many.format(value=value, count=math.prod(shapes[spec.name]))
-        written.append(
+        tensors.append(
             f'{{"name": {json.dumps(spec.name)}, "shape": {list(shapes[spec.name])}, '
             f'"datatype": "{spec.datatype}", "data": {data}}}'
         )
-    return ", ".join(written)
+    return f'{{"inputs": [{", ".join(tensors)}]}}'

@@ -14,7 +14,7 @@ from nodes.gateway.grpc.calls import readable
 from nodes.gateway.grpc.decode import infer_call
 from nodes.gateway.grpc.messages import ModelInferRequest, message, reader
 from nodes.gateway.http.infer import HEADER_LENGTH, decoded
-from nodes.gateway.shared_memory import ClientRegions
+from nodes.gateway.shared_memory import Regions
 from swarm.errors import DecodeError
 
 # A field of a message is an object of up to 200 bytes in protobuf's memory, and has two bytes at
@@ -49,7 +49,7 @@ def _requests() -> tuple[bytes, ...]:
 
 
 def _open_infer(stack: ExitStack) -> Case:
-    read, regions = reader(ModelInferRequest), ClientRegions()
+    read, regions = reader(ModelInferRequest), Regions()
 
     def parse(data: bytes) -> None:
         infer_call(readable(read(data)), Caller(), {}, 1.0, regions)
@@ -59,7 +59,7 @@ def _open_infer(stack: ExitStack) -> Case:
 
 def _open_fields(stack: ExitStack) -> Case:
     """Messages that can be read, whose fields contradict each other."""
-    regions = ClientRegions()
+    regions = Regions()
 
     def parse(data: bytes) -> None:
         try:
@@ -74,7 +74,7 @@ def _open_fields(stack: ExitStack) -> Case:
 
 def _open_http(stack: ExitStack) -> Case:
     """Tensors as JSON, and in memory of the client's."""
-    regions = ClientRegions()
+    regions = Regions()
     place = {"shared_memory_region": "r", "shared_memory_offset": 8, "shared_memory_byte_size": 8}
     tensors = [
         {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [[1.5, 2], [3, -4e3]]},
@@ -114,7 +114,7 @@ def _open_binary(stack: ExitStack) -> Case:
 def _open_regions(stack: ExitStack) -> Case:
     """Names, keys and places as a client registers them."""
     kind = message("inference.SystemSharedMemoryRegisterRequest")
-    read, regions = reader(kind), ClientRegions()
+    read, regions = reader(kind), Regions()
     seed = kind(name="r", key="/absent_camera", offset=64, byte_size=4096)
 
     def parse(data: bytes) -> None:

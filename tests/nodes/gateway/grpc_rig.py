@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
+from gateway_fakes import Anybody, OneModel
 
-from nodes.gateway.call import Caller, Regions
 from nodes.gateway.grpc.server import GrpcBounds, GrpcServer
 from nodes.gateway.hand import BytesInHand
 from nodes.gateway.inference import Inference
 from nodes.gateway.models import Listed
 from nodes.gateway.settings import GatewayOptions
+from nodes.gateway.shared_memory import Regions
 from swarm.errors import Status, SwarmError
 from swarm.model import ModelInfo, Spec, Stage, unknown_model
 from swarm.wire.hops import Hop
@@ -31,33 +32,6 @@ def numbers(start: int = 0) -> dict[str, np.ndarray]:
     """Inputs of `simple`: counted from `start`, and ones."""
     counted = np.arange(start, start + 16, dtype=np.int32).reshape(SHAPE)
     return {"INPUT0": counted, "INPUT1": np.ones(SHAPE, np.int32)}
-
-
-class SimpleModels:
-    """`Models` with `simple` alone. connected: what `is_connected` says."""
-
-    def __init__(self) -> None:
-        self.connected = True
-
-    def is_connected(self) -> bool:
-        return self.connected
-
-    async def describe(self, model: str, version: str = "") -> ModelInfo:
-        if model != "simple" or version not in ("", "1"):
-            raise unknown_model(model, version)
-        return SIMPLE
-
-    async def versions(self, model: str) -> list[str]:
-        return [(await self.describe(model)).version]
-
-    async def is_ready(self, model: str, version: str = "") -> bool:
-        return model == "simple" and version in ("", "1")
-
-    async def listed(self) -> list[Listed]:
-        return [Listed("simple", "1", True), Listed("simple", "2", False, "no node serves it")]
-
-    async def manifest(self, model: str, version: str = "") -> bytes:
-        raise unknown_model(model, version)
 
 
 class SimpleMesh:
@@ -91,31 +65,17 @@ class SimpleMesh:
             if error is not None:
                 raise error
             SIMPLE.check(request.inputs)
+            SIMPLE.check_outputs(request.outputs)
         except SwarmError as failure:
             after = getattr(failure, "retry_after", 0.0)
             return Result(
                 request.id, model, status=failure.status, message=str(failure), retry_after=after
             )
         first, second = request.inputs["INPUT0"], request.inputs["INPUT1"]
-        outputs = {"OUTPUT0": first + second, "OUTPUT1": first - second}
+        made = {"OUTPUT0": first + second, "OUTPUT1": first - second}
+        outputs = {name: made[name] for name in request.outputs or made}
         hop = Hop(1, "node-1", 10, 20, weights=7)
         return Result(request.id, model, "1", Status.OK, outputs, hops=(hop,))
-
-
-class OpenCallers:
-    """`Callers` that takes the header `agent`. seen: headers, peers and certificates."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[dict[str, str], str, str]] = []
-        self.refusing: SwarmError | None = None
-
-    def of(
-        self, headers: dict[str, str], peer: str, certificate: str = "", *, takes: bool = True
-    ) -> Caller:
-        self.seen.append((headers, peer, certificate))
-        if self.refusing is not None:
-            raise self.refusing
-        return Caller(headers.get("agent", ""))
 
 
 class Gateway:
@@ -137,10 +97,11 @@ async def gateway(
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """A server at a free port; behind the block it has ended. settings: of `GatewayOptions`."""
-    mesh, models, callers = SimpleMesh(), SimpleModels(), OpenCallers()
+    mesh, callers = SimpleMesh(), Anybody()
+    models = OneModel(SIMPLE, Listed("simple", "2", False, "no node serves it"))
     options = GatewayOptions(grpc="127.0.0.1:0", **settings)
     hand = BytesInHand(options.bodies)
-    inference = Inference(mesh.answer, models.describe, most_in_flight, hand)
+    inference = Inference(mesh.answer, most_in_flight, hand)
     server = GrpcServer(inference, models, callers, options, regions=regions, bounds=bounds)
     await server.start()
     try:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from support.meshes import split_digits
+from gateway_fakes import Anybody, OneModel
 from support.waiting import GENEROUS
 
-from nodes.gateway.call import Caller
 from nodes.gateway.hand import BytesInHand
+from nodes.gateway.http.app import App
 from nodes.gateway.http.connection import HttpBounds
 from nodes.gateway.http.server import HttpServer
 from nodes.gateway.inference import Inference
@@ -42,52 +42,13 @@ async def doubled(model: str, request: Request) -> Result:
         if model != "m":
             raise NotFound(f"no model {model!r}")
         INFO.check(request.inputs)
+        INFO.check_outputs(request.outputs)
     except SwarmError as error:
         return Result("id", model, status=Status(error.status), message=str(error))
     x = request.inputs["x"]
-    outputs = {"double": 2 * x, "negative": -x}
+    made = {"double": 2 * x, "negative": -x}
+    outputs = {name: made[name] for name in request.outputs or made}
     return Result(request.id or "made", "m", "3", outputs=outputs, hops=HOPS, latency=0.001)
-
-
-class OneModel:
-    """`Models` of `INFO` alone."""
-
-    connected = True
-
-    def is_connected(self) -> bool:
-        return self.connected
-
-    async def describe(self, model: str, version: str = "") -> ModelInfo:
-        if model != "m" or version not in ("", "3"):
-            raise NotFound(f"no model {model!r}")
-        return INFO
-
-    async def versions(self, model: str) -> list[str]:
-        return ["3"]
-
-    async def is_ready(self, model: str, version: str = "") -> bool:
-        return model == "m"
-
-    async def listed(self) -> list[Listed]:
-        return [Listed("m", "3", True), Listed("n", "1", False, "no node serves it")]
-
-    async def manifest(self, model: str, version: str = "") -> bytes:
-        return split_digits(stages=1).manifest.to_json()
-
-
-class Anybody:
-    """`Callers` who are all let in. refusal: instead. taken: requests that take from a quota."""
-
-    refusal: SwarmError | None = None
-    taken = 0
-
-    def of(
-        self, headers: dict[str, str], peer: str, certificate: str = "", *, takes: bool = True
-    ) -> Caller:
-        if self.refusal is not None:
-            raise self.refusal
-        self.taken += takes
-        return Caller("robot-7")
 
 
 @dataclass
@@ -230,13 +191,14 @@ async def door(
     **options: Any,
 ) -> AsyncIterator[Door]:
     """A door that is open."""
-    models, callers = OneModel(), Anybody()
+    models = OneModel(INFO, Listed("n", "1", False, "no node serves it"))
+    callers = Anybody()
     chosen = GatewayOptions(http="127.0.0.1:0", **options)
-    inference = Inference(answer, models.describe, most_in_flight, BytesInHand(chosen.bodies))
-    shown = PageApp(inference, models, callers) if page else None
-    server = HttpServer(
-        inference, models, callers, chosen, regions=regions, page=shown, bounds=bounds
-    )
+    inference = Inference(answer, most_in_flight, BytesInHand(chosen.bodies))
+    protocol = App(inference, models, callers, chosen, regions)
+    others = PageApp(inference, models, callers, chosen) if page else protocol
+    apps = {"v2": protocol, "": others}
+    server = HttpServer(apps, chosen, inference.hand, bounds=bounds)
     await server.start()
     opened = Door(server, inference, models, callers)
     try:

@@ -345,11 +345,11 @@ def test_white_space_around_a_key_is_no_part_of_it(tmp_path: Path) -> None:
         assert callers.of(shown, PEER).agent == "camera-1"
 
 
-def test_a_block_names_the_tokens_of_language_models_that_an_agent_may_use(tmp_path: Path) -> None:
+def test_a_block_has_the_quotas_of_other_features_too(tmp_path: Path) -> None:
     text = '[[certificate]]\nname = "robot 7"\nagent = "robot-7"\ntokens = 50\n'
     caller = ListedCallers(str(file_of(tmp_path, text))).of({}, PEER, "robot 7")
-    assert caller == Caller("robot-7", "certificate", tokens=50.0)
-    with pytest.raises(BadKey, match="tokens a second"):
+    assert (caller, caller.quotas) == (Caller("robot-7", "certificate"), {"tokens": 50.0})
+    with pytest.raises(BadKey, match="tokens of prompts and answers a second"):
         ListedCallers(str(file_of(tmp_path, text.replace("50", "-1"))))
 
 

@@ -109,11 +109,13 @@ def outcome(content: Content, read: Any) -> Any:
         return "not offered"
     except SwarmError as error:
         return str(error.status)
+    asked = call.request
     inputs = {
-        name: (array.dtype.str, array.shape, array.tobytes()) for name, array in call.inputs.items()
+        name: (array.dtype.str, array.shape, array.tobytes())
+        for name, array in asked.inputs.items()
     }
-    named = [output.name for output in call.outputs]
-    said = (call.version, call.id, call.budget, call.session, call.weights, call.traceparent)
+    named = list(call.wanted)
+    said = (asked.version, asked.id, asked.budget, asked.session, asked.weights, asked.traceparent)
     return inputs, named, said
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2, service_pb2
@@ -34,7 +33,7 @@ def request(datatype: str = "FP32", shape: tuple[int, ...] = (2,), **fields: Any
 
 
 def call(asked: Any, remaining: float | None = None, **headers: str) -> Any:
-    return infer_call(asked, Caller(), headers, remaining, None)
+    return infer_call(asked, Caller(), headers, remaining, None).request
 
 
 @pytest.mark.parametrize(
@@ -135,29 +134,35 @@ def test_the_descriptors_are_those_of_the_protos() -> None:
 def test_each_field_is_tritons_but_for_the_one_that_triton_lacks() -> None:
     theirs = fields_of(service_pb2.DESCRIPTOR) | fields_of(model_config_pb2.DESCRIPTOR)
     ours = fields_of(POOL.FindFileByName("inference.proto"))
-    assert set(ours) - set(theirs) == {"ModelMetadataResponse.properties"}
+    assert set(ours) - set(theirs) == {"inference.ModelMetadataResponse.properties"}
     assert {name: theirs[name] for name in ours if name in theirs} == {
         name: ours[name] for name in ours if name in theirs
     }
 
 
 def fields_of(file: Any) -> dict[str, tuple[Any, ...]]:
-    """Number, type and label of each field, and each enumeration's values, by their names."""
-    found: dict[str, tuple[Any, ...]] = {}
+    """Number, type and message of each field, and each enumeration's values, by their names."""
+    kinds = list(file.message_types_by_name.values())
+    enumerations = list(file.enum_types_by_name.values())
+    for kind in kinds:
+        kinds += kind.nested_types
+        enumerations += kind.enum_types
+    fields = [field for kind in kinds if not is_properties(kind) for field in kind.fields]
+    found: dict[str, tuple[Any, ...]] = {
+        field.full_name: (field.number, field.type, field.is_repeated, type_of(field))
+        for field in fields
+    }
+    return found | {
+        f"{each.full_name}.{value.name}": (value.number,)
+        for each in enumerations
+        for value in each.values
+    }
 
-    def visit(kind: Any, prefix: str) -> None:
-        name = prefix + kind.name
-        for field in kind.field:
-            found[f"{name}.{field.name}"] = (field.number, field.type, field.label, field.type_name)
-        for inner in kind.nested_type:
-            if inner.name != "PropertiesEntry":
-                visit(inner, f"{name}.")
 
-    described = descriptor_pb2.FileDescriptorProto()
-    file.CopyToProto(described)
-    for kind in described.message_type:
-        visit(kind, "")
-    for enumeration in described.enum_type:
-        for value in enumeration.value:
-            found[f"{enumeration.name}.{value.name}"] = (value.number,)
-    return found
+def is_properties(kind: Any) -> bool:
+    return bool(kind.name == "PropertiesEntry")
+
+
+def type_of(field: Any) -> str:
+    kind = field.message_type or field.enum_type
+    return kind.full_name if kind else ""

@@ -117,7 +117,7 @@ async def test_a_failure_has_the_status_of_the_mesh(served: Gateway, client: Any
 async def test_a_caller_who_is_not_known_learns_health_and_no_more(
     served: Gateway, client: Any
 ) -> None:
-    served.callers.refusing = PermissionDenied("no key")
+    served.callers.refusal = PermissionDenied("no key")
     assert await client.is_server_live()
     assert await client.is_server_ready()
     assert await refused(client.get_server_metadata()) == "PERMISSION_DENIED"
@@ -178,7 +178,7 @@ async def test_a_client_that_goes_away_cancels_its_request(served: Gateway, clie
 
 
 async def test_a_port_that_is_taken_is_an_error(served: Gateway) -> None:
-    inference = Inference(served.mesh.answer, served.models.describe, 1, BytesInHand(1_000_000))
+    inference = Inference(served.mesh.answer, 1, BytesInHand(1_000_000))
     options = GatewayOptions(grpc=served.url)
     server = GrpcServer(inference, served.models, served.callers, options)
     with pytest.raises(InvalidArgument, match="cannot listen"):

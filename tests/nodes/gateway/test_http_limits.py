@@ -76,7 +76,6 @@ async def test_slow_senders_by_the_hundred_leave_the_others_their_answers() -> N
         client = await opened.connect()
         for _ in range(50):
             assert (await opened.ask("/v2/models/m/infer", ONE, client=client)).code == 200
-        assert opened.server.figures.connections == 501
         ends = await asyncio.gather(*(each.end() for each in slow))
         assert {end[:12] for end in ends} == {b"HTTP/1.1 408"}
         await eventually(lambda: opened.server.figures.connections == 1, "all are let go")

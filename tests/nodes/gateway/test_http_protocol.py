@@ -395,16 +395,6 @@ async def test_tensors_come_and_go_by_shared_memory_where_that_is_allowed() -> N
         assert "system_shared_memory" in (await opened.ask("/v2")).document["extensions"]
 
 
-async def test_metadata_and_readiness_take_nothing_from_a_quota(plain: Door) -> None:
-    before = plain.callers.taken
-    for path in ("/v2", "/v2/models/m", "/v2/models/m/ready", "/v2/models/stats", "/v2/nothing"):
-        await plain.ask(path)
-    await plain.ask("/v2/repository/index", b"{}")
-    assert plain.callers.taken == before
-    await plain.infer({"inputs": [tensor()]})
-    assert plain.callers.taken == before + 1
-
-
 @pytest.mark.parametrize("body", [b"{}", b"", b"no JSON", b'{"inputs": 1}'])
 async def test_an_unknown_model_is_unknown_whatever_it_is_asked(plain: Door, body: bytes) -> None:
     for path in ("/v2/models/absent/infer", "/v2/models/m/versions/9/infer"):

@@ -93,7 +93,9 @@ BODIES: dict[str, Any] = {
     "path", [path for path in document()["paths"] if path.startswith(("/v2", "/page"))]
 )
 @pytest.mark.parametrize("model", ["m", "absent"])
-async def test_real_answers_fit_the_document(path: str, model: str) -> None:
+async def test_real_answers_fit_the_document_and_requests_alone_take_from_a_quota(
+    path: str, model: str
+) -> None:
     [(method, operation)] = document()["paths"][path].items()
     where = path.format(**PLACES | {"model": model})
     body = None
@@ -105,6 +107,7 @@ async def test_real_answers_fit_the_document(path: str, model: str) -> None:
             fits(content["application/json"]["schema"], BODIES[name])
     async with door(page=True) as opened:
         reply = await opened.ask(where, body, method.upper())
+        assert opened.callers.taken == path.endswith(("/infer", "/page/see/{model}"))
     said = operation["responses"][str(reply.code)]
     if "content" in said:
         fits(said["content"]["application/json"]["schema"], reply.document)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from nodes.gateway.call import Region
-from nodes.gateway.shared_memory import ClientRegions, RegionBounds
+from nodes.gateway.shared_memory import RegionBounds, Regions
 from swarm.errors import InvalidArgument, NotFound, PermissionDenied, ResourceExhausted
 from swarm.samehost.memory import SHM_DIRECTORY
 
@@ -41,9 +41,9 @@ def memory() -> Iterator[SharedMemory]:
 
 
 @pytest.fixture
-def regions(memory: SharedMemory) -> ClientRegions:
+def regions(memory: SharedMemory) -> Regions:
     """Region `r`: bytes 64 to 128 of the memory."""
-    made = ClientRegions()
+    made = Regions()
     made.register("r", memory.name, 64, 64)
     return made
 
@@ -53,7 +53,7 @@ def path_of(name: str) -> Path:
 
 
 def test_a_tensor_is_read_from_its_place_and_the_client_may_write_again(
-    memory: SharedMemory, regions: ClientRegions
+    memory: SharedMemory, regions: Regions
 ) -> None:
     memory.buf[72:80] = np.array([1.5, -2.0], "<f4").tobytes()
     array = regions.read(Region("r", 8, 8), "FP32", (1, 2))
@@ -62,7 +62,7 @@ def test_a_tensor_is_read_from_its_place_and_the_client_may_write_again(
 
 
 def test_a_tensor_is_written_to_its_place_and_to_no_other(
-    memory: SharedMemory, regions: ClientRegions
+    memory: SharedMemory, regions: Regions
 ) -> None:
     regions.write(Region("r", 60, 4), np.array([7], np.int32))
     expected = bytearray(SIZE)
@@ -84,7 +84,7 @@ def test_a_tensor_is_written_to_its_place_and_to_no_other(
     ],
 )
 def test_no_byte_outside_a_region_is_readable(
-    regions: ClientRegions, offset: int, size: int, shape: tuple[int, ...]
+    regions: Regions, offset: int, size: int, shape: tuple[int, ...]
 ) -> None:
     with pytest.raises(InvalidArgument):
         regions.read(Region("r", offset, size), "INT32", shape)
@@ -92,7 +92,7 @@ def test_no_byte_outside_a_region_is_readable(
 
 @pytest.mark.parametrize(("offset", "size"), [(61, 0), (-4, 0), (2**63, 0), (0, 3)])
 def test_no_byte_outside_a_region_is_written(
-    memory: SharedMemory, regions: ClientRegions, offset: int, size: int
+    memory: SharedMemory, regions: Regions, offset: int, size: int
 ) -> None:
     with pytest.raises(InvalidArgument):
         regions.write(Region("r", offset, size), np.array([-1], np.int32))
@@ -104,7 +104,7 @@ def test_no_byte_outside_a_region_is_written(
 )
 def test_a_region_lies_in_its_memory(memory: SharedMemory, offset: int, size: int) -> None:
     with pytest.raises(InvalidArgument):
-        ClientRegions().register("r", memory.name, offset, size)
+        Regions().register("r", memory.name, offset, size)
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,13 @@ def test_a_region_lies_in_its_memory(memory: SharedMemory, offset: int, size: in
 )
 def test_a_key_is_a_plain_name(key: str) -> None:
     with pytest.raises(InvalidArgument, match="no key of shared memory"):
-        ClientRegions().register("r", key, 0, 1)
+        Regions().register("r", key, 0, 1)
 
 
 def test_the_memory_of_a_mesh_is_no_clients(tmp_path: Path) -> None:
     (tmp_path / "swarm-default-1-0123456789abcdef").write_bytes(bytes(SIZE))
     with pytest.raises(PermissionDenied):
-        ClientRegions(directory=str(tmp_path)).register(
-            "r", "/swarm-default-1-0123456789abcdef", 0, SIZE
-        )
+        Regions(directory=str(tmp_path)).register("r", "/swarm-default-1-0123456789abcdef", 0, SIZE)
 
 
 def test_a_link_a_folder_and_a_pipe_are_no_shared_memory(tmp_path: Path) -> None:
@@ -131,13 +129,13 @@ def test_a_link_a_folder_and_a_pipe_are_no_shared_memory(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "pipe")
     for key in ("link", "folder", "pipe"):
         with pytest.raises(PermissionDenied):
-            ClientRegions(directory=str(tmp_path)).register("r", key, 0, 1)
+            Regions(directory=str(tmp_path)).register("r", key, 0, 1)
     with pytest.raises(NotFound):
-        ClientRegions(directory=str(tmp_path)).register("r", "absent", 0, 1)
+        Regions(directory=str(tmp_path)).register("r", "absent", 0, 1)
 
 
 def test_memory_that_its_client_cuts_short_is_an_error_of_the_request(
-    memory: SharedMemory, regions: ClientRegions
+    memory: SharedMemory, regions: Regions
 ) -> None:
     os.truncate(path_of(memory.name), 0)
     with pytest.raises(InvalidArgument, match="cut short"):
@@ -148,7 +146,7 @@ def test_memory_that_its_client_cuts_short_is_an_error_of_the_request(
 
 
 def test_another_memory_of_the_same_key_is_not_the_region(
-    memory: SharedMemory, regions: ClientRegions
+    memory: SharedMemory, regions: Regions
 ) -> None:
     other = path_of(memory.name + "-other")
     other.write_bytes(bytes(SIZE))
@@ -157,9 +155,7 @@ def test_another_memory_of_the_same_key_is_not_the_region(
         regions.read(Region("r", 0, 4), "INT32", (1,))
 
 
-def test_a_name_that_is_in_use_stays_with_its_key(
-    memory: SharedMemory, regions: ClientRegions
-) -> None:
+def test_a_name_that_is_in_use_stays_with_its_key(memory: SharedMemory, regions: Regions) -> None:
     regions.register("r", memory.name, 0, 8)
     assert regions.registered("r") == {"r": (memory.name, 0, 8)}
     other = SharedMemory(memory.name + "-other", create=True, size=SIZE)
@@ -178,7 +174,7 @@ def test_a_name_that_is_in_use_stays_with_its_key(
 
 
 def test_the_regions_of_a_client_that_was_killed_make_room(memory: SharedMemory) -> None:
-    regions = ClientRegions(RegionBounds(regions=2))
+    regions = Regions(RegionBounds(regions=2))
     regions.register("alive", memory.name, 0, 8)
     theirs = path_of(memory.name + "-theirs")
     command = [sys.executable, "-c", CLIENT, str(theirs)]

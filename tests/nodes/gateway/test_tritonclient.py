@@ -1,4 +1,5 @@
-"""tritonclient speaks HTTP to the mesh unchanged: each call is answered, or refused by name."""
+"""tritonclient speaks HTTP and gRPC to the mesh unchanged: each call is answered, or refused by
+name, and tensors pass in memory of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from shards.split.split import split
 
 MODELS = Path(os.environ.get("SWARM_TEST_MODELS", Path(__file__).parents[4] / "shared/models"))
 ULTRAFACE = MODELS / "ultraface" / "version-RFB-320.onnx"
-CLIENT = Path(__file__).with_name("triton_http_client.py")
+HERE = Path(__file__).parent
+HTTP_WAYS, GRPC_WAYS = 8, 9  # in which the programs ask for the same
+Feed = dict[str, np.ndarray]
 NARROW_RESNET = resnet50(224, 0.25)  # its input is ResNet-50's own: 0.6 MB
 
 pytestmark = [
@@ -33,26 +37,43 @@ pytestmark = [
 ]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def mesh() -> AsyncIterator[tuple[LocalMesh, str]]:
-    """A mesh with digits, and a gateway's address."""
-    async with mesh_of(split_digits(stages=2), "shard-1", "shard-2") as local:
-        node = await gateway_of(local, "--http", "0")
-        yield local, address(local, node).removeprefix("http://")
+@dataclass
+class Rig:
+    """A mesh with digits. plain, grpc, shm: addresses of a gateway for HTTP alone, and of one for
+    both that takes clients' memory."""
+
+    local: LocalMesh
+    plain: str
+    grpc: str
+    shm: str
+
+    async def http(self, model: str, feed: Feed, folder: Path, *kind: str) -> Any:
+        """The report of `triton_http_client.py`."""
+        return await driven("triton_http_client.py", self.plain, model, feed, folder, *kind)
+
+    async def both(self, model: str, feed: Feed, folder: Path) -> Any:
+        """The report of `triton_grpc_client.py`."""
+        return await driven("triton_grpc_client.py", self.grpc, model, feed, folder, self.shm)
 
 
-async def driven(
-    where: str, model: str, feed: dict[str, np.ndarray], folder: Path, *kind: str
-) -> Any:
-    """The report of `triton_http_client.py`."""
+async def driven(program: str, where: str, model: str, feed: Feed, folder: Path, *more: str) -> Any:
     np.savez(folder / "inputs.npz", **feed)
-    command = [sys.executable, str(CLIENT), where, model, str(folder / "inputs.npz"), *kind]
-    return json.loads(await printed(*command))
+    command = [sys.executable, str(HERE / program), where, model, str(folder / "inputs.npz")]
+    return json.loads(await printed(*command, *more))
 
 
-def check_outputs(report: Any, expected: dict[str, np.ndarray]) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rig() -> AsyncIterator[Rig]:
+    async with mesh_of(split_digits(stages=2), "shard-1", "shard-2") as local:
+        plain = await gateway_of(local, "--http", "0")
+        node = await gateway_of(local, "--http", "0", "--grpc", "0", "--allow-client-shm")
+        at = [address(local, each).removeprefix("http://") for each in (plain, node)]
+        yield Rig(local, at[0], address(local, node, "grpc"), at[1])
+
+
+def check_outputs(report: Any, expected: Feed, ways: int) -> None:
     """Every way through the protocol gives the whole model's outputs."""
-    assert len(report["outputs"]) == 8
+    assert len(report["outputs"]) == ways
     for way, outputs in report["outputs"].items():
         for name, array in expected.items():
             assert close(np.array(outputs[name], array.dtype), array), (way, name)
@@ -60,12 +81,11 @@ def check_outputs(report: Any, expected: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("kind", [(), ("aio",)])
 async def test_tritonclient_drives_digits_and_hears_what_is_not_offered(
-    mesh: tuple[LocalMesh, str], kind: tuple[str, ...], tmp_path: Path
+    rig: Rig, kind: tuple[str, ...], tmp_path: Path
 ) -> None:
-    _, where = mesh
     images, logits = digits()
-    report = await driven(where, "digits", {"image": images[:1]}, tmp_path, *kind)
-    check_outputs(report, {"logits": logits[:1]})
+    report = await rig.http("digits", {"image": images[:1]}, tmp_path, *kind)
+    check_outputs(report, {"logits": logits[:1]}, HTTP_WAYS)
     assert report["live"] is report["ready"] is report["model ready"] is True
     assert report["absent ready"] is False
     assert report["metadata"]["inputs"] == [
@@ -104,6 +124,15 @@ async def test_tritonclient_drives_digits_and_hears_what_is_not_offered(
         assert text in report["refused"][case], (case, report["refused"][case])
 
 
+async def test_digits_come_the_same_by_calls_streams_and_shared_memory(
+    rig: Rig, tmp_path: Path
+) -> None:
+    images, logits = digits()
+    report = await rig.both("digits", {"image": images[:1]}, tmp_path)
+    check_outputs(report, {"logits": logits[:1]}, GRPC_WAYS)
+    assert report["counted"] >= 29
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -115,17 +144,16 @@ async def test_tritonclient_drives_digits_and_hears_what_is_not_offered(
     ],
 )
 async def test_a_camera_program_of_tritonclient_gets_the_whole_models_outputs(
-    mesh: tuple[LocalMesh, str], name: str, tmp_path: Path
+    rig: Rig, name: str, tmp_path: Path
 ) -> None:
-    local, where = mesh
     model = ULTRAFACE.read_bytes() if name == "ultraface" else NARROW_RESNET
     result = await asyncio.to_thread(
         split, model, name=name, stages=2, bandwidth=1e6, profile=False
     )
-    await add_model(local, result, "shard-1", "shard-2")
+    await add_model(rig.local, result, "shard-1", "shard-2")
     [spec] = result.manifest.inputs
     shape = [max(1, size) for size in spec.shape]
     feed = {spec.name: np.random.default_rng(1).random(shape, np.float32)}
-    expected = await asyncio.to_thread(whole, model, [feed])
-    report = await driven(where, name, feed, tmp_path)
-    check_outputs(report, expected[0])
+    [expected] = await asyncio.to_thread(whole, model, [feed])
+    check_outputs(await rig.http(name, feed, tmp_path), expected, HTTP_WAYS)
+    check_outputs(await rig.both(name, feed, tmp_path), expected, GRPC_WAYS)
