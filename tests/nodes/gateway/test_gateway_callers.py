@@ -345,14 +345,6 @@ def test_white_space_around_a_key_is_no_part_of_it(tmp_path: Path) -> None:
         assert callers.of(shown, PEER).agent == "camera-1"
 
 
-def test_a_block_has_the_quotas_of_other_features_too(tmp_path: Path) -> None:
-    text = '[[certificate]]\nname = "robot 7"\nagent = "robot-7"\ntokens = 50\n'
-    caller = ListedCallers(str(file_of(tmp_path, text))).of({}, PEER, "robot 7")
-    assert (caller, caller.quotas) == (Caller("robot-7", "certificate"), {"tokens": 50.0})
-    with pytest.raises(BadKey, match="tokens of prompts and answers a second"):
-        ListedCallers(str(file_of(tmp_path, text.replace("50", "-1"))))
-
-
 def test_a_refusal_is_told_with_its_agent_and_where_it_came_from(tmp_path: Path) -> None:
     told: list[tuple[str, Status, str]] = []
     path = tmp_path / "callers.toml"
