@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from swarm.errors import InvalidArgument
+
 T = TypeVar("T")
+
+
+class MissingExtra(InvalidArgument):
+    """An extra of the package is not installed; no other try of the same installation helps."""
 
 
 def imported(path: str) -> Any:
@@ -334,6 +340,9 @@ class Feature:
     options: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Dataclasses of options (`nodes.cli.command`), each `module:name`, that commands of others
     get, by `up` or `model push`; such a command takes a `Given`."""
+
+    extras: Mapping[str, str] = field(default_factory=dict)
+    """The extra of the package that brings a library, by the name that is imported."""
 
     needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Extras of the package that a command needs with an option, by `up --http`."""

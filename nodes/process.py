@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodes.event_loop import STOP_LIMIT, run_event_loop, stop_on_signals
-from nodes.extras import MissingExtra, missing_extra
-from nodes.feature import Start
+from nodes.extras import missing_extra
+from nodes.feature import MissingExtra, Start
 from nodes.features import features, first
 from nodes.health.service_manager import ServiceManager
 from nodes.logs import LogForm, set_up_logging

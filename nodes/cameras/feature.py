@@ -6,8 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from nodes.cameras.settings import CameraOptions, JoinOptions
-from nodes.extras import MissingExtra
-from nodes.feature import Feature, Life, NodeRole, Start, later
+from nodes.feature import Feature, Life, MissingExtra, NodeRole, Start, later
 from nodes.settings import WrongSetting
 from swarm.errors import InvalidArgument
 
@@ -95,6 +94,7 @@ def _codecs() -> list[str]:
 
 FEATURE = Feature(
     "cameras",
+    extras=dict.fromkeys(["av", "cv2", "linuxpy"], "perception"),
     settings=[CameraOptions, JoinOptions],
     check=_check,
     roles={JOIN: NodeRole("pairs edges' results.", answers=True)},

@@ -32,8 +32,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from nodes.extras import MissingExtra, lacking
-from nodes.feature import CommandGroup, Commands, Given, imported
+from nodes.extras import lacking
+from nodes.feature import CommandGroup, Commands, Given, MissingExtra, imported
 from nodes.features import features
 from nodes.settings import read_settings
 from swarm.errors import InvalidArgument
@@ -224,8 +224,7 @@ def as_command(work: Work, called: str = "") -> Callable[..., None]:
         try:
             checked(given)
             options = [f"{'--' if value else 'no --'}{each}" for each, value in given.items()]
-            needs = {words: extras for each in features() for words, extras in each.needs.items()}
-            if lack := lacking([called, *(f"{called} {each}" for each in options)], needs):
+            if lack := lacking([called, *(f"{called} {each}" for each in options)]):
                 raise lack
         except MissingExtra as error:
             from nodes.console import report

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodes.extras import MissingExtra
-from nodes.feature import Commands, Feature, Life, Start, later
+from nodes.feature import Commands, Feature, Life, MissingExtra, Start, later
 from nodes.gateway.settings import GatewayOptions
 from swarm.errors import InvalidArgument
 
@@ -46,8 +45,12 @@ async def _with_doors(start: Start) -> None:
 COMMANDS: Commands = {
     "Commands": {"keys gateway": "nodes.gateway.commands.gateway_key:gateway_key"}
 }
+LIBRARIES = "grpc", "grpc_reflection", "orjson", "google", "jwt", "uvicorn", "httptools"
 FEATURE = Feature(
     "gateway",
+    extras=dict.fromkeys(
+        ["grpc", "grpc_reflection", "orjson", "google", "jwt", "uvicorn", "httptools"], "gateway"
+    ),
     settings=[GatewayOptions],
     check=_check,
     life=_life,

@@ -51,6 +51,7 @@ COMMANDS: Commands = {
 }
 FEATURE = Feature(
     "language",
+    extras={"tokenizers": "language", "jinja2": "language", "llguidance": "grammar"},
     settings=[GenerationOptions],
     loads={DECODER: later("nodes.language.loaded:prepare")},
     source=later("nodes.language.commands.models:source_of"),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodes.extras import MissingExtra
-from nodes.feature import Commands, Feature, Watched, later
+from nodes.feature import Commands, Feature, MissingExtra, Watched, later
 
 if TYPE_CHECKING:
     from nodes.health.endpoint import Pages
@@ -36,6 +35,7 @@ COMMANDS: Commands = {
 }
 FEATURE = Feature(
     "watch",
+    extras={"prometheus_client": "metrics", "starlette": "dashboard", "textual": "top"},
     pages=_pages,
     commands=COMMANDS,
     options={"demo": ["nodes.watch.settings:PageOptions"]},

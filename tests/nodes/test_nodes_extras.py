@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from programs import needed
 
-from nodes.extras import EXTRA_OF, missing_extra
+from nodes.extras import extra_of, missing_extra
 
 INSTALLATIONS = Path(__file__).parent / "installations"
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ LINE = re.compile(r"pip install 'swarm-mesh\[([\w,]+)\]'")
 
 def played(installation: str, *commands: str) -> dict[str, dict[str, Any]]:
     """How each command ends where these libraries are missing, by its command line."""
-    hidden = ",".join(EXTRA_OF.keys() - HAVE[installation])
+    hidden = ",".join(extra_of().keys() - HAVE[installation])
     done = subprocess.run(
         [sys.executable, str(INSTALLATIONS / "every_command.py"), *commands],
         env=os.environ | {"HIDDEN": hidden, "PYTHONPATH": str(INSTALLATIONS)},
@@ -130,8 +130,8 @@ def test_no_command_ends_in_a_defect_in_a_real_environment_of_any_extra(
 
 def test_the_extra_that_a_line_names_brings_the_library() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(EXTRA_OF.values()) <= project["optional-dependencies"].keys()
-    for module, extra in EXTRA_OF.items():
+    assert set(extra_of().values()) <= project["optional-dependencies"].keys()
+    for module, extra in extra_of().items():
         error = missing_extra(ModuleNotFoundError("no", name=f"{module}.inner"), "it")
         assert error is not None
         assert str(error) == f"it needs {module}: pip install 'swarm-mesh[{extra}]'"
