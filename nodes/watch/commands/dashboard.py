@@ -37,8 +37,7 @@ async def dashboard(options: DashboardOptions, target: SignedTarget) -> None:
     set_up_logging(LogForm())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
-        from nodes.watch.dashboard.run import Dashboard
-        from nodes.watch.dashboard.serve import DashboardPlace
+        from nodes.watch.dashboard.run import Dashboard, DashboardPlace
     except ImportError as error:
         raise InvalidArgument(
             f"{error}: the dashboard is an extra: pip install 'swarm-mesh[dashboard]'"

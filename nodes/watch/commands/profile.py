@@ -18,8 +18,7 @@ from nodes.cli.command import argument, option, seldom
 from nodes.cli.options import MODEL, SOLE_MODEL, Input, Target
 from nodes.cli.with_mesh import asked_model, client_of
 from nodes.console import out, print_json
-from nodes.watch.profiling.advice import advise
-from nodes.watch.profiling.spent import OUTSIDE, Profile, Spread, profile_of
+from nodes.watch.profiling.spent import OUTSIDE, Profile, Spread, advise, profile_of
 from swarm.errors import InvalidArgument, Status
 from swarm.fleet.service import FleetWatch
 from swarm.tracing.anatomy import KINDS, Kind, TimePart, parts_of

@@ -60,7 +60,7 @@ async def top(
         return await status(target, any_node=False)
     if not (plain or not out.is_terminal or out.is_dumb_terminal):
         if find_spec("textual") is not None:
-            from nodes.watch.top.run import show
+            from nodes.watch.top.app import show
 
             await show(target.link("swarm top"), target.mesh, stop_on_signals())
             return 0

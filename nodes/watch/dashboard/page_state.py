@@ -21,8 +21,7 @@ from nodes.watch.dashboard.facts import LearningFacts, NodeFacts, RolloutFacts, 
 from nodes.watch.dashboard.health import GONE, HealthLevel, health_of
 from nodes.watch.dashboard.history import History, Rate, rounded
 from nodes.watch.dashboard.news import NewsEntry, Newspaper
-from nodes.watch.dashboard.pipelines import NodeNow, pipelines_of
-from nodes.watch.dashboard.plans import plan_of
+from nodes.watch.dashboard.pipelines import NodeNow, pipelines_of, plan_of
 from nodes.watch.dashboard.verdict import (
     headline,
     objectives_of,

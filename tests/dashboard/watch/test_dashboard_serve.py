@@ -16,7 +16,7 @@ from support.meshes import mesh_of, split_digits
 from support.waiting import eventually
 
 from nodes.up.mesh import LocalMesh, push
-from nodes.watch.dashboard.serve import DashboardPlace
+from nodes.watch.dashboard.run import DashboardPlace
 from swarm.errors import InvalidArgument
 from swarm.subjects import api
 

@@ -15,8 +15,7 @@ from nodes.cli.bars import SIGNS, bar_lines
 from nodes.watch.commands.profile import figure
 from nodes.watch.dashboard.page_state import PageState
 from nodes.watch.dashboard.source import MeshSource
-from nodes.watch.profiling.advice import advise
-from nodes.watch.profiling.spent import Profile, Spread, StageProfile, profile_of
+from nodes.watch.profiling.spent import Profile, Spread, StageProfile, advise, profile_of
 from swarm.flow.latency import BUCKETS_S
 from swarm.tracing.anatomy import Kind, TimePart
 
