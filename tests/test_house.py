@@ -11,7 +11,7 @@ from house import copy_without, names, steps, with_dependents
 QUICK = [
     "tests/swarm/flow",
     "tests/swarm/requests/test_requester.py",
-    "tests/nodes/stage",
+    "tests/nodes/stage/test_stage_runs.py",
     "tests/nodes/test_nodes_router.py",
     "tests/nodes/test_nodes_status.py",
 ]

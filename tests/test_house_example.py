@@ -14,6 +14,7 @@ END_OF_THE_LIST = '",\n)\n'
 _BLOCK = re.compile(r"^\*\*([a-z/_]+\.py)\*\*.*\n\n```\w+\n((?:.*\n)*?)```", re.MULTILINE)
 
 
+@pytest.mark.house
 @pytest.mark.timeout(600)
 def test_the_feature_of_the_page_is_added_by_its_rooms_and_one_line(tmp_path: Path) -> None:
     section = PAGE.read_text().partition("## Adding a feature\n")[2].partition("\n## ")[0]

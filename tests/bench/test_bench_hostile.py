@@ -176,6 +176,7 @@ def test_each_kind_of_fault_is_found() -> None:
     assert judged(faulty(turn)) == ["slow"]
 
 
+@pytest.mark.benchmark
 def test_the_command_plays_messages_in_processes_and_counts_them() -> None:
     told: list[str] = []
     plan = HostilePlan(messages=400, seed=3, targets=("gossip", "manifest"), workers=2)

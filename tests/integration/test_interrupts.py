@@ -122,7 +122,9 @@ def test_two_at_once_do_not_meet_and_leave_nothing_however_they_end(
     second.leaves_nothing()
 
 
-@pytest.mark.parametrize("moment", ["at once", "server", "last node"])
+@pytest.mark.parametrize(
+    "moment", ["at once", pytest.param("server", marks=pytest.mark.benchmark), "last node"]
+)
 def test_sigint_while_starting_leaves_nothing(run: Commands, model_file: str, moment: str) -> None:
     command = up(run, model_file)
     seen = {"at once": 0, "server": 1, "last node": 4}[moment]
@@ -236,12 +238,9 @@ def test_the_demo_loses_nothing_and_says_so_in_one_document(run: Commands) -> No
     assert "starts again" in command.stderr
 
 
+@pytest.mark.benchmark
 @pytest.mark.parametrize(
-    ("story", "moment"),
-    [
-        ("--seconds=6", "gets SIGKILL"),
-        pytest.param("--learn", "was taught its", marks=pytest.mark.benchmark),
-    ],
+    ("story", "moment"), [("--seconds=6", "gets SIGKILL"), ("--learn", "was taught its")]
 )
 def test_sigint_in_the_midst_of_a_demo_leaves_nothing(
     run: Commands, story: str, moment: str

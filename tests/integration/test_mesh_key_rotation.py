@@ -20,6 +20,7 @@ from swarm.security.mesh_keys import make_mesh_key, rotate_mesh_key
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_three_steps_change_the_key_of_nodes_that_run_and_nobody_is_taken_for_dead(
     run: Commands, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from support.commands import Command, Commands, commands, said
+from support.commands import Command, Commands, commands, node_said, said
 from support.meshes import READY, digits, split_digits
 from support.ports import free_port
 from support.waiting import eventually
@@ -198,9 +198,7 @@ async def test_a_second_version_is_pushed_beside_swarm_up_and_serves(
     assert await asyncio.to_thread(up.wait, READY) == 0
 
 
-async def test_keys_that_do_not_do_end_with_2_and_one_line(
-    office: Device, field: Device, tmp_path: Path
-) -> None:
+async def test_keys_that_do_not_do_end_with_2_and_one_line(office: Device, tmp_path: Path) -> None:
     readable, missing = tmp_path / "open", tmp_path / "missing"
     readable.write_bytes((office.folder / "swarm" / "key").read_bytes())
     readable.chmod(0o644)
@@ -208,7 +206,8 @@ async def test_keys_that_do_not_do_end_with_2_and_one_line(
     doc = await office.swarm(*arguments, code=2)
     assert f"chmod 600 {readable}" in doc["error"]
     assert "'U'" in (await office.swarm("keys", "trust", "SUNOKEY", code=2))["error"]
-    node = field.node("--trust", str(missing))
-    assert await asyncio.to_thread(node.wait, READY) == 2
+    who = ("--role", "fallback", "--model", "digits", *office.where)
+    node = await asyncio.to_thread(node_said, *who, "--trust", str(missing))
+    assert node.code == 2
     (line,) = node.stderr.splitlines()
     assert str(missing) in line

@@ -78,6 +78,7 @@ async def test_a_stage_behind_a_slow_link_gets_each_message_once(tmp_path: Path)
         assert await ack_wait(local) > 2 * FEATURES / (mbit * 125_000)
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_behind_a_slow_link_the_codec_is_used_that_the_owner_allowed(tmp_path: Path) -> None:
     i8 = {"i8": CodecError(0.01, 0.001, 1)}
     feed = {"features": np.random.default_rng(7).random((1, FEATURES // 4), "f4")}
@@ -155,6 +156,7 @@ async def test_what_waits_for_its_turn_on_a_slow_link_is_not_sent_again() -> Non
         assert link.bytes_up() - before <= 1.15 * count * size
 
 
+@pytest.mark.benchmark  # a whole story, longer than ten seconds
 async def test_a_live_edge_drops_the_oldest_behind_a_slow_link_and_goes_on(tmp_path: Path) -> None:
     """Thirty captures a second of 154 KB, where the link carries sixteen."""
     np.savez(tmp_path / "captures.npz", features=np.ones((3, FEATURES // 4), np.float32))

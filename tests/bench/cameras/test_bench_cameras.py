@@ -25,6 +25,7 @@ def detector() -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.benchmark
 def test_the_gate_skips_a_still_picture_and_sees_a_face_that_pops_up() -> None:
     detector()
     document = GATE.document(GatePlan((5,), ("pop-up",), 22))
@@ -36,6 +37,7 @@ def test_the_gate_skips_a_still_picture_and_sees_a_face_that_pops_up() -> None:
     assert document["cpu_share"] < 0.8
 
 
+@pytest.mark.benchmark
 def test_cards_that_stand_still_keep_their_digits_and_a_new_card_gets_its_own() -> None:
     document = CROPS.document(CropsPlan(cards=2))
     assert document["passed"], document["missed"]
