@@ -33,8 +33,6 @@ HOUSE = ("swarm", "shards", "nodes", "tests")
 CACHES = (".mypy_cache",)
 # Of the tests' own files these are about the whole tree, or copy it.
 OF_THE_WHOLE = ("tests/test_house.py", "tests/test_pages.py", "tests/deploy")
-# Types are checked of these. Benchmarks and simulations still name several features in one place.
-CHECKED = ("swarm", "shards", "nodes")
 PYTEST = ("pytest", "--basetemp=.venv/temporary")  # whose own folders go with the copy
 SECONDS = 1800.0
 
@@ -129,13 +127,12 @@ class Step:
 def steps(tests: Sequence[str], workers: int) -> list[Step]:
     """All steps, the quick ones first. tests: what pytest runs of the tree."""
     ignored = [f"--ignore={path}" for path in OF_THE_WHOLE]
-    packages = [word for each in CHECKED for word in ("--package", each)]
     return [
         Step("lint", ["ruff", "check", "--quiet", "."]),
         Step("imports", ["lint-imports", "--no-logo"]),
         Step("demo", ["swarm", "demo", "--seconds", "6", "--json"]),
         Step("collection", [*PYTEST, "-n", "0", "--collect-only", *ignored]),
-        Step("types", ["mypy", "--follow-imports=silent", *packages]),
+        Step("types", ["mypy"]),
         Step("tests", [*PYTEST, "-n", str(workers), "--tb=short", *ignored, *tests]),
     ]
 
