@@ -13,6 +13,8 @@ from swarm.flow.latency import Usual
 
 Item = TypeVar("Item")
 
+TARGET_S = 0.020  # seconds that a run of several may take
+
 
 def waits_until(
     queued: int,
@@ -72,22 +74,18 @@ class BatchLimit:
     """A `max_batch` that follows what the device can do (Clipper, NSDI 2017: additive increase,
     multiplicative decrease against a latency objective).
 
-    largest: never above, >= 1. target_s: seconds a run may take; a full batch within it raises the
-    limit by one, a run over it lowers the limit by a quarter (at least by one).
-    Raises ValueError for a knob out of its range.
+    largest: never above, >= 1. A full batch that runs within `TARGET_S` raises the limit by one, a
+    run over it lowers the limit by a quarter (at least by one).
     """
 
-    def __init__(self, largest: int = 32, target_s: float = 0.020, start: int = 4) -> None:
-        if not (largest >= 1 and target_s > 0 and start >= 1):
-            raise ValueError(f"positive knobs only: {largest=}, {target_s=}, {start=}")
+    def __init__(self, largest: int) -> None:
         self._largest = largest
-        self._target_s = target_s
-        self.size = min(start, largest)
+        self.size = largest
         """The limit at present, 1 .. largest."""
 
     def ran(self, batch: int, seconds: float) -> None:
         """Learn that a run of `batch` requests took `seconds`."""
-        if seconds > self._target_s:
+        if seconds > TARGET_S:
             if batch <= self.size:
                 self.size = max(1, min(self.size - 1, batch * 3 // 4))
         elif batch >= self.size:

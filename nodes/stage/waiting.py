@@ -25,7 +25,7 @@ class Waiting:
     ) -> None:
         """max_batch: requests in one run. max_wait: seconds a request may wait for company."""
         self._clock = clock
-        self.limit = BatchLimit(largest=max_batch, start=max_batch)
+        self.limit = BatchLimit(max_batch)
         self._max_wait = max_wait
         self._together = batchable and max_batch > 1
         self._again = again

@@ -3,6 +3,9 @@
 from collections import OrderedDict
 from math import inf
 
+MAX_AGENTS = 4096  # remembered, about 300 bytes each
+NEWCOMERS_PER_S = 100.0  # first requests of untracked agents admitted a second, in all
+
 
 class TokenBucket:
     """Admits `rate` a second on average and `burst` at once.
@@ -61,36 +64,21 @@ class TokenBucket:
 
 
 class Quotas:
-    """A token bucket per agent, for at most `max_agents` agents.
+    """A token bucket per agent, for at most `MAX_AGENTS` agents.
 
     The agent seen longest ago is forgotten first. An agent not tracked must also take from one
     bucket that all newcomers share, and is tracked only once admitted: inventing names neither
     grows the memory nor pushes an agent out that asks at least every
-    `max_agents / newcomers_per_s` seconds.
+    `MAX_AGENTS / NEWCOMERS_PER_S` seconds.
 
     rate, burst: tokens a second and at once, for each agent; burst >= 1.
-    max_agents: agents remembered, about 300 bytes each.
-    newcomers_per_s: first requests of untracked agents admitted a second, in all.
-    Raises ValueError for a knob out of its range.
     """
 
-    def __init__(
-        self,
-        rate: float = 100.0,
-        burst: float = 200.0,
-        *,
-        max_agents: int = 4096,
-        newcomers_per_s: float = 100.0,
-    ) -> None:
-        if not (rate >= 0 and burst >= 1 and max_agents >= 1):
-            raise ValueError(
-                f"rate >= 0, burst >= 1, max_agents >= 1: {rate}, {burst}, {max_agents}"
-            )
+    def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
         self._burst = burst
-        self._max_agents = max_agents
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
-        self._newcomers = TokenBucket(newcomers_per_s, max(1.0, newcomers_per_s))
+        self._newcomers = TokenBucket(NEWCOMERS_PER_S, NEWCOMERS_PER_S)
 
     def __len__(self) -> int:
         """Agents remembered."""
@@ -105,7 +93,7 @@ class Quotas:
         if not self._newcomers.take(now):
             return False
         bucket = self._buckets[agent] = TokenBucket(self._rate, self._burst)
-        if len(self._buckets) > self._max_agents:
+        if len(self._buckets) > MAX_AGENTS:
             self._buckets.popitem(last=False)
         return bucket.take(now)
 
@@ -116,14 +104,13 @@ class Quotas:
 
 class Spending:
     """What agents spend of a rate, told once it is spent: an agent in debt waits until its rate has
-    paid it off. The agent seen longest ago, of `max_agents`, is forgotten first.
+    paid it off. The agent seen longest ago, of `MAX_AGENTS`, is forgotten first.
 
     burst: seconds of the rate that may be spent at once, > 0.
     """
 
-    def __init__(self, burst: float = 10.0, *, max_agents: int = 4096) -> None:
+    def __init__(self, burst: float = 10.0) -> None:
         self._burst = burst
-        self._max_agents = max_agents
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def owes(self, agent: str, now: float) -> float:
@@ -139,6 +126,6 @@ class Spending:
         if bucket is None or bucket.rate != rate:
             bucket = self._buckets[agent] = TokenBucket(rate, rate * self._burst)
         self._buckets.move_to_end(agent)
-        if len(self._buckets) > self._max_agents:
+        if len(self._buckets) > MAX_AGENTS:
             self._buckets.popitem(last=False)
         bucket.spend(now, amount)

@@ -65,10 +65,6 @@ STALLS = 16  # stalls remembered
 CATCH_UP = 4.0
 # Time between two requests that are let through during an outage, to see whether it lasts.
 PROBE_EVERY = 0.25
-# Longest time until a breaker's next probe: a control loop cannot wait half a minute for a stage
-# that came back.
-BREAKER_OPEN = 1.0
-BREAKER_PROBE = 1.0  # time after which an unanswered probe counts as failed
 LONGEST_REASON = 300  # characters of the last failure that an open breaker names
 RETRY_AFTER = 60.0  # longest time after which a refused request is told to come back
 USUAL_FOR = 0.2  # time for which a computed percentile is used again: it takes 12 us
@@ -469,9 +465,7 @@ class ModelAdmission:
         elif result.status not in (Status.UNAVAILABLE, Status.INTERNAL):
             return
         stage = result.stage or WHOLE_PIPELINE
-        breaker = self._breakers.setdefault(
-            stage, Breaker(max_open_s=BREAKER_OPEN, probe_timeout_s=BREAKER_PROBE)
-        )
+        breaker = self._breakers.setdefault(stage, Breaker())
         was_closed = breaker.state is BreakerState.CLOSED
         self._last_failure[stage] = f"{result.status}: {result.message}"[:LONGEST_REASON]
         breaker.record(False, now, admitted.started)

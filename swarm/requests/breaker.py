@@ -11,7 +11,14 @@ from swarm.flow.backoff import Backoff
 from swarm.flow.rules import DecisionRule, decide
 from swarm.flow.window import SlidingCount
 
-WINDOW_S = 10.0  # over which the failure rate is taken
+CONSECUTIVE = 5  # failures in a row that open it; smaller reacts faster to a dead peer
+FAILURE_RATE = 0.5  # of the calls in the window, which opens it …
+MIN_CALLS = 20  # … from so many calls on
+WINDOW_S = 10.0  # seconds over which the failure rate is taken
+OPEN_S = 0.5  # seconds until the first probe; doubled by each probe that fails …
+# … up to so many: a control loop cannot wait half a minute for a stage that came back.
+MOST_OPEN_S = 1.0
+PROBE_TIMEOUT_S = 1.0  # seconds after which an unanswered probe counts as failed
 
 
 class BreakerState(StrEnum):
@@ -118,41 +125,16 @@ ENDED: BreakerRules = (
 
 
 class Breaker:
-    """Opens on consecutive failures or on a failure rate; closes after a probe that succeeds.
+    """Opens on failures in a row or on a failure rate; closes after a probe that succeeds."""
 
-    consecutive: failures in a row that open it; smaller reacts faster to a dead peer.
-    failure_rate: fraction of the window's calls, 0..1, that opens it once `min_calls` were seen.
-    min_calls: calls in the window below which the rate says nothing.
-    open_s: seconds until the first probe; doubles after each failed probe up to `max_open_s`.
-    probe_timeout_s: seconds after which an unanswered probe counts as failed.
-    Raises ValueError for a knob out of its range.
-    """
-
-    def __init__(
-        self,
-        *,
-        consecutive: int = 5,
-        failure_rate: float = 0.5,
-        min_calls: int = 20,
-        open_s: float = 0.5,
-        max_open_s: float = 30.0,
-        probe_timeout_s: float = 5.0,
-    ) -> None:
-        if not (consecutive >= 1 and 0 < failure_rate <= 1 and min_calls >= 1):
-            raise ValueError("consecutive >= 1, 0 < failure_rate <= 1, min_calls >= 1")
-        if not (0 < open_s <= max_open_s and probe_timeout_s > 0):
-            raise ValueError("0 < open_s <= max_open_s, probe_timeout_s > 0")
+    def __init__(self) -> None:
         self.state = BreakerState.CLOSED
-        self._consecutive = consecutive
-        self._failure_rate = failure_rate
-        self._min_calls = min_calls
         self._calls = SlidingCount(WINDOW_S)
         self._failures = SlidingCount(WINDOW_S)
         self._failures_in_a_row = 0
-        self._open_periods = Backoff(open_s, max_open_s)
+        self._open_periods = Backoff(OPEN_S, MOST_OPEN_S)
         self._open_until = 0.0
         self._opened = 0.0  # since when no call but probes passes
-        self._probe_timeout_s = probe_timeout_s
         self._probe_at = 0.0  # of the last probe
 
     def blocks(self, now: float) -> bool:
@@ -189,7 +171,7 @@ class Breaker:
         self, now: float, ok: bool = False, started: float | None = None, too_many: bool = False
     ) -> BreakerFacts:
         probe_over = self.state is BreakerState.HALF_OPEN
-        probe_over = probe_over and now - self._probe_at >= self._probe_timeout_s
+        probe_over = probe_over and now - self._probe_at >= PROBE_TIMEOUT_S
         return BreakerFacts(
             self.state,
             waits=now < self._open_until,
@@ -209,8 +191,8 @@ class Breaker:
         self._failures_in_a_row += 1
         self._failures.add(1, now)
         calls, failures = self._calls.total(now), self._failures.total(now)
-        often = calls >= self._min_calls and failures >= self._failure_rate * calls
-        return often or self._failures_in_a_row >= self._consecutive
+        often = calls >= MIN_CALLS and failures >= FAILURE_RATE * calls
+        return often or self._failures_in_a_row >= CONSECUTIVE
 
     def _open(self, now: float) -> None:
         if self.state is BreakerState.CLOSED:

@@ -57,14 +57,14 @@ def test_the_arrival_rate_follows_the_gaps_and_falls_in_silence() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0, 0.1)), max_size=200))
 def test_the_batch_limit_stays_between_one_and_the_largest(runs: list[tuple[int, float]]) -> None:
-    limit = BatchLimit(largest=32, target_s=0.02)
+    limit = BatchLimit(32)
     for batch, took in runs:
         limit.ran(batch, took)
         assert 1 <= limit.size <= 32
 
 
 def test_the_batch_limit_finds_what_the_device_can_do() -> None:
-    limit = BatchLimit(largest=64, target_s=0.020)
+    limit = BatchLimit(64)
     sizes = []
     for _ in range(200):
         limit.ran(limit.size, 0.002 + 0.001 * limit.size)  # 18 fit the target

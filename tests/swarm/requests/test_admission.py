@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from swarm.errors import ResourceExhausted, Status, Unavailable
 from swarm.requests.admission import (
-    BREAKER_OPEN,
-    BREAKER_PROBE,
     PROBE_EVERY,
     STALL,
     ModelAdmission,
     Stalls,
 )
+from swarm.requests.breaker import MOST_OPEN_S, PROBE_TIMEOUT_S
 from swarm.wire.messages import Result
 
 INTERVAL = 0.01  # seconds from one answer to the next
@@ -199,7 +198,7 @@ def test_after_the_open_period_one_probe_passes_and_its_success_closes_the_break
     broken(admission, 1.0, stage=2)
     with pytest.raises(Unavailable):
         admission.enter(5.0, 1.1)
-    later = 1.1 + BREAKER_OPEN
+    later = 1.1 + MOST_OPEN_S
     probe = admission.enter(5.0, later)
     with pytest.raises(Unavailable):
         admission.enter(5.0, later + 0.01)  # one probe at a time
@@ -230,7 +229,7 @@ def test_a_probe_that_is_abandoned_does_not_block_for_ever() -> None:
     admission.leave(admission.enter(5.0, 3.0), None, 3.1)
     passed = []
     now = 3.1
-    while now < 3.1 + 2 * (BREAKER_OPEN + BREAKER_PROBE):
+    while now < 3.1 + 2 * (MOST_OPEN_S + PROBE_TIMEOUT_S):
         now += 0.05
         try:
             passed.append(admission.enter(5.0, now))

@@ -197,37 +197,7 @@ def test_one_that_is_closed_gives_up_all_that_it_holds_and_accepts_nothing_more(
     assert not policy.accepts("_INBOX.new", 0.0, 100.0)
 
 
-# --- how much -----------------------------------------------------------------------------
-
-
-def test_short_runs_are_held_up_to_a_number(policy: HandoverPolicy) -> None:
-    hand(policy, *map(str, range(HANDOVER.most_in_flight)), run=1e-6)
-    assert not policy.accepts(NEXT, 1e-6, 0.0)
-    policy.acked("0", 0.0)
-    assert policy.accepts(NEXT, 1e-6, 0.0)
-
-
-@pytest.mark.parametrize("run", [0.010, 0.1, 0.6])
-def test_long_runs_are_held_up_to_a_second_of_work(policy: HandoverPolicy, run: float) -> None:
-    held = 0
-    while policy.accepts(NEXT, run, 0.0):
-        hand(policy, str(held), run=run)
-        held += 1
-    assert HANDOVER.most_work_in_flight <= held * run < HANDOVER.most_work_in_flight + run
-
-
 # --- how long -----------------------------------------------------------------------------
-
-
-def test_patience_grows_by_two_runs_for_each_parcel_that_is_before() -> None:
-    waits = []
-    for before in range(HANDOVER.crowd):
-        policy = HandoverPolicy(1, 2)
-        hand(policy, *map(str, range(before)), run=RUN)
-        waits.append(patience(policy, RUN))
-    assert waits == pytest.approx(
-        [HANDOVER.least_patience + 2 * RUN * (n + 1) for n in range(HANDOVER.crowd)]
-    )
 
 
 def test_patience_grows_by_two_runs_for_each_stage_behind() -> None:
@@ -308,10 +278,6 @@ def test_words_that_are_quick_again_are_soon_expected_quickly_however_long_all_w
         now = late(policy, now, HANDOVER.late_in_a_row) + HANDOVER.hang_pause
     now = words(policy, *[0.001] * 100, since=now)
     assert patience(policy, 0.0, now) == pytest.approx(0.001 + HANDOVER.least_patience, rel=0.1)
-
-
-def test_patience_has_an_end_however_long_the_runs(policy: HandoverPolicy) -> None:
-    assert patience(policy, 100.0) == HANDOVER.most_patience
 
 
 @pytest.mark.parametrize("together", [True, False])
