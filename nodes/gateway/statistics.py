@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from swarm.errors import Status
@@ -23,10 +23,6 @@ class Times:
         """One request more."""
         self.count += 1
         self.ns += round(seconds * 1e9)
-
-    def as_doc(self) -> dict[str, int]:
-        """As Triton writes it."""
-        return {"count": self.count, "ns": self.ns}
 
 
 @dataclass(slots=True)
@@ -95,7 +91,7 @@ def _document(model: str, version: str, counted: _Version) -> dict[str, Any]:
         "last_inference": counted.last,
         "inference_count": counted.success.count,
         "execution_count": counted.success.count,
-        "inference_stats": {name: each.as_doc() for name, each in times.items()},
+        "inference_stats": {name: asdict(each) for name, each in times.items()},
         "batch_stats": [],
     }
 

@@ -7,7 +7,6 @@ import signal
 import urllib.request
 from collections.abc import AsyncIterator
 
-import grpc.aio
 import pytest
 import pytest_asyncio
 from support.commands import node_said
@@ -119,12 +118,3 @@ async def test_a_door_that_is_open_by_mistake_is_refused(flags: list[str], says:
     done = await asyncio.to_thread(node_said, *flags)
     assert done.code == 2
     assert says in done.stderr
-
-
-async def test_both_doors_are_open_at_once(local: LocalMesh) -> None:
-    node = await gateway_of(local, "--http", "0", "--grpc", "0")
-    async with grpc.aio.insecure_channel(address(local, node, "grpc")) as channel:
-        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
-        assert await live(b"") == b"\x08\x01"  # field 1: true
-    assert (await asyncio.to_thread(ask, f"{address(local, node)}/v2/health/live"))[0] == 200
-    assert await dismiss(local, [node]) == [0]

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nodes.gateway.access.callers import AnyCallers
 from nodes.gateway.call import Caller, InferCall
 from nodes.gateway.grpc.decode import CONTENTS, infer_call
 from nodes.gateway.grpc.messages import ModelInferRequest
 from nodes.gateway.http.infer import HEADER_LENGTH, decoded
 from nodes.gateway.statuses import NotOffered
-from swarm.errors import InvalidArgument, SwarmError
+from swarm.errors import SwarmError
 from swarm.wire.tensors import DTYPES
 
 
@@ -211,10 +210,3 @@ def test_a_good_request_is_read_whole() -> None:
 )
 def test_words_over_128_characters_are_refused_and_never_cut(content: Content) -> None:
     assert agree(content) == "INVALID_ARGUMENT"
-
-
-def test_an_agents_name_over_128_characters_is_refused_for_both() -> None:
-    """The one reader of callers serves both protocols."""
-    assert AnyCallers().of({"swarm-agent": "a" * 64}, "").agent == "a" * 64
-    with pytest.raises(InvalidArgument, match="swarm-agent"):
-        AnyCallers().of({"swarm-agent": "a" * 129}, "")
