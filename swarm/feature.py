@@ -92,9 +92,11 @@ class MeshFeature:
     stored_news: those of them that members hear once they are stored; news: the kinds on which the
     server itself speaks; taps: that of them to which it copies what enters lanes, while somebody
     asks it to. streams(subjects): those whose copies grow with the cluster. gossip(): entries that
-    nodes gossip of themselves, by the kind that their keys begin with. trial(document): the version
-    on trial that desired state has in the field `rollout`; raises `InvalidArgument`. trials(link,
-    subjects, under_way): follows versions on trial (`swarm.models.trials`).
+    nodes gossip of themselves, by the kind that their keys begin with. status: the module whose
+    `STATUS` has what a node's status says beside the core's fields, by the field, and what reads it
+    (`swarm.fleet.documents`). trial(document): the version on trial that desired state has in the
+    field `rollout`; raises `InvalidArgument`. trials(link, subjects, under_way): follows versions
+    on trial (`swarm.models.trials`).
     """
 
     name: str
@@ -108,5 +110,6 @@ class MeshFeature:
     taps: str = ""
     streams: Callable[[Subjects], Iterable[str]] = lambda subjects: ()
     gossip: Callable[[], Mapping[str, GossipEntry]] = dict
+    status: str = ""
     trial: Callable[[Any], Trial] | None = None
     trials: Callable[[Link, Subjects, Callable[[], int]], Trials] | None = None

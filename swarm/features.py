@@ -20,6 +20,7 @@ NAMES = (
     "cameras",
     "watch",
     "upgrade",
+    "gateway",
 )
 
 

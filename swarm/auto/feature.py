@@ -20,6 +20,7 @@ def _gossip() -> Mapping[str, GossipEntry]:
 
 FEATURE = MeshFeature(
     "auto",
+    status="swarm.auto.status",
     gossip=_gossip,
     roles=[
         UserRole(

@@ -6,6 +6,7 @@ from swarm.feature import MeshFeature, UserRole, rows
 
 FEATURE = MeshFeature(
     "cameras",
+    status="swarm.cameras.status",
     roles=[
         UserRole(
             "join",

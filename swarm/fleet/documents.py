@@ -8,11 +8,15 @@ shows them escapes them.
 from __future__ import annotations
 
 import json
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 from swarm.errors import DecodeError
+from swarm.features import features
 from swarm.subjects import TOKEN
 
 SCHEMA_VERSION = 1
@@ -186,28 +190,6 @@ REQUESTS = form(
         histograms="latency_s",
     )
 )
-DOOR = form(fields(texts="address", of_counts="by_code", counts="in_flight connections"))
-ROLLOUT = form(
-    fields(
-        {"share": number(0, 100)},
-        names="model version plan",
-        texts="state reason",
-        counts="reports_refused",
-    ),
-    ("model", "version", "share"),
-)
-RANGE = rows(number(1, MOST_STAGES), 2)  # first and last stage
-PLAN = form(
-    fields(
-        {"slots": rows(RANGE, MOST_STAGES), "slot": RANGE}
-        | dict.fromkeys(("pace_us", "replicas"), rows(COUNT, MOST_STAGES)),
-        names="model version",
-        counts="room_bytes plan",
-        texts="lacking reason",
-        any="measured frozen",
-    ),
-    ("model", "version"),
-)
 SLO = form(
     fields(
         names="model",
@@ -217,28 +199,6 @@ SLO = form(
         of_counts="burn",
     ),
     ("model",),
-)
-CAMERA = form(
-    fields(
-        names="name",
-        texts="where state error",
-        counts="frames dropped torn decode_ms reconnects sent",
-        latencies="age_ms",
-        histograms="age_s",
-        any="gate mask guard crops",
-    ),
-    ("name", "state"),
-)
-GENERATION = form(
-    fields(
-        stages="stage",
-        names="model version",
-        counts="slots sessions context kv_bytes kept_bytes",
-        of_counts="counters",
-        latencies="turn_ms first_token_ms between_tokens_ms",
-        histograms="first_token_s between_tokens_s",
-    ),
-    ("stage", "model", "version"),
 )
 WANTED = form(
     fields(stages="stage", names="model version", counts="nodes busy replicas", any="burns"),
@@ -259,31 +219,37 @@ STATUS_FIELDS = fields(
         "witness": form(fields(of_counts="of", counts="held taken dropped rests")),
         "slo": rows(SLO),
         "flaws": rows(FLAW),
-        "rollout": ROLLOUT,
-        "plans": rows(PLAN),
         "placement": table(form(fields(of_counts="ways", counts="probes", texts="why"))),
-        "cameras": rows(CAMERA),
-        "generation": rows(GENERATION),
         "wanted": rows(WANTED, MOST_STAGES),
         "codecs": rows(text),
         "link": form(fields(counts="round_trip_us down up")),
         "connection": form(fields(counts="round_trip_us sent resent connections")),
         "gpus": rows(GPU),
-        "gateway": form(fields({"doors": table(DOOR)}, counts="refused")),
     },
     names="node role mesh model version",
     texts="host detail since at software host_id inbox",
     counts="pid queue_depth rate rss_bytes cpu_seconds uptime_s ready_ms every_s link_rate",
     of_counts="events edge expires",
 )
-STATUS = form(STATUS_FIELDS, ("role", "state"))
 EVENT_TEXTS: dict[str, Reader] = {"kind": name, "node": name, "role": name, "at": text}
+
+
+@cache
+def status_fields() -> Mapping[str, Reader]:
+    """Of the core, and of the features that are there."""
+    added = (import_module(each.status).STATUS for each in features() if each.status)
+    return {**STATUS_FIELDS, **ChainMap(*added)}
+
+
+@cache
+def _status() -> Reader:
+    return form(status_fields(), ("role", "state"))
 
 
 def read_status(data: bytes | memoryview, node: str) -> tuple[dict[str, Any], Faults]:
     """The status document of `node`, whose id is the last token of the subject that it came on:
     the fields that can be, and the faults of the others. Fields that are not known here, which a
-    feature or a later version adds, are JSON within bounds. Raises `DecodeError` where it is no
+    later version adds, are JSON within bounds. Raises `DecodeError` where it is no
     status document of that node."""
     doc = parse(data, LARGEST_STATUS)
     if doc.get("node") != node:
@@ -291,10 +257,10 @@ def read_status(data: bytes | memoryview, node: str) -> tuple[dict[str, Any], Fa
     if doc.get("v") != SCHEMA_VERSION:
         raise DecodeError(f"not version {SCHEMA_VERSION} of status documents")
     faults = Faults()
-    read = STATUS(doc, "", faults)
+    read = _status()(doc, "", faults)
     if read is _DROPPED:
         raise DecodeError(f"a status document that says nothing: {faults.named[-1]}")
-    more = anything({k: v for k, v in doc.items() if k not in STATUS_FIELDS}, "", faults)
+    more = anything({k: v for k, v in doc.items() if k not in status_fields()}, "", faults)
     return {**read, **more}, faults
 
 

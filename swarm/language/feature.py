@@ -13,6 +13,7 @@ def _of_mesh() -> type:
 
 FEATURE = MeshFeature(
     "language",
+    status="swarm.language.status",
     of_mesh=_of_mesh,
     of_over=_of_mesh,
     rights={

@@ -28,6 +28,7 @@ def _trials(link: Link, subjects: Subjects, under_way: Callable[[], int]) -> Rol
 
 FEATURE = MeshFeature(
     "rollout",
+    status="swarm.rollout.status",
     trial=_trial,
     trials=_trials,
     rights={

@@ -1,0 +1,1 @@
+"""Gateways as others of the mesh see them."""
