@@ -16,10 +16,12 @@ from nodes.versions.lanes import lanes_maker
 from swarm.fleet.service import FleetWatch
 from swarm.ids import ulid
 from swarm.link import jetstream
-from swarm.rollout import plan_of
-from swarm.rollout.rollouts import roll_out
 from swarm.routing import RequestInfo
 from swarm.subjects import api, kv_get_subject
+
+pytest.importorskip("swarm.rollout", reason="a feature is not there")
+from swarm.rollout import plan_of
+from swarm.rollout.rollouts import roll_out
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 

@@ -59,7 +59,7 @@ def move_credentials(authority: Authority, by: timedelta) -> None:
     middle = time.time() + by.total_seconds()
     body |= {"nbf": int(middle - 86400), "exp": int(middle + 86400)}
     claims = base64.urlsafe_b64encode(json.dumps(body).encode()).rstrip(b"=").decode()
-    issuer = AuthorityKey.read(authority.directory / "keys" / "dashboard.1.seed", ACCOUNT)
+    issuer = AuthorityKey.read(authority.directory / "keys" / "operator.1.seed", ACCOUNT)
     signature = issuer.sign(f"{header}.{claims}".encode())
     encoded = base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
     path.write_text(credentials_text(f"{header}.{claims}.{encoded}", seed))
@@ -71,7 +71,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.authority = Authority.create(folder / "auth", "default")
         self.authority.certificates.make()
-        self.authority.add("ops", "dashboard", [])
+        self.authority.add("ops", "operator", [])
         certificates = self.authority.certificates
         self.ca, self.cert, self.key = certificates.issue_server(folder / "server", [HOST])
         _, self.own, self.own_key = certificates.issue_client(folder / "client", "ops")

@@ -112,7 +112,7 @@ def test_the_options_that_commands_share_mean_the_same_everywhere() -> None:
 
 def test_the_help_begins_with_the_commands_of_the_first_day() -> None:
     told = CliRunner().invoke(app, ["--help"]).output
-    places = [told.index(f" {name} ") for name in ("demo", "up", "infer", "model", "submit")]
+    places = [told.index(f" {name} ") for name in ("demo", "up", "infer", "model")]
     assert places == sorted(places)
 
 
@@ -169,22 +169,6 @@ def test_settings_keep_their_units(started: list[NodeConfig]) -> None:
     """Milliseconds on the command line are seconds inside."""
     node(["--max-wait", "2.5", "--budget", "250"])
     assert (started[0].max_wait, started[0].budget) == (0.0025, 0.25)
-
-
-def test_two_ways_to_add_nodes_are_not_mixed() -> None:
-    told = CliRunner().invoke(app, ["up", "--model", "toy", "--auto", "2", "--autoscale", "1"])
-    assert told.exit_code == 1
-    assert "share by themselves" in told.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"), [([], "--drafts"), (["--drafts", "4", "--secure"], "--secure")]
-)
-def test_a_draft_model_is_refused_with_what_it_cannot_go_with(flags: list[str], said: str) -> None:
-    words = ["up", "--model", "toy", "--draft-model", "toy-draft"]
-    told = CliRunner().invoke(app, [*words, *flags])
-    assert told.exit_code == 1
-    assert said in told.stderr
 
 
 def test_a_number_may_carry_its_unit(started: list[NodeConfig]) -> None:
@@ -468,13 +452,6 @@ def test_a_wrong_command_line_is_a_json_error_for_programs(line: list[str]) -> N
     document = json.loads(told.stdout)
     assert document["status"] == "INVALID_ARGUMENT"
     assert document["error"]
-
-
-def test_a_folder_that_is_not_there_is_told_before_the_mesh_is_asked(tmp_path: Path) -> None:
-    output = str(tmp_path / "nodir" / "values.yaml")
-    told = CliRunner().invoke(app, ["deploy", "k8s", "digits", "--output", output, "--json"])
-    assert told.exit_code == 1
-    assert f"make it (mkdir -p {tmp_path / 'nodir'})" in json.loads(told.stdout)["error"]
 
 
 def test_a_nodes_id_that_is_not_its_users_is_refused_with_those_that_are() -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,14 +134,16 @@ def old(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 COMMANDS: Sequence[Sequence[str]] = (
     ("status", "--json"),
     ("model", "list"),
-    ("up", "--model", "toy"),
+    ("up", "--model", "digits.onnx"),
 )
 
 
 @integration
 def test_everything_that_connects_to_an_old_server_says_which_one_is_needed(
-    old: EmbeddedServer,
+    old: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits.onnx").write_bytes(digits_model())
     for command in COMMANDS:
         done = said(*command, "--nats", old.url)
         told = "lanes need nats-server 2.12 or newer" in done.stdout + done.stderr
