@@ -31,8 +31,9 @@ from shards.language.texts import Texts
 from swarm.errors import DecodeError, Internal, ResourceExhausted, SwarmError
 from swarm.fleet.advertised import StagePeer
 from swarm.flow.latency import LatencyWindow, Usual
+from swarm.language.admission import WaitingRequest
 from swarm.language.choice import SlotCandidate
-from swarm.language.effects import Ended, Guessing, Pass, Prepare, Tell
+from swarm.language.effects import Ended, Guessing, Pass, Tell
 from swarm.language.head import HeadCore
 from swarm.language.limits import USUAL, LanguageLimits, Shape
 from swarm.language.prefixes import PrefixCopy
@@ -203,7 +204,7 @@ class GenerationServer:
             self._told = True
             self._loop.call_soon(self._after)
 
-    def _prepare(self, each: Prepare) -> None:
+    def _prepare(self, each: WaitingRequest) -> None:
         """Make token ids of a request's text; of a long one, or one with a schema, in a thread:
         tokens of others go on."""
         if characters(each.request) <= INLINE and not each.request.schema:
@@ -216,13 +217,13 @@ class GenerationServer:
             task.add_done_callback(partial(self._prepared_aside, each))
 
     def _prepared_aside(
-        self, each: Prepare, task: asyncio.Task[GenerateRequest | SwarmError]
+        self, each: WaitingRequest, task: asyncio.Task[GenerateRequest | SwarmError]
     ) -> None:
         if not task.cancelled():
             self._prepared(each, task.result())
             self._after()
 
-    def _prepared(self, each: Prepare, found: GenerateRequest | SwarmError) -> None:
+    def _prepared(self, each: WaitingRequest, found: GenerateRequest | SwarmError) -> None:
         assert isinstance(self.core, HeadCore)
         now = time.monotonic()
         if isinstance(found, SwarmError):

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from nodes.learning.samples import SampleWindow
 from nodes.learning.training import Training, change
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, NotFound, SwarmError
+from swarm.learning.exchange import DeltaExchange
 from swarm.learning.record import Ledger
 from swarm.learning.teaching import Taught
 from swarm.learning.weights import Weights, ledger_of
@@ -42,50 +43,8 @@ MEET_TRIES = 10  # for neighbours, while a learner waits for them
 T = TypeVar("T")
 
 
-class NeighbourExchange(Protocol):
-    """What a learner needs of the exchange of deltas with its neighbours."""
-
-    @property
-    def parameters(self) -> Parameters:
-        """This node's own."""
-
-    @property
-    def consensus(self) -> Parameters:
-        """The mean of the neighbourhood's, as this node knows them."""
-
-    @property
-    def copies(self) -> Mapping[str, Parameters]:
-        """This node's copies of its neighbours' parameters, by node."""
-
-    @property
-    def participants(self) -> frozenset[str]:
-        """The learners of this model that are known to live, without this one."""
-
-    @property
-    def counters(self) -> Mapping[str, Any]:
-        """Figures for people: messages, bytes, refusals."""
-
-    def mix(self) -> None:
-        """Move towards the neighbours by what has come."""
-
-    def step(self, update: Mapping[str, np.ndarray]) -> None:
-        """Move by a local update, and send a delta."""
-
-    def catch_up(self) -> bool:
-        """Begin from the middle of the neighbours' parameters; whether there were any."""
-
-    def block(self, node: str) -> object:
-        """Take nothing of that node's key any more."""
-
-    def reset(self, parameters: Mapping[str, np.ndarray], epoch: int) -> None:
-        """Begin anew from these parameters; deltas of earlier epochs are void."""
-
-    async def run(self) -> None:
-        """Take part until cancelled."""
-
-
 # (parameters to begin with, epoch)
-MakeExchange = Callable[[Parameters, int], NeighbourExchange]
+MakeExchange = Callable[[Parameters, int], DeltaExchange]
 Tell = Callable[[str, dict[str, Any]], None]
 
 
@@ -132,7 +91,7 @@ class Learner:
         self._node = node
         self._weights = weights
         self._make_exchange = make_exchange
-        self._exchange: NeighbourExchange | None = None
+        self._exchange: DeltaExchange | None = None
         self._options = options
         self._in_background = in_background
         self._is_idle = is_idle
@@ -238,7 +197,7 @@ class Learner:
                     self._tell("learning", {"what": "waiting", "detail": reported[:500]})
                 await asyncio.sleep(self._options.retry_after)
 
-    async def _learn(self, exchange: NeighbourExchange) -> None:
+    async def _learn(self, exchange: DeltaExchange) -> None:
         loop = asyncio.get_running_loop()
         await self._meet_neighbours(exchange)
         due = loop.time()
@@ -255,7 +214,7 @@ class Learner:
             else:
                 self.skipped += 1
 
-    async def _meet_neighbours(self, exchange: NeighbourExchange) -> None:
+    async def _meet_neighbours(self, exchange: DeltaExchange) -> None:
         """Where nothing was minted yet, a node that comes late begins with its neighbours'
         parameters, if there are any soon."""
         for _ in range(MEET_TRIES):
@@ -273,7 +232,7 @@ class Learner:
             await asyncio.sleep(self._options.poll_every)
         return True
 
-    async def _round(self, exchange: NeighbourExchange) -> None:
+    async def _round(self, exchange: DeltaExchange) -> None:
         exchange.mix()
         mixed = start = exchange.parameters
         if len(self.samples.held_out[1]):
@@ -311,7 +270,7 @@ class Learner:
 
     # --- the guard ------------------------------------------------------------------------
 
-    async def _judged(self, exchange: NeighbourExchange, mixed: Parameters) -> Parameters:
+    async def _judged(self, exchange: DeltaExchange, mixed: Parameters) -> Parameters:
         """The parameters to go on from: those given, or the last good ones."""
         training = self.training
         own = self.accuracy = training.accuracy(mixed)
@@ -371,7 +330,7 @@ class Learner:
             self.training.forget_velocity()
             log.info("learning goes on from weight version %d, epoch %d", record.n, record.epoch)
 
-    async def _mint_regularly(self, exchange: NeighbourExchange) -> None:
+    async def _mint_regularly(self, exchange: DeltaExchange) -> None:
         options = self._options
         while True:
             await asyncio.sleep(min(options.every, options.mint_every) / 2)
@@ -387,7 +346,7 @@ class Learner:
                 log.warning("no weight version was minted: %s", error)
                 self._changed_at = time.monotonic()
 
-    async def _mint(self, exchange: NeighbourExchange) -> None:
+    async def _mint(self, exchange: DeltaExchange) -> None:
         """Make the neighbourhood's mean the next weight version, if it is one worth serving."""
         info, training = self.frozen.info, self.training
         await self._weights.prepare()  # a server may have lost it

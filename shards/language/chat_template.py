@@ -117,13 +117,10 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        **extra: Any,
     ) -> str:
         """The prompt of a chat: messages with `role` and `content`, as the model's owner wants it.
 
-        `extra` are further names for the template, such as `enable_thinking`. Raises
-        TemplateRefused, with the template's own words where it refuses the chat.
+        Raises TemplateRefused, with the template's own words where it refuses the chat.
         """
         import jinja2
 
@@ -145,9 +142,7 @@ class ChatTemplate:
         parts: list[str] = []
         made = 0
         try:
-            for part in template.generate(
-                self._special | extra | names | {"add_generation_prompt": add_generation_prompt}
-            ):
+            for part in template.generate(self._special | names | {"add_generation_prompt": True}):
                 made += len(part)
                 budget.size(made)
                 parts.append(part)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
 
 from shards.errors import ManifestError
 from shards.json_fields import get
@@ -14,6 +14,7 @@ from shards.specs import DTYPES
 
 # A size above this is a mistake, and a product of some would be a number that no memory has.
 _LARGEST_SIZE = 1 << 31
+T = TypeVar("T")
 _ROLES = frozenset({"mask", "positions", "seqlens_k", "total_sequence_length", "logits_from"})
 
 
@@ -181,7 +182,7 @@ def decoder_from_dict(raw: object) -> Decoder:
         end_tokens=tuple(ends),
         stages=tuple(_stage(item) for item in get(raw, "stages", list)),
         files=tuple(part_file(item) for item in get(raw, "files", list)),
-        proof=_proof(raw.get("proof")),
+        proof=_optional(DecoderProof, "proof", raw.get("proof")),
         quantized=quantized_from_dict(raw.get("quantized")),
     )
     if not decoder.stages or decoder.stages[-1].layers[1] != decoder.layers:
@@ -229,27 +230,25 @@ def _stage(raw: object) -> StageStates:
     )
 
 
-def _proof(raw: object) -> DecoderProof | None:
-    if raw is None:
-        return None
-    doc = _object(raw, "proof")
-    counts = get(doc, "runs", int), get(doc, "differing", int)
-    return DecoderProof(*counts, _figure(doc, "deviation"), _figure(doc, "apart"))
-
-
 def quantized_from_dict(raw: object) -> Quantized | None:
     """None for None. Raises ManifestError for anything that is no `Quantized`."""
+    return _optional(Quantized, "quantized", raw)
+
+
+def _optional(kind: type[T], key: str, raw: object) -> T | None:
+    """A dataclass of whole numbers, numbers and texts; None for None. Raises ManifestError."""
     if raw is None:
         return None
-    doc = _object(raw, "quantized")
-    losses = _figure(doc, "cross_entropy_before"), _figure(doc, "cross_entropy_after")
-    return Quantized(get(doc, "mode", str), get(doc, "tokens", int), *losses)
-
-
-def _object(raw: object, key: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ManifestError(f"manifest field {key!r} must be an object")
-    return raw
+    plain = {"int": int, "str": str}
+    read = {
+        each.name: get(raw, each.name, plain[str(each.type)])
+        if each.type in plain
+        else _figure(raw, each.name)
+        for each in fields(kind)  # type: ignore[arg-type]
+    }
+    return kind(**read)
 
 
 def _figure(raw: Mapping[str, Any], key: str) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from shards.errors import DoesNotFit, InputError, RunError
 from shards.runtimes.device import CPU
-from shards.runtimes.ort import Level, Provider, make_session
+from shards.runtimes.ort import Provider, make_session
 from shards.runtimes.ort_errors import reason_of
 from shards.specs import DTYPES
 
@@ -94,7 +94,6 @@ class KvStage(ABC):
         slots: int,
         context: int,
         threads: int = 1,
-        level: Level = "basic",
         providers: Sequence[Provider] = ("CPUExecutionProvider",),
     ) -> None:
         self.form, self.device = form, CPU
@@ -103,7 +102,9 @@ class KvStage(ABC):
         self.kv_bytes_per_token, self.vocabulary = form.kv_bytes_per_token, form.vocabulary
         self._dtype = DTYPES[form.kv_datatype]
         self._held = [0] * slots
-        self._session: Any = make_session(model, level=level, threads=threads, providers=providers)
+        self._session: Any = make_session(
+            model, level="basic", threads=threads, providers=providers
+        )
 
     def run(
         self, rows: np.ndarray, slot: int, positions: np.ndarray, *, logits: int = 1

@@ -33,14 +33,6 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
-    """A request has a slot: its text is to be made token ids of, for `HeadCore.prepared`."""
-
-    request: GenerateRequest
-    reply: str
-
-
-@dataclass(frozen=True, slots=True)
 class Guessing:
     """The draft model is to say what may follow `ids`, of `most` ids at most, for
     `HeadCore.guessed`; with 0 it is to read them. within: seconds, behind which nobody waits for

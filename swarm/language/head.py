@@ -25,7 +25,7 @@ from swarm.flow.bucket import Spending
 from swarm.flow.latency import LatencyWindow, Usual
 from swarm.language.admission import AGAIN_AFTER, SlotAdmission, WaitingRequest
 from swarm.language.choice import SlotCandidate, choose, holder, with_room
-from swarm.language.effects import Ended, Guessing, Pass, Prepare, Tell
+from swarm.language.effects import Ended, Guessing, Pass, Tell
 from swarm.language.grammar import Grammars
 from swarm.language.keys import id_of
 from swarm.language.limits import USUAL, LanguageLimits, Shape
@@ -96,7 +96,7 @@ class HeadCore(StageCore):
         super().__init__(1, last, node, shape, peers, limits, decode, grammars)
         self.led: dict[str, Led] = {}
         self.admission = SlotAdmission(shape.slots, limits.shares)
-        self._prepares: list[Prepare] = []
+        self._prepares: list[WaitingRequest] = []
         self._spending = Spending()
         self.speculation, self.drafter = Speculation(has_draft_model), drafter
         self.first_token, self.between_tokens = LatencyWindow(), LatencyWindow()
@@ -143,7 +143,7 @@ class HeadCore(StageCore):
                 return
             if self._may_hold(request):
                 admission.hold(request.session, request.agent)
-                self._prepares.append(Prepare(request, reply))
+                self._prepares.append(WaitingRequest(request, reply))
             else:
                 full = self.free <= 0 and bool(self._elsewhere(request))
                 admission.wait(request, reply, now, elsewhere=full)
@@ -199,11 +199,11 @@ class HeadCore(StageCore):
     def _admit(self) -> None:
         """Give free slots to those that wait."""
         if not self.draining:
-            for asked in self.admission.next(self.free):
-                self._prepares.append(Prepare(asked.request, asked.reply))
+            self._prepares += self.admission.next(self.free)
 
-    def prepares(self) -> list[Prepare]:
-        """Requests that have a slot since the last call: each one's text is to be read now."""
+    def prepares(self) -> list[WaitingRequest]:
+        """Requests that have a slot since the last call: token ids are to be made of each one's
+        text now, for `prepared`."""
         found, self._prepares = self._prepares, []
         return found
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from swarm.errors import Internal, InvalidArgument, SwarmError, error_for
+from swarm.language.admission import WaitingRequest
 from swarm.language.choice import SlotCandidate, choose, holder, with_room
-from swarm.language.effects import Outbox, Prepare
+from swarm.language.effects import Outbox
 from swarm.language.following import due, rest, said
 from swarm.language.grammar import Grammars
 from swarm.language.limits import USUAL, LanguageLimits, Shape
@@ -87,7 +88,7 @@ class StageCore:
         """Whether there is no session, and nobody who waits for one."""
         return not self.sessions
 
-    def prepares(self) -> list[Prepare]:
+    def prepares(self) -> list[WaitingRequest]:
         """See `HeadCore`: other stages have none."""
         return []
 

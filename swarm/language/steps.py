@@ -16,8 +16,9 @@ record, and any of them can begin the session anew at the next node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -370,53 +371,6 @@ def decode_words(data: bytes | memoryview) -> tuple[str, list[Word]]:
         raise DecodeError(f"words: {error!r:.200}") from None
 
 
-def _word(word: Word) -> list[Any]:
-    match word:
-        case MissingTokens(session, have):
-            return ["behind", session, have]
-        case Holds(session, have):
-            return ["holds", session, have]
-        case Full(session):
-            return ["full", session]
-        case Stale(session, epoch):
-            return ["stale", session, epoch]
-        case Token(session, index, token, finish):
-            return ["token", session, index, token, finish]
-        case Gone(session):
-            return ["gone", session]
-        case Alive():
-            return ["alive"]
-        case Moved(session, stage, node):
-            return ["moved", session, stage, node]
-        case Failed(session, text, status):
-            return ["failed", session, text, *([] if status == Status.INTERNAL else [status])]
-
-
-def _read_word(item: Any) -> Word:
-    match item:
-        case ["behind", session, have]:
-            return MissingTokens(_name(session), _count(have))
-        case ["holds", session, have]:
-            return Holds(_name(session), _count(have))
-        case ["full", session]:
-            return Full(_name(session))
-        case ["stale", session, epoch]:
-            return Stale(_name(session), _count(epoch))
-        case ["token", session, index, token, str(finish)]:
-            return Token(_name(session), _count(index), _count(token), finish[:16])
-        case ["gone", session]:
-            return Gone(_name(session))
-        case ["alive"]:
-            return Alive()
-        case ["moved", session, stage, node]:
-            return Moved(_name(session), _count(stage), _name(node))
-        case ["failed", session, str(text)]:
-            return Failed(_name(session), text[:500])
-        case ["failed", session, str(text), str(status)]:
-            return Failed(_name(session), text[:500], status[:32])
-    raise DecodeError(f"an unknown word: {item!r:.100}")
-
-
 def _listed(doc: dict[str, Any], name: str, most: int) -> Sequence[Any]:
     value = doc.get(name, [])
     if not isinstance(value, list) or len(value) > most:
@@ -443,3 +397,41 @@ def _subject(value: Any) -> str:
     if any(character <= " " or character in "*>" for character in value) or not may_answer(value):
         raise DecodeError("back: the subject of an inbox")
     return value
+
+
+def _text(most: int, value: Any) -> str:
+    if not isinstance(value, str):
+        raise DecodeError(f"{value!r:.40} is no text")
+    return value[:most]
+
+
+# By its name on the wire: the word, and what reads each of its fields, in their order.
+_WORDS: dict[str, tuple[type[Any], tuple[Callable[[Any], Any], ...]]] = {
+    "behind": (MissingTokens, (_name, _count)),
+    "holds": (Holds, (_name, _count)),
+    "full": (Full, (_name,)),
+    "stale": (Stale, (_name, _count)),
+    "token": (Token, (_name, _count, _count, partial(_text, 16))),
+    "gone": (Gone, (_name,)),
+    "alive": (Alive, ()),
+    "moved": (Moved, (_name, _count, _name)),
+    "failed": (Failed, (_name, partial(_text, 500), partial(_text, 32))),
+}
+_NAMES = {kind: (name, tuple(kind.__slots__)) for name, (kind, _) in _WORDS.items()}
+
+
+def _word(word: Word) -> list[Any]:
+    name, fields = _NAMES[type(word)]
+    if isinstance(word, Failed) and word.status == Status.INTERNAL:  # older nodes know no other
+        fields = fields[:-1]
+    return [name, *[getattr(word, each) for each in fields]]
+
+
+def _read_word(item: Any) -> Word:
+    match item:
+        case [str(name), *values] if name in _WORDS:
+            kind, reads = _WORDS[name]
+            if len(values) == len(reads) or (kind is Failed and len(values) == 2):
+                word: Word = kind(*[read(each) for read, each in zip(reads, values, strict=False)])
+                return word
+    raise DecodeError(f"an unknown word: {item!r:.100}")
