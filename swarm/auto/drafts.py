@@ -9,7 +9,7 @@ have no room elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -233,11 +233,10 @@ class Partition:
 
         few = steps_of(len(wanted), looked_at) <= MOST_STEPS
         for dear in (False, True) if links.any else (True,):
-            walks = _Walks(wanted, stages, pace, links, dear)
-            in_order = best_of(_ways(walks, looked_at))
+            in_order = best_of(_ways(wanted, stages, looked_at, pace, links, dear))
             exact = in_order
             if few:
-                exact = best_of(_all_ways(walks, looked_at))
+                exact = best_of(_all_ways(wanted, stages, looked_at, pace, links, dear))
             if in_order is None or exact is None:
                 found = exact
             else:
@@ -255,45 +254,15 @@ def steps_of(stages: int, nodes: Sequence[AutoNode]) -> int:
     return stages * stages * count * befores * (1 << count) // 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Walks:
-    """How far one node can go along the wanted stages. dear: whether slots may be longer on their
-    node's link than they compute."""
-
-    wanted: Sequence[int]
-    stages: Sequence[StageEstimate]
-    pace: Mapping[str, Sequence[float]]
-    links: Crossings
-    dear: bool
-
-    def __call__(
-        self, node: AutoNode, begin: int, busiest: float, previous: tuple[str, int] | None
-    ) -> Iterator[tuple[int, float, float]]:
-        """Each end of a slot of the node from there: its place, the microseconds that the slot
-        computes, and those of the busiest slot then. previous: as of `Crossings.before`."""
-        wanted, links, times, name = self.wanted, self.links, self.pace[node.node], node.node
-        spent, need, first = 0.0, 0, wanted[begin]
-        if links.any:
-            busiest = max(busiest, links.before(previous, name, first) - HOP_US)
-        for end in range(begin, len(wanted)):
-            stage = wanted[end]
-            if end > begin and stage != wanted[end - 1] + 1:
-                return  # a stage that is named by hand lies between
-            spent += times[stage - 1]
-            need += self.stages[stage - 1].need
-            if need > node.room:
-                return
-            if not self.dear and links.is_dear(previous, name, first, stage, spent):
-                continue
-            longest = max(busiest, spent)
-            if links.any and end == len(wanted) - 1:
-                longest = max(longest, links.up(name, stage) - HOP_US)
-            yield end, spent, longest
-
-
-def _all_ways(walks: _Walks, nodes: Sequence[AutoNode]) -> list[tuple[PlanSlot, ...]]:
+def _all_ways(
+    wanted: Sequence[int],
+    stages: Sequence[StageEstimate],
+    nodes: Sequence[AutoNode],
+    pace: Mapping[str, Sequence[float]],
+    links: Crossings,
+    dear: bool,
+) -> list[tuple[PlanSlot, ...]]:
     """As `_ways`, over all orders of the nodes."""
-    wanted, stages, pace, links = walks.wanted, walks.stages, walks.pace, walks.links
     count = len(wanted)
     # at[i][mask, last]: the first i stages on the nodes of the mask, the busiest slot as short as
     # can be; how that was reached: the stages, the mask and the last node before. The last node is
@@ -307,7 +276,24 @@ def _all_ways(walks: _Walks, nodes: Sequence[AutoNode]) -> list[tuple[PlanSlot, 
             for bit, node in enumerate(nodes):
                 if mask >> bit & 1:
                     continue
-                for end, _, longest in walks(node, begin, busiest, previous):
+                times, spent, need = pace[node.node], 0.0, 0
+                before = busiest
+                if links.any:
+                    crosses = links.before(previous, node.node, wanted[begin])
+                    before = max(before, crosses - HOP_US)
+                for end in range(begin, count):
+                    stage = wanted[end]
+                    if end > begin and stage != wanted[end - 1] + 1:
+                        break
+                    spent += times[stage - 1]
+                    need += stages[stage - 1].need
+                    if need > node.room:
+                        break
+                    if not dear and links.is_dear(previous, node.node, wanted[begin], stage, spent):
+                        continue
+                    longest = max(before, spent)
+                    if links.any and end == count - 1:
+                        longest = max(longest, links.up(node.node, stage) - HOP_US)
                     key = mask | 1 << bit, bit if links.any else -1
                     known = at[end + 1].get(key)
                     if known is None or longest < known[0]:
@@ -331,10 +317,17 @@ def _all_ways(walks: _Walks, nodes: Sequence[AutoNode]) -> list[tuple[PlanSlot, 
     return found
 
 
-def _ways(walks: _Walks, nodes: Sequence[AutoNode]) -> list[tuple[PlanSlot, ...]]:
+def _ways(
+    wanted: Sequence[int],
+    stages: Sequence[StageEstimate],
+    nodes: Sequence[AutoNode],
+    pace: Mapping[str, Sequence[float]],
+    links: Crossings,
+    dear: bool,
+) -> list[tuple[PlanSlot, ...]]:
     """The wanted stages over some of these nodes, in order: for each number of slots, as far as
-    there is room, the way whose busiest slot is the shortest."""
-    wanted, stages, links = walks.wanted, walks.stages, walks.links
+    there is room, the way whose busiest slot is the shortest. dear: whether slots may be longer on
+    their node's link than they compute."""
     count = len(wanted)
     most = min(len(nodes), count)
     # reached[k][i]: the best way to have the first i stages on k slots with the nodes seen so far:
@@ -343,15 +336,32 @@ def _ways(walks: _Walks, nodes: Sequence[AutoNode]) -> list[tuple[PlanSlot, ...]
     reached: list[dict[int, tuple[float, tuple[PlanSlot, ...]]]] = [{0: start}]
     reached += [{} for _ in range(most)]
     for node in nodes:
+        times = pace[node.node]
         for used in range(most - 1, -1, -1):
             for begin, (busiest, slots) in list(reached[used].items()):
                 if begin == count:
                     continue
-                previous = (slots[-1].node, slots[-1].last) if links.any and slots else None
-                for end, spent, longest in walks(node, begin, busiest, previous):
+                spent, need, before, previous = 0.0, 0, busiest, None
+                if links.any:
+                    previous = (slots[-1].node, slots[-1].last) if slots else None
+                    crosses = links.before(previous, node.node, wanted[begin])
+                    before = max(before, crosses - HOP_US)
+                for end in range(begin, count):
+                    stage = wanted[end]
+                    if end > begin and stage != wanted[end - 1] + 1:
+                        break  # a stage that is named by hand lies between
+                    spent += times[stage - 1]
+                    need += stages[stage - 1].need
+                    if need > node.room:
+                        break
+                    if not dear and links.is_dear(previous, node.node, wanted[begin], stage, spent):
+                        continue
+                    longest = max(before, spent)
+                    if links.any and end == count - 1:
+                        longest = max(longest, links.up(node.node, stage) - HOP_US)
                     known = reached[used + 1].get(end + 1)
                     if known is None or longest < known[0]:
-                        slot = slot_of(stages, wanted[begin], wanted[end], node.node, spent)
+                        slot = slot_of(stages, wanted[begin], stage, node.node, spent)
                         reached[used + 1][end + 1] = longest, (*slots, slot)
     return [row[count][1] for row in reached[1:] if count in row]
 
