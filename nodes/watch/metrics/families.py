@@ -154,9 +154,8 @@ swarm_requests_under_way  Requests that wait for their answers.
 """.strip().splitlines()
 )
 # Fields that are told as they are: of which part of a status, how, the family, the field.
-FIGURES = [
-    line.split()
-    for line in """
+FIGURES: dict[str, list[list[str]]] = {}
+for _line in """
 process gauge swarm_process_resident_memory_bytes rss_bytes
 process counter swarm_process_cpu_seconds cpu_seconds
 process gauge swarm_node_uptime_seconds uptime_s
@@ -181,8 +180,8 @@ request counter swarm_request_attempts attempts
 request counter swarm_request_retries retries
 request counter swarm_request_hedges hedges
 request gauge swarm_requests_under_way under_way
-""".strip().splitlines()
-]
+""".strip().splitlines():
+    FIGURES.setdefault(_line.partition(" ")[0], []).append(_line.split()[1:])
 
 Fields = Mapping[str, Any]
 Kinds = list[tuple[str, Any]]  # (kind, count)
@@ -244,9 +243,9 @@ class Families:
 
     def figures(self, of: str, labels: Sequence[str], at: Sequence[str], document: Fields) -> None:
         """The fields of a document that are told as they are; of: as in `FIGURES`."""
-        for part_of, how, name, key in FIGURES:
-            if part_of == of:
-                getattr(self, how)(name, labels, at, document.get(key))
+        for how, name, key in FIGURES[of]:
+            add = self.gauge if how == "gauge" else self.counter
+            add(name, labels, at, document.get(key))
 
     def by_kind(self, name: str, labels: Sequence[str], at: Sequence[str], counts: Kinds) -> None:
         """A counter for each kind; the last label is the kind."""
