@@ -45,24 +45,6 @@ def same(one: np.ndarray, other: np.ndarray) -> bool:
     )
 
 
-@st.composite
-def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
-    """`valid` with bytes changed, cut out, doubled or cut off."""
-    data = bytearray(valid)
-    for _ in range(draw(st.integers(1, 5))):
-        at = draw(st.integers(0, max(0, len(data) - 1)))
-        kind = draw(st.integers(0, 3))
-        if kind == 0 and data:
-            data[at] = draw(st.integers(0, 255))
-        elif kind == 1:
-            del data[at : at + draw(st.integers(1, 8))]
-        elif kind == 2:
-            data[at:at] = data[at : at + draw(st.integers(1, 8))]
-        else:
-            del data[at:]
-    return bytes(data)
-
-
 documents: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
         st.none(),
