@@ -174,8 +174,9 @@ class Client:
         return self.statuses.serving(info.model, info.version, stage)
 
     def _served(self, info: ModelInfo) -> Served:
-        """The nodes of a version at present. A client that did not listen remembers the nodes of
-        the version before, and has not heard of those of the new one: it knows of neither."""
+        """The nodes of a version at present. While a client does not listen, it remembers nodes of
+        the version before and has not heard of those of the new one. So it counts none of
+        either."""
         if self._known_peers is None and not self.statuses.current:
             return Served.NOWHERE
         return self.placement.served(info)
@@ -197,7 +198,7 @@ class Client:
             if self._known_peers is None:
                 # Without the short cuts of one host, messages are no reason to listen.
                 self.statuses.tend(self.requester.sent if self.lender.host else 0)
-            # A node that fell silent is no news to anybody.
+            # No news tells of a node that fell silent.
             self.placement.forget()
 
     async def close(self) -> None:
@@ -378,8 +379,8 @@ class Client:
         return info
 
     async def _unknown(self, model: str, error: NotFound, deadline: float) -> SwarmError:
-        """The error for a model that the registry does not have: another one where nodes hold it,
-        since the server has lost its store then."""
+        """The error for a model that the registry does not have: another error where nodes hold the
+        model, since the server has lost its store then."""
         loop = asyncio.get_running_loop()
         name, _, version = model.partition("@")
         until = min(deadline, loop.time() + HEARD_WITHIN)
@@ -405,7 +406,8 @@ class Client:
         return mode
 
     async def _ask_on_trial(self, ask: Ask, pinned: bool) -> Result:
-        """Ask while some version is on trial. What that one fails, the one that serves is asked."""
+        """Ask while some version is on trial. Where that one fails, the one that serves is
+        asked."""
         model = ask.info.model
 
         async def instead(version: str) -> Result | None:

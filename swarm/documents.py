@@ -1,10 +1,10 @@
 """Documents of a key store, signed: the newest of a key that can be believed, or this host's copy.
 
-Whoever can write to a key can spoil it. The bucket keeps older revisions of each key, so a document
-that cannot be believed stands in nobody's way: readers go back to the one that it has covered. With
-a verifier a document is believed that it takes, which is none below the highest counter that was
-seen; without one, a document that can be parsed. A newer one that is signed is never passed by,
-whatever stands in it. A document is replaced by compare-and-set on its key's revision.
+Whoever can write to a key can spoil it. The bucket keeps older revisions of each key, so readers go
+back from a document that cannot be believed to the one before it. With a verifier, a document is
+believed if the verifier takes it, which it does not below the highest counter that was seen.
+Without one, a document is believed if it can be parsed. A newer one that is signed is never passed
+by, whatever stands in it. A document is replaced by compare-and-set on its key's revision.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class SignedDocuments(Generic[T]):
         """
         more = {}
         if self._signer is not None:
-            # The clock keeps it growing where a server has lost the value that was there before.
+            # Counters follow the clock, so that they keep growing where a server has lost the last
+            # value.
             now = await jetstream.signing_time(self._link, self._bucket)
             self._counter = max(now, over.counter + 1, self._counter + 1)
             signature = sign_entry(self._signer, self._bucket, key, self._counter, value)

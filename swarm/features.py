@@ -40,5 +40,5 @@ def declared(package: str, names: Iterable[str]) -> Iterator[Any]:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is its room
+    except ModuleNotFoundError:  # its room is missing too
         return False

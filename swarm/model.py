@@ -57,7 +57,7 @@ class Stage:
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of the larger of what arrives and what leaves, without the header."""
+        """Bytes of the larger one of its input and its output, without the header."""
         return max(sum(s.nbytes for s in self.receives), sum(s.nbytes for s in self.sends))
 
 

@@ -18,7 +18,7 @@ TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 # What a message names to be answered at is published to: a space or a line's end in it would be a
 # command to the server. It names a socket too (`swarm.samehost.host_socket`).
 INBOX = re.compile(r"_INBOX(?:\.[A-Za-z0-9_-]{1,128}){1,8}")
-# What a message names so is no inbox: an answer there would be an order, a document or a call.
+# Beginnings of subjects that are no inbox: an answer there would be an order, a document or a call.
 _MEANT_FOR_OTHERS = ("swarm.", "$")
 # Processes answer each other on `<inbox>.<number>`, and only the server answers below an inbox that
 # ends so: a right to answer processes is none to forge what the server says.
@@ -43,8 +43,8 @@ def as_token(text: str) -> str:
 
 
 def may_answer(reply: str) -> bool:
-    """Whether a node may publish to the reply subject that somebody else chose: to none of a mesh,
-    of JetStream or of the server."""
+    """Whether a node may answer on the reply subject that somebody else chose: on any but subjects
+    of a mesh, of JetStream or of the server."""
     return not reply.startswith(_MEANT_FOR_OTHERS)
 
 

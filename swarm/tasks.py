@@ -1,4 +1,4 @@
-"""Tasks that go on by themselves: a defect that ends one is told at once, whoever owns it."""
+"""Tasks that run by themselves: a defect that ends one is logged at once, whoever owns it."""
 
 from __future__ import annotations
 

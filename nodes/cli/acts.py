@@ -14,7 +14,7 @@ from swarm.errors import SwarmError
 async def on_record(
     client: swarm.Mesh, act: str, model: str = "", version: str = "", **more: Any
 ) -> None:
-    """Record an act that was done. An audit that cannot be written undoes nothing: a line on
+    """Record an act that was done. Where the audit cannot be written, the act stands, and a line on
     standard error says so. more: texts and integers."""
     if model:
         more |= {"model": model, "version": version}

@@ -9,8 +9,8 @@ Each option is a flag, an environment variable `SWARM_<COMMAND>_<OPTION>`, and a
 file of `--config`; a flag wins over the variable, that over the file. Options that are seldom set
 are declared hidden: `--help-all` shows them too.
 
-A parameter that names something of the mesh says so (`Named`): what can be no name is refused
-before the command does anything. A wrong command line is one line, and exit code 2.
+A parameter that names something of the mesh says so (`Named`): a text that cannot be a name is
+refused before the command does anything. A wrong command line is one line, and exit code 2.
 
 A command is a function in a file of its own, which is imported when the command is called
 (`group`): the file imports its work at its top, and `swarm --help` answers at once.
@@ -270,7 +270,7 @@ def as_command(work: Work, called: str = "") -> Callable[..., None]:
         for found in each.annotation.__metadata__
         if isinstance(found, Named)
     }
-    del run.__wrapped__  # or its signature would be shown
+    del run.__wrapped__  # otherwise help would show the function's signature
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run

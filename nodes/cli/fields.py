@@ -9,7 +9,7 @@ NOT_PRINTABLE = "?"
 
 
 def part(document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """An object in a document; an empty one where it is none."""
+    """An object in a document; an empty one where the field is not an object."""
     value = document.get(name)
     return value if isinstance(value, dict) else {}
 

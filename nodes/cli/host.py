@@ -23,8 +23,8 @@ LEAST_SHM = 256 << 20  # bytes: features between nodes of one host
 
 @dataclass(frozen=True, slots=True)
 class HostFinding:
-    """value: as it is here, "" where this machine does not say. ok: None where nobody can tell.
-    wanted: what is better, why: what the present value costs, remedy: a line to type."""
+    """value: as it is here, "" where this machine does not say. ok: None where this machine cannot
+    tell. wanted: what is better, why: what the present value costs, remedy: a line to type."""
 
     name: str
     value: str

@@ -68,7 +68,7 @@ async def infer(
         raise InvalidArgument("give one of --input FILE.npz, --input PICTURE and --random")
     opens = first(lambda feature: feature.opens(options.input))
     inputs = {} if options.random or opens else read_inputs(options.input)
-    duration(options.budget)  # a wrong word is told before anything is asked
+    duration(options.budget)  # a wrong option is told before anything is asked
     delivery(options.delivery)
     async with connect(target, agent="swarm-infer", codec=options.codec) as client:
         model = await asked_model(client, model, "swarm infer")
@@ -122,7 +122,7 @@ async def ask_many(
     client: swarm.Mesh, model: str, inputs: dict[str, np.ndarray], options: InferOptions
 ) -> list[Result]:
     """Send `repeat` requests, `concurrency` at a time; failures are results too. With `explain`
-    they are traced. Raises `InvalidArgument` for options that say nothing."""
+    they are traced. Raises `InvalidArgument` for a wrong budget or delivery."""
     results: list[Result] = []
     remaining = iter(range(options.repeat))
     budget, way = duration(options.budget), delivery(options.delivery)

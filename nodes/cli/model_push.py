@@ -142,6 +142,6 @@ async def _push(
 async def _check_domain(client: swarm.Mesh, model: str, version: str) -> None:
     """Raises `TwoDomains` where a linked server has the lanes of this version already."""
     link = client.link
-    if link.domain:  # a server without one is seldom linked, and its nodes look too
+    if link.domain:  # a server without a domain is seldom linked, and its nodes check too
         streams = await find_streams(link, client.subjects, model, version)
         check_one_domain(streams, link.domain, f"{model}@{version}")

@@ -28,7 +28,7 @@ NOTE_LISTS = ("lost", "kept", "restored")  # of an event of the server
 
 def server_lines(server: dict[str, Any]) -> list[str]:
     """What an embedded server's document says, for people. Raises `TypeError`, `ValueError` where
-    it says nothing of the kind."""
+    its fields have other types."""
     try:
         store = server["store"]
         lines = [

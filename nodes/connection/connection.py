@@ -77,7 +77,7 @@ class Connection:
             except SwarmError as error:
                 lasts = isinstance(error, NotAdmitted | LinkEnded)
                 if lasts and not isinstance(error, NotYetValid):
-                    raise  # to wait would not help
+                    raise  # waiting would not help
                 log.warning("waiting: %s", error)
                 with contextlib.suppress(TimeoutError):  # what failed may have failed at once
                     async with asyncio.timeout(CONNECT_TIMEOUT if lasts else BEAT):
@@ -141,14 +141,15 @@ class Connection:
 
 
 def _entry_copies(config: NodeConfig) -> Copies | None:
-    """An edge can answer by itself, so it must be able to start while its link is cut."""
+    """The copies of an edge: it can answer by itself, so it must be able to start while its link is
+    cut."""
     if config.role != "edge" or not config.cache_folder:
         return None
     return Copies(Path(config.cache_folder) / "registry" / (config.link.domain or "own"))
 
 
 def _tracer_of(config: NodeConfig, node: str) -> Tracer | None:
-    """None where no collector is named: OpenTelemetry is not imported then. Raises
+    """The tracer, None where no collector is named: OpenTelemetry is not imported then. Raises
     `InvalidArgument`."""
     if not config.otlp:
         return None

@@ -48,8 +48,8 @@ class Picked:
 class Router:
     """One node's routing, for requests that it sends and for the stages that it feeds.
 
-    view: the gossip's picture of the mesh. clock: seconds. on_event: each is called with the kind
-    and the detail of an event (an adaptive policy that yields, a refused desired state).
+    view: the nodes of the mesh as gossip knows them. clock: seconds. on_event: each is called with
+    the kind and the detail of an event (an adaptive policy that yields, a refused desired state).
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Router:
         return picked.lane
 
     def _let_go(self, now: float) -> None:
-        """Of what was forwarded, the next stage has probably finished this."""
+        """Count off forwarded requests that the next stage has probably finished."""
         while self._forwarded and self._forwarded[0][0] <= now:
             self._table.unseen(heapq.heappop(self._forwarded)[2])
 
@@ -162,7 +162,7 @@ class Router:
         remaining: float = 1.0,
         tensors: Mapping[str, Sized] = NO_TENSORS,
     ) -> Picked:
-        """The lane for a request; the shared lane when the policy has no better idea."""
+        """The lane for a request; the shared lane where the policy names no other one."""
         if info.model not in self.routed:
             return Picked(ANY)
         now = self._clock()

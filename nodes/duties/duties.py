@@ -36,7 +36,7 @@ class Duties:
             "lane moves": LaneMoves(connection, versions.all).run,
             "upkeep": self._upkeep.run,
         }
-        if versions.places is None:  # else they are what wants nodes
+        if versions.places is None:  # else the places of a plan want nodes
             self._parts["wanted nodes"] = self._wanting.run
         if config.role == WARM:
             standby = Standby(connection, versions.all, self._wanting, take)

@@ -1,4 +1,4 @@
-"""Parts of a node that follow what others say: none of them ends the node, whatever it meets."""
+"""Parts of a node that follow what others say: an error in one of them does not end the node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEGIN_AGAIN_AFTER = 1.0  # seconds
 async def go_on(part: str, run: Callable[[], Awaitable[None]], tell: Tell) -> None:
     """Await `run()`, and begin it again after an error, until cancelled or until it returns.
 
-    A defect that somebody else's data brings about would else end a node that serves well, and its
+    Otherwise a defect that foreign data triggers would end a node that serves well, and its
     successor too. tell(kind, detail): publishes the event `rejected`, once while the error stays
     the same; the status document counts it.
     """

@@ -61,7 +61,8 @@ class Takeover:
         self._clock = clock
         self._tunings: dict[Lane, Tuning] = {}
         self._depth = LaneDepth(connection.mesh, connection.config.budget)
-        # Not by version: one that is loaded again has its fast mode closed.
+        # By the serving object, not by its version: a version that is loaded again starts with fast
+        # mode closed.
         self._covering: WeakSet[StageServer] = WeakSet()
         self._adopted: set[tuple[str, int, str]] = set()  # version, stage, gone node
         self._news = asyncio.Event()
@@ -105,7 +106,7 @@ class Takeover:
                     await self._news.wait()
             except TimeoutError:
                 return
-            self._news.clear()  # before acting: news that come meanwhile are acted on next
+            self._news.clear()  # first: news that come meanwhile are acted on next
             await self._cover()
 
     async def _cover(self) -> None:
@@ -123,7 +124,7 @@ class Takeover:
                 if not better and server not in self._covering:
                     self._covering.add(server)
                     fresh.open()
-                    if self._config.role != WARM:  # it tells of the stages that it takes
+                    if self._config.role != WARM:  # gossip tells which ones it has taken
                         self._tell("took-over", detail)
                 elif better and server in self._covering:
                     self._covering.discard(server)

@@ -129,7 +129,8 @@ class Upkeep:
     async def _mended(self, kept: list[KeptStream], where: str = "") -> list[Flaw]:
         flaws = await look(kept, where)
         self._looks_at |= {each.stream for each in kept}
-        # What is seen for the first time may be in the making: its node has until the next look.
+        # A flaw that is seen for the first time may be one of a lane that is just being made: its
+        # node has until the next look.
         flaws = [flaw for flaw in flaws if flaw.stream in self._looked_at]
         if not flaws:
             return []

@@ -1,6 +1,6 @@
 """How a live source keeps to a slower link: few on their way, the newest first. Pure.
 
-A message that is sent while another one fills the link only waits there, and is old when it comes.
+A message that is sent while another one fills the link only waits there, and arrives old.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ MOST_GPUS = 16
 
 class Gpus:
     """`look()` tells of each device, as far as a library does. computes_on(): the devices of the
-    node's stages; where none of them is one of NVIDIA's, nothing is loaded and nothing asked."""
+    node's stages; where none of them is an NVIDIA device, no library is loaded."""
 
     def __init__(self, computes_on: Callable[[], set[str]]) -> None:
         self._computes_on = computes_on

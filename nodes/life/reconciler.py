@@ -121,8 +121,8 @@ class Reconciler:
             self._status.become("loading", f"{self._model}@{version}")
 
     def _serves_but(self, refused: str, waits: str = "") -> None:
-        """Say why not all is served that the mesh desires: versions that cannot run here, and
-        versions that are waited for. "" where there are none."""
+        """Say which desired versions are not served: those that cannot run here, and those that the
+        node waits for. "" where there are none."""
         if refused:
             self._reject(refused)
         else:
@@ -139,7 +139,7 @@ class Reconciler:
         if reason == self._rejected:
             return
         self._rejected = reason
-        if self.became_ready.is_set():  # else the change of state says it
+        if self.became_ready.is_set():  # otherwise the change of state tells it
             log.warning("%s", reason)
         self._tell("rejected", {"model": self._model, "detail": reason[:REASON_LIMIT]})
 

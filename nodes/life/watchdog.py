@@ -1,8 +1,8 @@
 """The node's watchdog: a run that hangs, a loop that stalls, a stage that computes wrongly.
 
-A run that takes too long says nothing of its stage by itself: a Loop of the model may turn for ever
-on the values of one request. So known input is computed beside it. Where that comes out right, the
-run is ended, its request is refused, and the stage goes on.
+A run that takes too long does not yet show that its stage is broken: a Loop of the model may turn
+for ever on the values of one request. So known input is computed beside it. Where that comes out
+right, the run is ended, its request is refused, and the stage goes on.
 
 `nodes.life.watchdog_rules` decides; this module observes and carries out. A stage that fails hands
 its work back to its lane, gets a new session, and returns. After three failures in a minute it
@@ -114,7 +114,8 @@ class NodeWatchdog:
                     late = 0.0
                 ended = [each.take_ended() for each in self._on_loop()]
                 if any(ended):
-                    # Known why: a request's run was ended from outside, and goes on in a thread.
+                    # The cause is known: a request's run was ended from outside, and goes on in a
+                    # thread.
                     late = 0.0
                 test_due = now - tested > TEST_EVERY
                 if test_due:
@@ -219,7 +220,7 @@ class NodeWatchdog:
             server.resume()
 
     async def _restart(self, server: StageServer) -> None:
-        """Get a new session now or, where there is none to be had (no server, no memory), later."""
+        """Get a new session now, or later where none can be had (no server, no memory)."""
         try:
             await self._reload(server)
         except (SwarmError, ShardsError) as error:

@@ -1,7 +1,7 @@
 """What to do about a run that hangs, a loop that stalls, a self-test that fails.
 
-A node that looks healthy and is dead is worse than a dead one: the decisions here make it return
-its work and, if restarting does not cure it, leave the mesh.
+A node that looks healthy but computes nothing does more harm than a dead one. The decisions here
+make it return its work and, if a restart does not help, leave the mesh.
 """
 
 from collections import OrderedDict

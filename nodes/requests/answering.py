@@ -208,7 +208,7 @@ class InferAnswerer:
         )
 
     async def _ask_or_fail(self, question: _Question) -> Result:
-        """As `_ask`; what stage 0 fails is a result too, by which its version is judged."""
+        """As `_ask`; a failure of stage 0 is a result too, by which its version is judged."""
         try:
             return await self._ask(question)
         except (SwarmError, ShardsError) as error:
@@ -270,7 +270,7 @@ class InferAnswerer:
         return await self._send(question, tensors, hops, deadline, tried_until)
 
     def _say_raw(self, info: ModelInfo) -> None:
-        """Once, and not before any node is known."""
+        """Warn once, and only when some node is known."""
         if not self._said_raw and self._mesh.placement.beyond(info, 1).codecs is not None:
             self._said_raw = True
             name = f"{info.model}@{info.version}"
@@ -414,7 +414,7 @@ class InferAnswerer:
         return result, max(0.0, time.perf_counter() - began - spent)
 
     def _probe(self, question: _Question, placement: EdgeWays, choice: ChosenWay) -> None:
-        """A copy of the request by another way, whose answer nobody gets; one at a time."""
+        """Send a copy of the request by another way, and drop its answer; one at a time."""
         way, facts = choice.probe, choice.facts
         if way is None or (self._probing is not None and not self._probing.done()):
             return

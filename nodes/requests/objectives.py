@@ -1,7 +1,7 @@
 """The objectives of the models that this node answers for: measured here, told to dashboards.
 
-Only requests that this node answers are seen: those of `infer.<model>`, and an edge's captures. A
-client that asks by lanes itself passes it by.
+Only requests that this node answers are seen: those of `infer.<model>`, and an edge's captures.
+Requests of clients that ask the lanes themselves are not among them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from swarm.wire.messages import Request, Result
 
 JUDGE_EVERY = 10 * BEAT  # seconds
 MOST_MODELS = 64  # of a gateway that are measured
-# What the requester did wrong is no fault of the mesh.
+# Errors of the requester, which are no fault of the mesh.
 NO_FAULT = {
     Status.OK,
     Status.INVALID_ARGUMENT,
@@ -126,8 +126,9 @@ class Objectives:
             self._gossip(model, burning)
 
     def _is_over(self, model: str, burn: Burn, now: float) -> bool:
-        """Whether nobody wants this model measured any more. A gateway reads a model's desired
-        state when somebody asks for the model: where nobody does, it hears of no removal."""
+        """Whether this model need not be measured any more. A gateway reads a model's desired state
+        when somebody asks for the model: for a model that nobody asks for, it does not hear of a
+        removal."""
         if self._known.knows(model):
             return self._known.objective(model) is None
         return burn.is_idle(now)

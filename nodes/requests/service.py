@@ -1,4 +1,4 @@
-"""What anybody may ask a node: inferences, the fleet's view."""
+"""The requests that a node answers for any client: inferences, the fleet's view."""
 
 from __future__ import annotations
 

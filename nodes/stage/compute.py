@@ -42,7 +42,7 @@ INLINE_BELOW = 0.0003
 # for an acknowledgement. Under load the thread lets requests gather.
 INLINE_ALONE_BELOW = 0.010
 # Seconds, and a share of the budget that is left, for which a request waits for newer weights.
-# Behind that its requester decides, and there is still time to ask again.
+# After that the requester decides, and still has time to ask again.
 BEHIND_FOR, BEHIND_SHARE = 2.0, 0.5
 MOST_BEHIND = 32  # requests that wait so; one more is told at once
 # Of its budget, from which on the time that a request seems to have lain in the lane is measured
@@ -468,8 +468,8 @@ class Compute:
             self._hand_back(job)
 
     def _hand_back(self, job: Job) -> None:
-        """A defect, which is being handled, keeps its job from an end, and must not keep the
-        message in hand for ever. Where a message has just come, the lane itself gives it back."""
+        """A defect has left this job without an end. Give its message back, so that it does not
+        stay in hand for ever. Where a message has just come, the lane itself gives it back."""
         log.exception("stage %d: a result was not passed on", self._stage)
         job.delivery.hand_back(HAND_BACK_DELAY)
 
@@ -541,7 +541,7 @@ class Compute:
         return taken
 
     def abandon(self) -> None:
-        """Give up on all jobs, and on a run that hangs."""
+        """Give up all jobs, and a run that hangs."""
         self.take_all_waiting()
         self._running.clear()
         self._too_long.clear()

@@ -1,8 +1,8 @@
 """A request that goes on at the next stage of the same node, without a message between.
 
 Its message stays that of the stage where it came: it is acknowledged when the result of the last
-stage of the run is safe. A node that ends meanwhile costs what it costs at one stage: the lane of
-the first stage hands the message out again, and equal stages compute the same anew.
+stage of the run is safe. A node that dies meanwhile costs no more than at a single stage: the lane
+of the first stage hands the message out again, and equal stages compute the same anew.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs that may never end: a Loop of a model may turn for ever on some values. Pure.
 
-A run on the event loop is ended from outside, by a thread, where it lasts, also where other runs
-take microseconds. It is begun again in a thread then, and so are all others for a while.
+A run on the event loop that lasts too long is ended by another thread, even where usual runs take
+microseconds. It is begun again in a thread then, and so are all others for a while.
 
 Who asks for such a run again and again would hold the thread all the time, until each request's
 budget is over: clients whose runs had to be ended get a small share of it.
@@ -71,7 +71,7 @@ class Unending:
         self._spending: Spending | None = None  # from the first such run on
 
     def owes(self, job: Job, now: float) -> float:
-        """Until a request's client may have another run; 0.0 for now."""
+        """Seconds until a request's client may have another run; 0.0 if it may now."""
         return 0.0 if self._spending is None else self._spending.owes(_client(job), now)
 
     def ended(self, job: Job, took: float, usual: float, now: float) -> None:

@@ -110,9 +110,9 @@ class Onward(NamedTuple):
     @property
     def is_away(self) -> bool:
         """Whether the next lane takes nothing at present, and there is time to wait: a cluster
-        elects, somebody makes the lane anew, or its server refuses or is silent. Given back, the
-        message would be computed again and again meanwhile, and look like one that ends its
-        nodes."""
+        elects a leader, a node makes the lane anew, or its server refuses or is silent. If the
+        message were given back, it would be computed again and again meanwhile, and look like one
+        that kills its nodes."""
         away = _is_refused(self.event, NoResponders, NoLeader, NotStored)
         return away and not self.fast and self.left > RETRY_LANE_AWAY
 

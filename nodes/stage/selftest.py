@@ -62,7 +62,7 @@ class SelfTest:
         return self._known is not None
 
     def proves(self) -> bool:
-        """As `passes`, and something is known."""
+        """Whether there is known input and the model passes on it."""
         known = self._known
         return known is not None and self._passes(known)
 

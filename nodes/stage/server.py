@@ -378,7 +378,7 @@ class StageServer:
         job.delivery.fail(status, reason, self.stage, self._node, retry_after)
 
     def _idle_hop(self, job: Job) -> dict[str, Any]:
-        """Of a failure: by it the requester knows that nothing is broken in this stage."""
+        """The hop of a failure. It tells the requester that this stage itself works."""
         return {"stage": self.stage, "node": self._node, "queue_us": job.queue_us, "compute_us": 0}
 
     def cancelled(self, job: Job) -> None:
@@ -473,7 +473,7 @@ class StageServer:
 
 
 def _go_on(after: StageServer, delivery: Delivery) -> None:
-    """In a turn of the event loop of its own, where nobody above catches a defect."""
+    """Called in a turn of the event loop of its own, where no caller would catch a defect."""
     try:
         after.go_on(delivery)
     except Exception:
@@ -482,7 +482,7 @@ def _go_on(after: StageServer, delivery: Delivery) -> None:
 
 
 def _drop(job: Job) -> None:
-    """No word of the job's result is waited for any more."""
+    """Stop waiting for news of the job's result."""
     if job.sending is not None:
         job.sending.drop()
 

@@ -194,7 +194,7 @@ class EmbeddedServer:
 
     async def answers(self, timeout: float = 1.0) -> bool:
         """Whether this server, and not another one on its port, greets a new connection (`INFO …`)
-        within `timeout` seconds. A process that hangs greets nobody."""
+        within `timeout` seconds. A process that hangs does not greet."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(timeout):

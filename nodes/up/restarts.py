@@ -1,8 +1,8 @@
 """How soon, and how urgently, a node process that died starts again: pure functions.
 
 A process that had been ready was doing its work, and its stage waits for it: it starts again at
-once. One that keeps dying costs the others the processor time of its starts, and one that dies
-before it is ready will do so again, as a rule: both wait, ever longer.
+once. The starts of a process that keeps dying take processor time from the others, and a process
+that dies before it is ready will usually do so again. Both wait, longer each time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _pause(number: int) -> float:
 
 
 def is_missed(role: str, wanted: Collection[str], ready: Collection[str]) -> bool:
-    """Whether nobody does the work of a role whose process has ended.
+    """Whether no other process does the work of a role whose process has ended.
 
     wanted: the roles of all processes that are kept alive. ready: of those that live and have been
     ready, the one that ended not among them."""

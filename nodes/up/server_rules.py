@@ -1,7 +1,7 @@
 """What the supervisor does about its server, and how it judges the server's files: pure functions.
 
-A dead server starts again at once. Only one that dies without having answered since its start
-waits, ever longer. A server that answers nothing for `HUNG_AFTER` is killed, and starts again.
+A dead server starts again at once. Only a server that died without having answered since its start
+waits, longer each time. A server that answers nothing for `HUNG_AFTER` is killed, and starts again.
 
 Measured with nats-server 2.15: where its files are deleted, a running server goes on from open
 files and memory, and its next start finds nothing. On a full disk it reads keys and artifacts and
@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 
 HUNG_AFTER = 3.0  # seconds without an answer after which a server counts as hung
-# Probes without an answer that this takes at the least: a supervisor that was stopped itself, or a
-# machine that slept, has waited long for a single answer.
+# Least number of probes without an answer for that: a supervisor that was stopped itself, or a
+# machine that slept, may have waited long for a single answer.
 LEAST_PROBES = 3
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds before a start after failed ones, doubled
-# Bytes of free disk: below the first a store counts as full, above the second as one with room. Not
-# one number, lest a store at the limit be called full and not full in turns.
+# Bytes of free disk: below the first a store counts as full, above the second as one with room. Two
+# numbers, so that a store at the limit is not called full and not full in turns.
 FULL_BELOW, ROOM_ABOVE = 1 << 20, 2 << 20
 
 

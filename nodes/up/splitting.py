@@ -32,7 +32,7 @@ async def split_into(folder: Path, file: str, arguments: Sequence[str]) -> None:
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         code, said = await _run([file, "-o", str(folder), *arguments], output, errors)
         error = _error(said) if code else None
-        if error is not None:  # who catches it tells it, so that it is told once
+        if error is not None:  # the caller reports it, so that it is reported once
             raise error
         errors.seek(0)
         sys.stderr.write(errors.read().decode(errors="replace"))

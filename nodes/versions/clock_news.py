@@ -1,4 +1,5 @@
-"""News of servers whose clocks were set, for people: a step hurts whatever compares times there."""
+"""Events about servers whose clocks were set, for people: a step disturbs all that compares times
+of that server."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class NodeWeights:
         log.info("%s@%s computes with weight version %d", model, version, n)
         ended = _ended_sessions(before, renewed.stages)
         if ended:
-            del before  # else this method would keep the old sessions alive
+            del before  # otherwise this method would keep the old sessions alive
             await in_low_priority_thread(partial(_trim_behind, ended))
         return True
 
@@ -166,7 +166,7 @@ class NodeWeights:
             if server.stage not in entry.loaded.stages:
                 await asyncio.to_thread(fresh.close)
                 raise NotFound(f"stage {server.stage} is not served here any more")
-            # Its last session was built by the one that is not trusted any more.
+            # The stage's weights were built from the session that is not trusted any more.
             entry.live.pop(server.stage, None)
             known: dict[int, Known | None] = {}
             if entry.n:
@@ -232,7 +232,7 @@ def _build(
                 base = runtime.numbered(0)
                 entry.live[stage] = LiveWeights(base, artifact, tolerance=tolerance)
             live = entry.live.get(stage)
-            if live is None:  # no weights of its own, or none that ever changed
+            if live is None:  # the stage has no weights, or none that has ever changed
                 renewed[stage] = runtime.numbered(n)
                 continue
             renewed[stage] = live.with_weights(n, copies, runtime, artifact)

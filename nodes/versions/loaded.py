@@ -46,8 +46,8 @@ class Loaded:
     """The runtimes of a version that this node needs: its stages, and stage 0 if it asks.
 
     local: stages that an edge computes itself (`--placement`), for nobody else. known: what the
-    stages gave for known input, by stage (`learn_known`). on_replaced: who computes
-    with the stages, and has to know of other runtimes.
+    stages gave for known input, by stage (`learn_known`). on_replaced: callbacks of those that
+    compute with the stages, called when the runtimes are replaced.
     """
 
     info: ModelInfo
@@ -243,8 +243,7 @@ async def load(
 
 
 async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool = False) -> T:
-    """Return `work()` or raise its error, from a thread that keeps nobody waiting, unless it is
-    urgent."""
+    """Return `work()` or raise its error, from a thread of low priority, unless it is urgent."""
     if urgent or config.threads > 1:
         # The runtime's own threads would inherit the low priority, for good.
         return await asyncio.to_thread(work)
@@ -252,9 +251,9 @@ async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool 
 
 
 async def learn_known(loaded: Loaded, config: NodeConfig, urgent: bool = False) -> None:
-    """Keep each stage's answer to seeded input in `loaded.known`, for self-tests to compare with;
-    none for a stage without layers. A run may take seconds: the event loop does not make it. Where
-    one does not end in good time, the version serves without self-tests of its stages."""
+    """Keep each stage's answer to seeded input in `loaded.known`, for self-tests to compare with; a
+    stage without layers has no answer. A run may take seconds: the event loop does not make it.
+    Where one does not end in good time, the version serves without self-tests of its stages."""
     stages = {n: stage for n, stage in loaded.stages.items() if stage.runtime is not None}
 
     def run() -> dict[int, Known]:

@@ -41,7 +41,7 @@ class RefusedVersions:
         self._refused.pop(version, None)
 
     def forget_all_but(self, wanted: Collection[str]) -> None:
-        """The others are not wanted any more."""
+        """Forget the versions that are not wanted any more."""
         self._refused = {v: refused for v, refused in self._refused.items() if v in wanted}
 
     def retry_all(self) -> None:

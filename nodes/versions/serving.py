@@ -27,7 +27,7 @@ from swarm.transport.source import SourceOptions
 
 log = logging.getLogger("swarm.node")
 
-FAST_LINK = 100e6  # bytes a second, from which nobody needs to know it
+FAST_LINK = 100e6  # bytes a second; a faster link is not told
 
 
 def by_stage(servings: Iterable[Serving]) -> dict[Where, StageServer]:
@@ -100,7 +100,7 @@ class Serving:
             self._cancel_sid = self._mesh.link.subscribe(subject, self._cancel)
 
     def _server(self, stage: int) -> StageServer:
-        # Where every hop is to be seen in a lane, none is left out.
+        # Where every hop has to go through a lane, stages of one node do not skip theirs.
         whole = self._shared.connection.config.shares_memory
         return _server(self._shared, self.loaded, stage, self._beside if whole else _nothing)
 

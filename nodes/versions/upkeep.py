@@ -116,7 +116,8 @@ async def make_stores(mesh: Mesh) -> None:
 
 
 async def look(kept: Iterable[KeptStream], where: str = "") -> list[Flaw]:
-    """What is wrong at present. What the server says nothing of is left out: it is away, or elects.
+    """What is wrong at present. Streams of which the server tells nothing are left out: it is away,
+    or elects a leader.
 
     Raises `NotConnected`."""
     flaws = []
@@ -136,8 +137,8 @@ async def store_flaws(mesh: Mesh, kept: Iterable[KeptStream], where: str = "") -
     """The first stream that is there and takes no message, which only a message tells: one is
     stored in each, and purged. Raises as `look`.
 
-    A full disk harms what is written to, for longer than it is full: so dead letters are tried
-    first, and none behind one that fails.
+    A full disk harms each stream that is written to, even after the disk has room again. So dead
+    letters are tried first, and the look ends at the first stream that fails.
     """
     first = common_of(mesh)[0]
     for each in (first, *(stream for stream in kept if stream.stream != first.stream)):
@@ -230,7 +231,7 @@ async def upkeep_by_operator(mesh: Mesh, models: Collection[str], *, mends: bool
     if not mends:
         return Upkept([], flaws + await store_flaws(mesh, kept))
     given_back: list[str] = []
-    for model in models:  # first, for the room that they leave
+    for model in models:  # first, since this makes room
         given_back += await given_back_of(mesh, model)
     left = await mended(kept, flaws) if flaws else []
     streams = {flaw.stream for flaw in left}

@@ -136,7 +136,7 @@ class Versions:
         """
         for version, task in list(self._runs.items()):
             if task.done():
-                # What it has left open ends first: it is loaded anew.
+                # First drain what the failed version has left, since it is loaded anew.
                 await self._retire(version)
         if self._config.role == "gateway":
             self._asked.tend()
@@ -150,7 +150,7 @@ class Versions:
         self._tell_judges()
         served = [v for v in wanted if v in self.serving]
         if wanted and not served:
-            self._unwanted = {}  # all of them are refused: what serves is better than nothing
+            self._unwanted = {}  # all wanted versions are refused: the ones that serve go on
             return
         now = time.monotonic()
         self._unwanted = {v: self._unwanted.get(v, now) for v in self.serving if v not in wanted}
@@ -190,7 +190,8 @@ class Versions:
             except (NotFound, Unavailable, ApiError):
                 raise
             except Exception as error:
-                # Others made this version: whatever it raises, it ends none that serves.
+                # This version is foreign data: whatever loading it raises, no version that serves
+                # ends for it.
                 failed = error
                 if not isinstance(error, SwarmError | ShardsError):
                     log.exception("%s@%s met a defect", self._config.model_name, version)
@@ -269,7 +270,7 @@ class Versions:
         name, pinned = self._config.model_name, self._config.version
         if pinned or self._state is None:
             return [pinned] if pinned else []
-        self._mesh.rollouts.share(name)  # which takes in what the judges have said
+        self._mesh.rollouts.share(name)  # it reads also whether a judge ended it
         return wanted_of(self._state, self._mesh.rollouts.of(name))
 
     def _about_domain(self) -> str:

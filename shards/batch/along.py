@@ -219,7 +219,7 @@ def table_rows(step: OperatorStep) -> list[Value]:
 
 
 def _first(value: Value) -> Rows | None:
-    """The rows of a tensor whose axis 0 has them. Raises Doubt."""
+    """The rows of a tensor whose axis 0 has them. Raises RowsMayMix."""
     no_counts([value])
     rows = only_values(value)
     if rows is not None and rows.axis != 0:

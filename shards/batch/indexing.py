@@ -144,7 +144,7 @@ def boxes(step: OperatorStep) -> list[Value]:
 
 
 def _taken(grid: np.ndarray, chosen: list[int | None], picks: Value, axis: int) -> np.ndarray:
-    """Formulas picked by stored indices. Raises Doubt for an index that is not there."""
+    """Formulas picked by stored indices. Raises RowsMayMix for an index that is not there."""
     places = np.array([counted(n or 0, grid.shape[axis]) for n in chosen], np.int64)
     return np.take(grid, places.reshape([size.number or 0 for size in picks.known]), axis)
 

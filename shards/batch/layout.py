@@ -329,7 +329,7 @@ def _moved(value: Value, dims: Sequence[Size], where: Callable[[int], int]) -> V
 
 
 def _rows_of_all(values: Sequence[Value], axis: int) -> Rows | None:
-    """Where the rows of tensors lie that are put together along `axis`. Raises Doubt."""
+    """Where the rows of tensors lie that are put together along `axis`. Raises RowsMayMix."""
     with_them = [value.rows for value in values if value.rows is not None]
     if not with_them:
         return None
@@ -344,7 +344,7 @@ def _rows_of_all(values: Sequence[Value], axis: int) -> Rows | None:
 
 
 def _rows_within(dims: Dims) -> Rows | None:
-    """The rows of a tensor that is made with an axis for them. Raises Doubt."""
+    """The rows of a tensor that is made with an axis for them. Raises RowsMayMix."""
     for axis, each in enumerate(dims):
         if each.counts_rows:
             inner = each.over(ROWS)

@@ -105,7 +105,7 @@ def attention(step: OperatorStep) -> list[Value]:
 
 
 def _product(step: OperatorStep, one: Value, other: Value) -> Value:
-    """A product as MatMul defines it. Raises Doubt."""
+    """A product as MatMul defines it. Raises RowsMayMix."""
     no_counts([one, other])
     if 0 in (one.rank, other.rank):
         raise RowsMayMix("one of its inputs is a scalar")

@@ -15,7 +15,8 @@ from shards.batch.values import Rows, RowsMayMix, Value, broadcast, made
 BY_NUMBER = "it computes with the number that a row has in its batch"
 
 Rule = Callable[["OperatorStep"], Sequence[Value]]
-"""From an operator's inputs to its outputs. Raises Doubt where it may mix the rows of a batch."""
+"""From an operator's inputs to its outputs. Raises RowsMayMix where it may mix the rows of a
+batch."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class OperatorStep:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> Value:
-        """An input. Raises Doubt where it is left out."""
+        """An input. Raises RowsMayMix where it is left out."""
         value = self.inputs[index] if index < len(self.inputs) else None
         if value is None:
             raise RowsMayMix(f"it has no input {index}")
@@ -62,7 +63,7 @@ class OperatorStep:
         return Size.of(Symbol(f"{self.node.output[output]}.{axis}"))
 
     def fixed(self, index: int, what: str) -> Value:
-        """An input that is the same in every run. Raises Doubt."""
+        """An input that is the same in every run. Raises RowsMayMix."""
         value = self.value(index)
         if not value.same:
             raise RowsMayMix(f"its {what} depends on the batch")
@@ -70,7 +71,7 @@ class OperatorStep:
 
     def sizes(self, index: int, what: str) -> tuple[Size, ...]:
         """The formulas of an input that holds sizes. What is not known becomes a symbol, of which
-        even the sign is unknown. Raises Doubt for one that depends on data."""
+        even the sign is unknown. Raises RowsMayMix for one that depends on data."""
         value = self.value(index)
         if value.elements is not None:
             return value.elements
@@ -84,7 +85,7 @@ class OperatorStep:
 
     def numbers(self, index: int, what: str, attribute: str = "") -> tuple[int, ...] | None:
         """Integers that an input stores, or an attribute of older versions; None where neither is
-        there. Raises Doubt where a run makes them."""
+        there. Raises RowsMayMix where a run makes them."""
         if not self.has(index):
             stored = self.attribute(attribute) if attribute else None
             return None if stored is None else tuple(int(number) for number in stored)
@@ -94,8 +95,8 @@ class OperatorStep:
         return tuple(number for number in found if number is not None)
 
     def floats(self, index: int) -> np.ndarray | None:
-        """Numbers that an input stores; None where it is left out or empty. Raises Doubt where a
-        run makes them."""
+        """Numbers that an input stores; None where it is left out or empty. Raises RowsMayMix where
+        a run makes them."""
         if not self.has(index):
             return None
         value = self.value(index)
@@ -106,7 +107,7 @@ class OperatorStep:
         return value.array
 
     def axis(self, rank: int, default: int | None = None, attribute: str = "axis") -> int:
-        """The attribute that names an axis, counted from the start. Raises Doubt."""
+        """The attribute that names an axis, counted from the start. Raises RowsMayMix."""
         axis = self.attribute(attribute, default)
         if axis is None:
             raise RowsMayMix("it runs over all axes")
@@ -114,15 +115,15 @@ class OperatorStep:
 
 
 def counted(axis: int, rank: int) -> int:
-    """An axis, counted from the start. Raises Doubt where there is no such axis."""
+    """An axis, counted from the start. Raises RowsMayMix where there is no such axis."""
     if not -rank <= axis < rank:
         raise RowsMayMix(f"there is no axis {axis}")
     return axis % rank
 
 
 def rows_apart(value: Value, axes: Sequence[int], does: str) -> Rows | None:
-    """The rows of a tensor of which an operator works along `axes`. Raises Doubt where the rows
-    lie there, or are no values."""
+    """The rows of a tensor of which an operator works along `axes`. Raises RowsMayMix where the
+    rows lie there, or are no values."""
     if value.rows is None:
         return None
     if value.rows.axis in axes:
@@ -131,20 +132,20 @@ def rows_apart(value: Value, axes: Sequence[int], does: str) -> Rows | None:
 
 
 def only_values(value: Value) -> Rows | None:
-    """The rows of a tensor. Raises Doubt where it holds the rows' own numbers."""
+    """The rows of a tensor. Raises RowsMayMix where it holds the rows' own numbers."""
     if value.rows is not None and value.rows.number is not None:
         raise RowsMayMix(BY_NUMBER)
     return value.rows
 
 
 def no_counts(values: Sequence[Value]) -> None:
-    """Raise Doubt where one of the tensors holds the number of rows."""
+    """Raise RowsMayMix where one of the tensors holds the number of rows."""
     if any(value.counts_rows for value in values):
         raise RowsMayMix("it computes with the number of rows in the batch")
 
 
 def spread(step: OperatorStep, values: Sequence[Value], output: int = 0) -> Value:
-    """What broadcasting makes of tensors, element by element. Raises Doubt.
+    """What broadcasting makes of tensors, element by element. Raises RowsMayMix.
 
     Of numbers of rows it makes nothing that is known, but for its sizes.
     """

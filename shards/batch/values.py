@@ -79,12 +79,12 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """The number of axes. Raises Doubt where it is unknown."""
+        """The number of axes. Raises RowsMayMix where it is unknown."""
         return len(self.known)
 
     @property
     def known(self) -> Dims:
-        """The sizes. Raises Doubt where the rank is unknown."""
+        """The sizes. Raises RowsMayMix where the rank is unknown."""
         if self.dims is None:
             raise RowsMayMix("the rank of its input is unknown")
         return self.dims
@@ -110,7 +110,7 @@ class Value:
 
 
 def with_rows(dims: Sequence[Size], rows: Rows, below: Size | None = None) -> Value:
-    """A tensor with rows. Raises Doubt unless the sizes are those of rows along one axis."""
+    """A tensor with rows. Raises RowsMayMix unless the sizes are those of rows along one axis."""
     if rows.outer.counts_rows or rows.inner.counts_rows:
         raise RowsMayMix(f"axis {rows.axis} of its output has the size {rows.size}")
     for axis, size in enumerate(dims):
@@ -120,7 +120,8 @@ def with_rows(dims: Sequence[Size], rows: Rows, below: Size | None = None) -> Va
 
 
 def without_rows(dims: Sequence[Size] | None, below: Size | None = None) -> Value:
-    """A tensor that depends on no data. Raises Doubt where its sizes depend on the rows' number."""
+    """A tensor that depends on no data. Raises RowsMayMix where its sizes depend on the rows'
+    number."""
     for axis, size in enumerate(dims or ()):
         if size.counts_rows:
             raise RowsMayMix(f"axis {axis} of its output has the size {size}")
@@ -128,7 +129,7 @@ def without_rows(dims: Sequence[Size] | None, below: Size | None = None) -> Valu
 
 
 def made(dims: Sequence[Size], rows: Rows | None, below: Size | None = None) -> Value:
-    """A tensor of these sizes, with rows or without. Raises Doubt as the two do."""
+    """A tensor of these sizes, with rows or without. Raises RowsMayMix as the two do."""
     return without_rows(dims, below) if rows is None else with_rows(dims, rows, below)
 
 
@@ -154,7 +155,7 @@ def broadcast(one: Size, other: Size) -> Size | None:
 
 
 def reshaped(value: Value, target: Sequence[Size]) -> Value:
-    """A tensor with rows in new sizes that hold as many elements. Raises Doubt.
+    """A tensor with rows in new sizes that hold as many elements. Raises RowsMayMix.
 
     In memory the elements are `before` · rows · `after`. The rows stay apart where one axis of the
     target has all rows, with whole parts of `before` and `after` around them.

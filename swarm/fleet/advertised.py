@@ -26,8 +26,8 @@ busy/T/C    [[stage, thousandths of the time in which it computes], …] of the 
 
 Features add keys of their own (`swarm.feature.MeshFeature.gossip`).
 
-T is a hash of model and version, whose names may be longer than a key. Gossip refuses a value
-above 1 KB whole, so none grows with what a node serves: 253 stages of a version with the longest
+T is a hash of model and version, whose names may be longer than a key. Gossip refuses a value above
+1 KB whole, so no value grows with what a node serves: 253 stages of a version with the longest
 names fit, whatever their numbers, and 16 loads take 707 bytes at most. All keys of a node together
 have room for the loads of some 150 stages at the worst and 250 as a rule.
 """
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 
 ANSWERS = "answers"
 EVERY_MODEL = "*"  # of who answers for each one
-# Roles that answer requests: one of them that does not say so is of an older version.
+# Roles that answer requests. A node with one of them that does not advertise it runs an older
+# version.
 ANSWERING = {"shard-1", "fallback", "standby", "auto", "gateway", "edge", "join"}
 Where = tuple[str, str, int]  # model, version, stage
 
@@ -150,7 +151,7 @@ def burns_entry(model: str, what: str) -> tuple[str, list[str]]:
 
 
 def of_load(key: str) -> bool:
-    """Whether a gossiped key says how busy a node is, and not what it serves or where."""
+    """Whether a gossiped key says how busy a node is, rather than what it serves or where it is."""
     busy = ("memory", "link_wait", "link_rate")
     if key in busy or key.startswith(_LOADS):
         return True

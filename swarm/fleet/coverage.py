@@ -1,8 +1,8 @@
 """Which stages of the models that serve have a node that is ready: pure.
 
-Whoever is woken at night needs to know which stage of which model has nobody. A node that dies is
-forgotten after a while; that the stage has nobody stays true, so this is judged from what has to
-serve and not from who was seen to die.
+Whoever is woken at night needs to know which stage of which model has nobody. A dead node is
+forgotten after a while, but its stage still has nobody. So coverage is judged by the versions that
+have to serve, and not by the nodes that were seen to die.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from swarm.fleet.priorities import FALLBACK, PRIMARY
 from swarm.fleet.view import FleetNode
 
-# A node that its peers only doubt takes work, until they are sure.
+# A suspected node still takes work, until its peers declare it dead.
 TAKES_WORK = frozenset({"ready", "suspect"})
 
 Version = tuple[str, str]  # model, version

@@ -32,8 +32,8 @@ _DROPPED = object()
 
 @dataclass(slots=True)
 class Faults:
-    """What a document says that cannot be; the first ones by name. A name holds no text of the
-    document's own."""
+    """The fields of a document whose values are not of their type or range; the first ones by name.
+    A name holds no text of the document's own."""
 
     named: list[str] = field(default_factory=list)
     count: int = 0

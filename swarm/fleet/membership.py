@@ -119,7 +119,7 @@ class Membership:
             while True:
                 await beat(self._config.interval, self._apart)
                 if not self._link.connected:
-                    continue  # our own silence must not look like everyone else's
+                    continue  # while we are not connected, the peers' silence says nothing
                 now = self._clock()
                 pause = DISCOVER_EVERY_ALONE if self.gossip.detector.alone else DISCOVER_EVERY
                 if now - self._discovered > pause:
@@ -208,12 +208,12 @@ class Membership:
         for reply, (token, timer) in self._waiting.items():
             timer.cancel()
             self._link.forget(reply)
-            self.gossip.detector.settle(token)  # or its node would count as asked for ever
+            self.gossip.detector.settle(token)  # otherwise its node would count as asked for ever
         self._waiting.clear()
 
     def _receive(self, message: LinkMessage) -> None:
         if message.headers is not None:
-            return  # read from a stream by the server, which somebody made answer here
+            return  # from a stream: somebody had the server send it here
         data = message.data
         self.received_bytes += len(data)
         # A message that is too large is refused by its size alone: it is not even copied whole.
@@ -231,8 +231,8 @@ class Membership:
         self._discover()
 
     def _discover(self) -> None:
-        """Look for nodes: all answer who is alone; who is not asks one of them, or a fleet of n
-        would answer n² questions."""
+        """Look for nodes. A node that knows no peer asks all nodes. One that knows peers asks any
+        one node: otherwise a fleet of n would answer n² questions."""
         self._discovered = self._clock()
         alone = self.gossip.detector.alone
         subject = self._subjects.discovery if alone else self._subjects.someone

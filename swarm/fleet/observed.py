@@ -6,8 +6,8 @@ no node. So a client that uses the library tells the mesh now and then, on
 
     {"v": 1, "client": "<id>", "requests": {"<model>": {"OK": 12, "UNAVAILABLE": 3}}}
 
-What happens while there is no connection is told at the next one. A report that is lost is lost;
-nobody is billed by it.
+What happens while there is no connection is told at the next one. A lost report is not sent again,
+since nobody is billed by it.
 """
 
 from __future__ import annotations
@@ -81,12 +81,13 @@ class ObservedTotals:
         self._bucket = TokenBucket(REPORTS_PER_SECOND, REPORTS_AT_ONCE)
 
     def expect(self, model: str) -> None:
-        """A model that serves: it is told of before the first client speaks of it, and whatever
-        names clients have made up."""
+        """A model that serves. It is shown before a client reports on it, and keeps its place
+        whatever names clients make up."""
         self.by_model.setdefault(model, {})
 
     def take(self, data: bytes | memoryview, now: float) -> None:
-        """A client's report; what is none is left out. now: seconds, monotonic."""
+        """Count a client's report; a message that is no report is ignored. now: seconds,
+        monotonic."""
         if not self._bucket.take(now):
             return
         try:

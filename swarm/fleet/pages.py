@@ -1,7 +1,7 @@
 """The fleet's view as one node tells it, in pages: all that its gossip knows of every node.
 
 A page begins behind the node id that the question names. Ids are sorted, so any node can answer the
-question for any page, and two pages of two nodes fit together.
+question for any page, and pages of two nodes can follow each other.
 """
 
 from __future__ import annotations

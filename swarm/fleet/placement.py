@@ -31,7 +31,7 @@ NOWHERE = Nearby()
 def nearby(peers: Iterable[StagePeer], host: str) -> Nearby:
     """The nodes that a process on `host` (see `host_id`) has near it, of those that serve a stage.
 
-    A host of "" shares no memory with anybody.
+    The host "" shares memory with no process.
     """
     peers = list(peers)
     if not host or not peers:

@@ -128,7 +128,7 @@ async def ask_fleet(
         following = found["next"]
         if following is None:
             return True
-        if following <= after:  # a node that lies keeps nobody asking
+        if following <= after:  # a node that gives wrong pages must not keep the reader asking
             return False
         after = following
     return False
@@ -149,8 +149,8 @@ async def _ask_page(link: Carrier, subjects: Subjects, question: Question) -> di
 
 
 def speaks_seldom(view: FleetView, now: float) -> bool:
-    """Whether the nodes of this fleet are so many that they say their statuses less often than each
-    second: a reader that comes asks for them."""
+    """Whether this fleet is so large that its nodes publish their statuses less than once a second.
+    A new reader then asks for them."""
     return status_every(len(view.living(now))) > STATUS_EVERY
 
 
@@ -234,7 +234,7 @@ class FleetWatch:
             self.request_statuses(LISTEN / 2)
             await asyncio.sleep(LISTEN)
             return
-        if not speaks_seldom(self.view, time.monotonic()):  # else it was asked at the beginning
+        if not speaks_seldom(self.view, time.monotonic()):  # a large one was asked at first
             self.request_statuses(0.0 if len(self.view.nodes) <= SMALL_FLEET else ANSWER_WITHIN)
         await self.until(_all_spoke, SPOKEN_WITHIN)
 

@@ -1,4 +1,4 @@
-"""How often nodes say their status, and how long a silence lasts that means something. Pure.
+"""How often nodes publish their status, and after how long a silent node counts as silent. Pure.
 
 Each status costs the server and every reader one document, whoever says it. A fleet of up to a
 thousand nodes carries a hundred documents a second: above a hundred nodes each one speaks more
@@ -18,7 +18,7 @@ from swarm.periodic import BEAT
 STATUS_EVERY = 5 * BEAT  # seconds between two statuses of a node, in fleets of up to a hundred
 MOST_EVERY = 10.0  # seconds, in the largest fleets
 DOCUMENTS_PER_SECOND = 100  # of a whole fleet
-LONGEST_BELIEVED = 30.0  # seconds; a member may say anything
+LONGEST_BELIEVED = 30.0  # seconds; a member can publish any figure
 MISSED = 3  # statuses that did not come when a node counts as silent
 SMALL_FLEET = 32  # nodes that may all speak at once; more of them would be a storm
 MOST_WITHIN = 5.0  # seconds, of a request
@@ -41,7 +41,7 @@ def every_of(status: Mapping[str, Any]) -> float:
 
 
 def silent_after(status: Mapping[str, Any]) -> float:
-    """Seconds behind this status after which its node has missed to speak three times."""
+    """Seconds after this status at which its node has missed three statuses."""
     return MISSED * every_of(status)
 
 

@@ -21,8 +21,8 @@ from swarm.link import Link, LinkMessage
 from swarm.subjects import Subjects, speaker
 
 # A listener parses a hundred statuses a second of a large fleet: a thousand clients that listen get
-# more statuses than the mesh carries otherwise. Large messages are always worth that;
-# small ones are from so many a second on.
+# more statuses than the mesh carries otherwise. Large messages are always worth that. Small ones
+# are worth it from so many a second on.
 MESSAGES_PER_SECOND = 8.0
 IDLE_AFTER = 5.0  # seconds without a reason to listen, after which listening ends
 # Seconds for which a node is remembered while nobody listens. It may have ended by then, at no
@@ -198,7 +198,7 @@ class StatusListener:
             holds = silent_after(doc)
             flaws = tuple(map(_flaw, doc.get("flaws", [])[:MOST_FLAWS]))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return  # no status: it says nothing about a node
+            return  # not a status: it tells nothing about a node
         if speaker(message.subject, message.headers) != peer.node:
             return  # a member speaks for another
         before = self._nodes.pop(peer.node, None)

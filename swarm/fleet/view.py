@@ -1,8 +1,8 @@
 """The view of a fleet: what is known of each node at this moment, for whoever shows it.
 
 First come the pages of one node that answers (`swarm.fleet.pages`), then each node's status
-documents and the events. Nothing here reads a clock or a socket: `swarm.fleet.service` feeds it.
-It is bounded in nodes and in bytes, whatever comes; a node whose messages cannot be is marked.
+documents and the events. Nothing here reads a clock or a socket: `swarm.fleet.service` feeds it. It
+is bounded in nodes and in bytes, whatever comes. A node that sends impossible messages is marked.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class FleetNode:
         return self.state(now) in ("left", "dead", "silent")
 
     def is_over(self, now: float) -> bool:
-        """Whether nobody needs to see this node any more."""
+        """Whether this node has been gone for so long that it need not be shown any more."""
         last = max(self.known, self.heard or 0.0, self.gone_at)
         longest = FORGET_GONE if self.state(now) in ("left", "dead") else FORGET_SILENT
         return now - last > longest
@@ -207,7 +207,7 @@ class FleetView:
             node.known = now
             if entry["state"] in ("dead", "left"):
                 if not node.gone:
-                    # A node that speaks lives, whatever another one believes.
+                    # A node that publishes is alive, whatever other nodes believe.
                     node.gone, node.gone_at = entry["state"], now
                     its_turn = max(SILENT_AFTER, every_of(node.status))
                     if node.heard is not None and now - node.heard < its_turn:
@@ -245,7 +245,7 @@ class FleetView:
 
     def _has_place(self, id_: str, now: float) -> bool:
         if self.bound and len(same := of_user(id_, self.nodes)) >= MOST_OF_USER:
-            # One that never spoke may be made up, by whoever spoke of it.
+            # A node that never published may be made up by the node that told of it.
             nodes = [self.nodes[each] for each in same]
             if not self._makes_place([n for n in nodes if n.heard is None or n.is_gone(now)]):
                 self._refuse("too_many_of_one_user")

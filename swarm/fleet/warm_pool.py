@@ -46,7 +46,7 @@ class StageState:
 
     @property
     def load(self) -> StageLoad:
-        """A standby that gives the stage back stands behind it again."""
+        """The state with one helper given back: it covers the stage again."""
         nodes = self.primaries + self.helpers
         covers = self.covers + self.helpers + self.spare
         return StageLoad(self.where, nodes, self.busy, self.work, covers, self.pace, self.helpers)

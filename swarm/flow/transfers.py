@@ -76,8 +76,8 @@ class Transfers:
         """Seconds a byte, 0.0 before the first message."""
         if not self._slowness:
             return 0.0
-        # The lower quartile: messages that waited behind others count little, and so does one
-        # that a wrong guess of the server's clock makes look faster than the link is.
+        # The lower quartile: messages that waited behind others count little, and so does a message
+        # that looks too fast because the server's clock was guessed wrong.
         return sorted(self._slowness)[len(self._slowness) // 4]
 
     def received(self, size: int, seconds: float) -> None:

@@ -324,7 +324,7 @@ class Gossip:
             self.counters["wrong_sender"] += 1
             message = None
         if message is None:
-            return self.on_timeout(token, now)  # who answers nonsense does not answer
+            return self.on_timeout(token, now)  # an answer that cannot be read counts as none
         self.detector.settle(token)
         self._seeds.pop(pending.node, None)
         effects = self._identify(message, now)
@@ -337,7 +337,7 @@ class Gossip:
     def on_timeout(self, token: int, now: float) -> list[Effect]:
         """A request was not answered in time."""
         pending = self._settle(token)
-        # A process that was stopped missed the answers itself.
+        # This process was stopped, and may have missed the answers itself.
         if pending is None or self._was_paused(now):
             return []
         return self.detector.timed_out(pending, now)
@@ -359,7 +359,7 @@ class Gossip:
         if pending.node in self._seeds:
             self._seeds[pending.node] -= 1
             attempts = self._seeds.pop(pending.node)
-            if attempts > 0 or self._table.alive == 1:  # who knows nobody else never gives up
+            if attempts > 0 or self._table.alive == 1:  # alone: never give up
                 self._seeds[pending.node] = attempts  # at the end: the next one has its turn
             else:
                 self.counters["seeds_lost"] += 1
@@ -438,6 +438,7 @@ class Gossip:
         return kept
 
     def noticed(self, event: Event) -> None:
-        """There is news, which all shall hear soon: but for what may be made up."""
+        """There is news for all: the next rounds contact more peers, unless the node's name may be
+        made up."""
         if event.kind != "updated" and not self._table.is_crowd(event.node):
             self.detector.hurry()

@@ -58,7 +58,7 @@ class Pending:
 class FailureDetector:
     """Keeps the requests under way and the doubts about peers.
 
-    Its own evidence decides; the word of others only makes it look.
+    Only this node's own evidence decides. A claim of others makes it ask the node itself.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class FailureDetector:
         return []
 
     def no_responders(self, pending: Pending, now: float) -> list[Effect]:
-        """Nobody is there to answer: the peer's process is gone, or cut off."""
+        """Nobody subscribes to the peer's subject: its process has ended, or is cut off."""
         state = self._table.nodes.get(pending.node)
         if state is None or state.final:
             return []
@@ -167,7 +167,8 @@ class FailureDetector:
             return []
         doubt = self.doubts.get(node)
         if doubt is None or not doubt.firsthand:
-            # Only first failures count: a peer's long silence says nothing new of ourselves.
+            # Only a peer's first missed answer counts: its further silence is no new sign that we
+            # are slow.
             self.health.worse()
             self.doubts[node] = fresh = Doubt(pending.sent, firsthand=True, counted=now)
             if doubt is not None:
@@ -220,7 +221,7 @@ class FailureDetector:
     # -- what others say ---------------------------------------------------------------------------
 
     def contact(self, node: str) -> list[Effect]:
-        """A sign of life: ends a doubt that was not told to others."""
+        """A sign of life came. It ends a doubt that was not told to others."""
         doubt = self.doubts.get(node)
         state = self._table.nodes.get(node)
         if doubt is None or state is None or state.status != ALIVE:
@@ -297,7 +298,7 @@ class FailureDetector:
         return [self.request(node, now) for node in chosen]
 
     def paused(self) -> None:
-        """This process was stopped for a while: judge nobody by what timed out meanwhile."""
+        """This process was stopped for a while: timeouts of that time count against no peer."""
         self.health.worse(2)
         self._pending.clear()
         self._asked.clear()

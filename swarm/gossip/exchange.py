@@ -86,7 +86,7 @@ class GossipExchange:
         self._window_after = ""
         self._pass_repaired = False
         self._last_rebirth = float("-inf")
-        self._outgrew = False  # has taken a incarnation above one that others knew of us
+        self._outgrew = False  # has taken an incarnation above one that others knew of us
         self.leaving = False
         self.answered_bytes = 0  # in this round
 
@@ -193,7 +193,7 @@ class GossipExchange:
 
     @property
     def repairing(self) -> bool:
-        """Whether lately more was amiss than rumours mend."""
+        """Whether windows have lately found differences that rumours did not repair."""
         return self._window_size > self._config.window_min * 2
 
     def repaired(self) -> None:
@@ -238,7 +238,7 @@ class GossipExchange:
                 return
         if state.final or status >= DEAD:
             if not state.final:
-                if node == strong:  # whatever it calls it: its own farewell
+                if node == strong:  # the node itself announces its departure
                     self.bury(state, LEFT, heard.events, now)
                 else:
                     heard.claims.append(entry)
@@ -381,7 +381,7 @@ class GossipExchange:
         try:
             return self._validator(key, value)
         except Exception:
-            # A validator that stumbles over a peer's value has not accepted it.
+            # A validator that raises on a peer's value has not accepted it.
             self._counters["validator_failed"] += 1
             return False
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgpack
 
-ALIVE, SUSPECT, DEAD, LEFT = range(4)  # as on the wire; DEAD and LEFT are final for a incarnation
+ALIVE, SUSPECT, DEAD, LEFT = range(4)  # as on the wire; DEAD and LEFT are final for an incarnation
 
 Entry = tuple[str, int, int, int, int]
 """What a digest says of a node: id, incarnation, heartbeat, version, status."""
@@ -100,7 +100,8 @@ class NodeState:
         )
 
     def without_deleted(self, keys: Iterable[str]) -> NodeState:
-        """The same node with these deletions forgotten: who has not seen them starts anew."""
+        """The same node with these deletions forgotten. A peer that has not seen them needs all
+        keys again."""
         items = dict(self.items)
         floor = max([self.floor, *(items.pop(key).version for key in keys)])
         return NodeState(

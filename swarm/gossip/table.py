@@ -37,8 +37,8 @@ class Table:
         self._graves: dict[str, dict[str, None]] = {}  # the final nodes of each user, oldest first
 
     def is_crowd(self, node: str) -> bool:
-        """Whether `node` is one of many of its user, and has never answered us: a made-up name, as
-        like as not."""
+        """Whether `node` is one of many of its user and has never answered us: its name is probably
+        made up."""
         if not self.user_nodes or node in self.met:
             return False
         return self._of_user[_user(node)] * 2 >= self.user_nodes

@@ -39,7 +39,7 @@ class OpenRequests:
 
 
 def answered(answer: asyncio.Future[LinkMessage], message: LinkMessage) -> None:
-    """The reply to a request came; a later one says nothing new."""
+    """The reply to a request came; a later reply to it changes nothing."""
     if not answer.done():
         answer.set_result(message)
 

@@ -47,7 +47,7 @@ def condition(link: Link) -> Condition | None:
 
 
 def read_tcp_info(data: bytes) -> Condition | None:
-    """What the kernel says; None where it is of a kernel that says too little."""
+    """The kernel's figures; None where an older kernel gives too few of them."""
     if len(data) < _SENT + 4:
         return None
     told = (int(struct.unpack_from("=I", data, at)[0]) for at in (_RTT, _SENT, _RESENT))
@@ -56,9 +56,9 @@ def read_tcp_info(data: bytes) -> Condition | None:
 
 
 def expiries(link: Link) -> dict[str, float]:
-    """When what admits this process ends, in seconds since 1970: of its `credentials`, its own
-    `certificate`, and the `server` certificate of the present connection. What has no end, or
-    cannot be read just now, is left out."""
+    """When this process's `credentials`, its own `certificate` and the present connection's
+    `server` certificate expire, in seconds since 1970. One that never expires, or cannot be read
+    just now, is left out."""
     found: dict[str, float] = {}
     options = link.options
     with suppress(NotAdmitted):

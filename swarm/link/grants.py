@@ -37,7 +37,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What the user may do; everything, as long as nobody has said otherwise. user: its name."""
+    """What the user may do: everything, until the server has told its rights. user: its name."""
 
     user: str = ""
     publish: Allowed = Allowed()
@@ -55,7 +55,8 @@ EVERYTHING = Grants()
 
 
 def read_grants(answer: bytes) -> Grants:
-    """The server's answer to `ASK`; one that cannot be read says nothing: everything."""
+    """The rights in the server's answer to `ASK`. An answer that cannot be read counts as every
+    right."""
     try:
         data = json.loads(answer)["data"]
         permissions = data.get("permissions") or {}

@@ -68,7 +68,7 @@ async def old_servers(link: Link) -> list[ServerTooOld]:
 
 async def greetings_of(servers: ServerList, options: LinkOptions) -> dict[str, Greeting]:
     """Of each given server that greets, and of those of its cluster, by their URLs without
-    credentials. One that greets behind TLS only tells nothing of itself."""
+    credentials. A server that greets only after TLS tells nothing about itself."""
     found: dict[str, Greeting] = {}
     while wanted := [server for server in servers.all() if server not in found]:
         greeted = await greet_all(wanted, options, GREET_TIMEOUT)

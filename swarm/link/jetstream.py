@@ -65,7 +65,7 @@ _STORED = re.compile(rb"Nats-Time-Stamp: ([0-9TZ:.+-]{20,40})")
 _PUB_ACK = re.compile(rb'\{"stream":"[^"\\{}]*", ?"seq":([0-9]{1,18})(?:,[^{}]*)?\}')
 
 
-# The account, or the server, has no JetStream: that is how it is set up, and does not pass.
+# The account, or the server, has no JetStream. That is its configuration, so waiting does not help.
 OFF = {10039, 10076}
 
 
@@ -121,7 +121,7 @@ def parse(data: bytes | memoryview) -> dict[str, Any]:
             str(error.get("description", "unknown error")),
         )
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        # Anybody who learns a reply subject can answer there, with anything.
+        # Anybody who knows a reply subject can publish anything there.
         raise DecodeError(f"JetStream answered with {bytes(data[:80])!r}") from None
     if refusal.err_code in ELECTING:
         raise NoLeader(str(refusal))
@@ -139,8 +139,8 @@ def replicas_of(link: Link) -> int:
 async def ensure_stream(link: Link, config: dict[str, Any]) -> dict[str, Any]:
     """Create the stream, or take the existing one, whatever its limits are.
 
-    A configuration without `num_replicas` gets `replicas_of(link)` of them; fewer, where that is
-    nobody's wish and the cluster has too few servers at present.
+    A configuration without `num_replicas` gets `replicas_of(link)` of them; fewer, where no number
+    was asked for and the cluster has too few servers at present.
     """
     config = {"num_replicas": replicas_of(link)} | config
     try:
@@ -176,7 +176,7 @@ async def within_room(
 
     Raises `ResourceExhausted` where there is no room for those, and what `store` raises.
     """
-    least = max(1, least)  # none would be no bound
+    least = max(1, least)  # 0 would mean no bound
     while True:
         try:
             return await store(config)

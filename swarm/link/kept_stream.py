@@ -18,11 +18,11 @@ from swarm.subjects import api
 
 MISSING = "it is missing on the server"
 CONSUMER_MISSING = "its consumer is missing on the server"
-# What no stream of a mesh has unless its configuration says so: the server would take nothing,
-# take it from elsewhere, or change it on its way.
+# Fields that a mesh's stream has only where its configuration names them. With one of them the
+# server would take no messages, take them from elsewhere, or change them.
 NEVER = ("sealed", "mirror", "sources", "subject_transform")
 PROBES, PROBE_WITHIN = 2, 2.0  # tries; seconds in which a server stores a message
-PROBE = bytes(16 << 10)  # more than what is left of the last page that a file has
+PROBE = bytes(16 << 10)  # more than the space that the last page of a file can have left
 STORES_NOTHING = (
     "its server {server} answers, and stores nothing there: its disk is full, or was when a "
     "message came; it has to be started again once there is room"
@@ -50,8 +50,8 @@ def no_bounds(config: Mapping[str, Any]) -> list[LimitFault]:
 def changed_fields(
     found: Mapping[str, Any], wanted: Mapping[str, Any], names: Collection[str]
 ) -> list[str]:
-    """The names of the fields that are not as wanted. A field that says nothing is as one that is
-    not there: the server leaves out, or fills in, what is usual."""
+    """The names of the fields that are not as wanted. An empty field equals a missing one: the
+    server leaves defaults out, or fills them in."""
     return [name for name in names if _value(found, name) != _value(wanted, name)]
 
 

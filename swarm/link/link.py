@@ -57,7 +57,7 @@ JOIN_BELOW = 16 * 1024  # bytes: a smaller message is joined, and not written in
 FIRST_BACKOFF = 0.1  # seconds between rounds over the servers; they grow to `max_backoff`
 DEFAULT_MAX_PAYLOAD = 1 << 20  # bytes; a server's, unless it says another
 NO_RESPONDERS = b"503"
-GRANTS_TIMEOUT = 1.0  # seconds; a server that does not tell a user's rights may have none to tell
+GRANTS_TIMEOUT = 1.0  # seconds; a server may never answer the question for a user's rights
 FLUSH_BEFORE_MOVING = 0.5  # seconds
 
 
@@ -202,7 +202,7 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def ended(self) -> LinkEnded | None:
-        """Why there never is a connection again; None while there may be one."""
+        """Why no connection will be made any more; None while one may be made."""
         return LinkEnded(f"this connection has ended: {self._why}") if self._closing else None
 
     async def ready(self, timeout: float | None = None, rounds: float = inf) -> None:
@@ -214,7 +214,8 @@ class Link(asyncio.BufferedProtocol):
                 while not (self._up.is_set() or self._closing) and self._vain < rounds:
                     await self._decided.wait()
                     if self.refusal is not None:
-                        # Else each of who waits would make its traceback longer.
+                        # A new copy: otherwise the traceback would grow with each caller that
+                        # waits.
                         raise self.refusal.with_traceback(None)
                     self._decided.clear()
         if self.ended is not None:

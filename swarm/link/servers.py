@@ -74,8 +74,8 @@ class ServerList:
         self._present: str | None = None
 
     def learn(self, peers: Set[str]) -> None:
-        """Note addresses that a server told of, but what can be none. Of very many, the newest are
-        kept."""
+        """Note the addresses that a server told of, except texts that cannot be addresses. Of very
+        many, the newest are kept."""
         first = split_url(self.given[0])
         user, at, _ = first.netloc.rpartition("@")
         for peer in sorted(peers - self._given - self._learned.keys()):
@@ -123,8 +123,8 @@ def better_server(home: Greeting, found: Mapping[str, Greeting]) -> str | None:
     """The server to move to, or None to stay. home: of the present server. found: greetings of
     others, by their URLs.
 
-    A server that leaves is left for any other one, and a server that sees less of the cluster than
-    another one for that: the larger side of a cut network goes on.
+    A server in lame-duck mode is left for any other one. A server that sees less of the cluster
+    than another one is left for that one: the larger side of a cut network goes on.
     """
     there = [
         server

@@ -26,7 +26,7 @@ _refused: set[str] = set()  # algorithms whose refusal was told
 
 
 HANGS = "it hangs, or the port is another program's"
-REACHES = 0.9  # of `connect_timeout` for TCP: who is silent behind it is told apart
+REACHES = 0.9  # of `connect_timeout` for TCP: silence after TCP is told apart
 
 
 def no_answer(servers: Iterable[str], why: str) -> NotConnected:
@@ -39,8 +39,8 @@ def no_answer(servers: Iterable[str], why: str) -> NotConnected:
 
 
 def why_not(error: Exception, connect_timeout: float) -> str:
-    """What an attempt to connect has met, for people. An error without words is a time that ran
-    out behind TCP, which has words of its own."""
+    """Why an attempt to connect failed, for people. A timeout after TCP carries no message, so it
+    gets one here."""
     if isinstance(error, TimeoutError) and not str(error):
         return f"it took the connection and did not answer within {connect_timeout:g} s: {HANGS}"
     return str(error) or type(error).__name__

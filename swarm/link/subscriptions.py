@@ -83,9 +83,9 @@ class Replies:
         return reply in self._callbacks
 
     def expect(self, callback: OnMessage) -> str:
-        """A new subject; `callback` gets each message to it until `forget`. Statuses name the
-        inbox that it lies below, and each answerer one such subject: nobody can guess another one,
-        so nobody speaks there who was not asked."""
+        """A new subject; `callback` gets each message to it until `forget`. A node's status names
+        its inbox, and a node that is asked sees one subject below it. No other subject can be
+        guessed, so only nodes that were asked can publish there."""
         reply = f"{self._prefix}{unguessable()}"
         self._callbacks[reply] = callback
         return reply

@@ -57,7 +57,7 @@ class LinkOptions:
     token: str | None = None
     credentials: str | None = None  # path of a .creds file: a JWT and a seed
     nkey: str | None = None  # path of a file with a user's seed
-    tls: ssl.SSLContext | None = None  # in place of the files below
+    tls: ssl.SSLContext | None = None  # used instead of the files below
     tls_ca: str = ""  # path: the authorities that the server's certificate may come from
     tls_cert: str = ""  # path: this client's certificate
     tls_key: str = ""  # path: its key
@@ -75,7 +75,7 @@ class LinkOptions:
         if self.domain:
             token(self.domain, "JetStream domain")
         object.__setattr__(self, "servers", checked(self.servers))
-        tls_context(self)  # a fault is told before anything starts
+        tls_context(self)  # checked here, so that a fault is raised before anything starts
         if not self.inbox:
             owner = self.connects_as
             # Twelve characters: a socket of the host bears the inbox as its name.

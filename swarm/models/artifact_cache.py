@@ -7,9 +7,9 @@
 
 An entry appears whole, by a rename, or not at all. Its hashes are checked each time that it is
 used: a corrupt one is made again. One process makes an entry, and the others wait for it, as long
-as it gets on. The entries that were not used for longest go when there are more bytes than the
-limit, but for those that somebody may be loading at the moment. A file stays readable for who has
-it open or mapped.
+as it gets on. When there are more bytes than the limit, the entries that were not used for longest
+are removed, except those that a process may be loading at the moment. A file stays readable for a
+process that has it open or mapped.
 
 An artifact that comes by its recipe is put together from pieces: those that lie here, in any
 artifact, are copied, and the others are fetched. What a transfer brought stays in `parts` when it
@@ -41,7 +41,7 @@ LIMIT = 4 << 30  # bytes
 LOADING_FOR = 120.0  # seconds behind its use, in which an entry may still be read: it stays
 LOCK_TIMEOUT = 120.0  # seconds for which the process that makes an entry may write nothing
 LOCK_PAUSE = 0.05  # seconds between attempts at a lock: the kernel has no wait with a timeout
-STALE_AFTER = 86400.0  # seconds after which nobody comes back for what a broken transfer brought
+STALE_AFTER = 86400.0  # seconds after which the parts of a broken transfer are removed
 HASHES = "hashes.json"
 
 Chunks = Callable[[], AsyncIterator[bytes | memoryview]]
@@ -148,7 +148,7 @@ class ArtifactCache:
                     fetched = await _fill(part, missing, part_of)
                     await asyncio.to_thread(self._finish, part, digest, recipe)
                 except (OSError, WrongBytes):
-                    _remove(part)  # a full disk needs its room; wrong bytes are of no use
+                    _remove(part)  # wrong bytes, or a full disk, which needs its room
                     raise
         await asyncio.to_thread(self._used, path)
         return Assembled(path, recipe.size, made, fetched)
@@ -190,7 +190,7 @@ class ArtifactCache:
                 recipe = Recipe.from_json(entry.read_bytes()) if file.is_file() else None
             except (InvalidArgument, FileNotFoundError):
                 recipe = None
-            if recipe is None:  # its artifact is gone, or the file was damaged: it is of no use
+            if recipe is None:  # its artifact is gone, or the file is damaged: it cannot be used
                 _remove(entry)
                 continue
             for piece in recipe.pieces:
@@ -326,7 +326,8 @@ class _Lock:
         file = self._path.open("ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Who had it before may have removed the file: a lock on that one keeps nobody out.
+            # The last owner may have removed the file: then this lock is on a file that no other
+            # process sees.
             if os.fstat(file.fileno()).st_ino == os.stat(self._path).st_ino:
                 self._file = file
                 return True

@@ -75,7 +75,7 @@ MayStore = Callable[[], Awaitable[None]]
 
 
 async def _always() -> None:
-    """Whoever has the right may store."""
+    """The default of `may_store`: the user's rights alone decide."""
 
 
 def evenly(data: memoryview) -> list[int]:
@@ -351,7 +351,7 @@ class ObjectStore:
         for subject in await self._subjects("M"):
             try:
                 name = urlsafe_b64decode(subject.rsplit(".", 1)[1]).decode()
-            except ValueError:  # another client's, of which nothing is known
+            except ValueError:  # put by another client: its recipe is unknown
                 continue
             try:
                 about = await self._about(name)

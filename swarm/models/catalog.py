@@ -142,7 +142,7 @@ class Catalog:
         return self._known_version(model, agent, session, request_id)
 
     async def _believed(self, model: str) -> InForce | None:
-        """The model's desired state; one that is spoilt changes nothing for who knew a good one.
+        """The model's desired state. While it is spoilt, the last good one holds, if one is known.
         Raises `BadDesiredState`, `BadSignature`, `Untrusted` where none was known."""
         try:
             present = await self._registry.in_force(model)

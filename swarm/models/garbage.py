@@ -1,4 +1,4 @@
-"""What the mesh stores of models and nobody needs: old versions, parts of broken pushes.
+"""What the mesh stores of models without need: old versions, parts of broken pushes.
 
 A version is needed that the model's desired state names (shares, pins, a rollout), that is the one
 before, that a living node serves, or that is among the last few pushed.
@@ -100,7 +100,7 @@ class Collector:
         present = await self._registry.in_force(model)
         if present is None:
             return "no version of it serves"
-        if present.refused:  # others may take it for what it says
+        if present.refused:  # another reader may believe it
             return present.refused
         return {*present.state.versions, str(present.document.get("previous") or "")}
 

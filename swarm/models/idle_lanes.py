@@ -20,12 +20,12 @@ log = logging.getLogger("swarm.registry")
 
 
 async def needed_versions(registry: Registry, model: str) -> set[str] | None:
-    """The versions whose lanes stay; None where nobody can say. Raises `Unavailable`."""
+    """The versions whose lanes stay; None where that is unknown. Raises `Unavailable`."""
     try:
         present = await registry.in_force(model)
     except (BadDesiredState, Untrusted):
         return None
-    if present is None or present.refused:  # others may take it for what it says
+    if present is None or present.refused:  # another reader may believe it
         return None
     return {*present.state.versions, str(present.document.get("previous") or "")}
 

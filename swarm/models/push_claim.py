@@ -2,7 +2,7 @@
 
 For readers a claim is a key without a value. It names the version's content. A push with other
 content claims anew, so that the earlier one sees by the key's revision that it must not go on. So a
-push that broke off stands in nobody's way.
+push that broke off does not block a later one.
 """
 
 from __future__ import annotations

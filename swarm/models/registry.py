@@ -147,12 +147,12 @@ class Registry:
         state = parse_desired(document | {"model": model})
         present = InForce(document, state, refused=str(entry.refusal or ""))
         if state.rollout is None or not entry.headers:
-            return present  # from disk: nobody can say how far it has come
+            return present  # from disk: how far the rollout has come is unknown
         try:
             aborted = await self.aborted(model, state.rollout.id)
             age = await jetstream.age_of(self._link, self._bucket, entry.headers)
         except PermissionDenied as error:
-            # Who cannot see that a rollout was ended keeps to the version before.
+            # A user who may not read whether a rollout was ended keeps to the version before.
             return replace(present, aborted=f"this user cannot follow rollouts: {error}")
         return replace(present, age=age, aborted=aborted)
 

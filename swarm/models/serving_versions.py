@@ -97,7 +97,7 @@ class ServingVersions:
         try:
             names = self._names = set(await self._registry.named())
             self._shares = {name: kept for name, kept in self._shares.items() if name in names}
-            names = names | known | self.desired.keys()  # that one is not there is news, too
+            names = names | known | self.desired.keys()  # one that is gone is news, too
         except PermissionDenied as error:
             log.debug("only the models that nodes speak of are known: %s", error)
             self._names, names = None, known | self._shares.keys()

@@ -82,7 +82,7 @@ class Trials:
         """Whether this node can run the version on trial, told at each look: "", or why not."""
 
     async def ask(self, tried: TriedRequest) -> Result:
-        """The result of a request, which may be evidence. What the version on trial fails, the one
+        """The result of a request, which may be evidence. Where the version on trial fails, the one
         that serves is asked."""
         return await tried.request
 

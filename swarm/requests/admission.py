@@ -12,13 +12,13 @@ SoCC 2018, measures queueing for the same reason: response times of later stages
 which nothing is answered at all is a *stall*, and no queueing: a stage is away then, and requests
 wait for it in its lane; nor is their backlog, for a while, a standing queue.
 
-A broken stage: its circuit breaker is open, and the request is `UNAVAILABLE` now. A breaker is
-about the nodes that failed: a node that comes to the stage closes it.
+A broken stage: its circuit breaker is open, and the request is `UNAVAILABLE` now. A breaker counts
+failures of the nodes that were there: a new node of the stage closes it.
 
 An outage: no lane takes a request, since the server or the link to it is away. It may end at any
-moment, so a request waits for its end; but one that would hardly live to see it is `UNAVAILABLE`
-now. How long an outage will still last is unknown: as long again as it has lasted is the usual
-guess for what has no scale of its own.
+moment, so a request waits for its end. A request whose budget would probably end first is
+`UNAVAILABLE` now. An outage is expected to last as long again as it has lasted, which is the usual
+guess for a duration without a known scale.
 
 `ENTER` is the table by which a request is let in; the page shows it.
 """
@@ -325,7 +325,8 @@ class ModelAdmission:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
         queue = self._queue
         self._busy = self._busy and queue.inside > 0
-        # The interval of a time that is over says nothing: with few inside, anything is let in.
+        # An interval that was measured under an earlier load does not count: with few inside,
+        # anything is let in.
         is_busy = self._busy and queue.inside >= BUSY_FROM
         answer_interval = self.answer_interval if is_busy else 0.0
         decision = queue.decide(answer_interval, budget, now)
@@ -334,8 +335,8 @@ class ModelAdmission:
         blocking: list[int] = []
         if self._breakers:
             self._close_where_nodes_came()
-            # Asked first: a request that another stage's breaker refuses must not take this one's
-            # probe, which would never be answered.
+            # All breakers are asked before any probe is taken: a request that another stage's
+            # breaker refuses must not take this one's probe, which would never be answered.
             blocking = [stage for stage, breaker in self._breakers.items() if breaker.blocks(now)]
         since = self._outage_since
         outage = 0.0 if since is None else now - since
@@ -349,7 +350,7 @@ class ModelAdmission:
             raise ResourceExhausted(text, after)
         if does is not Enter.NO_LANE:
             for stage in blocking or self._breakers:
-                self._breakers[stage].try_call(now)  # one that blocks lets a lost probe run out
+                self._breakers[stage].try_call(now)  # so that a lost probe can expire
         if does in (Enter.NO_LANE, Enter.BROKEN):
             self.refused += 1
             self._queue.lost()
@@ -390,8 +391,8 @@ class ModelAdmission:
         judged: bool = True,
         no_lane_at: float | None = None,
     ) -> None:
-        """A request ended; `result` is None when it was abandoned. unusual: its latency says
-        nothing of how long to wait for others. judged: its failure says something of the stages.
+        """A request ended; `result` is None when it was abandoned. unusual: its latency is not one
+        to expect of other requests. judged: its failure counts for the breakers of the stages.
         no_lane_at: when it was sent for the last time, where no lane took it."""
         if result is None:
             self._queue.lost()
@@ -409,8 +410,8 @@ class ModelAdmission:
                 self.latency.add(seconds, now)
         if ok or expired:
             seconds -= self._stalls.during(admitted.started, now, self.answer_interval)
-            # An answer that came too late took at least twice its budget: else only those that
-            # were lucky would be learned from.
+            # A request that got no answer in time counts as one of at least twice its budget:
+            # otherwise only fast answers would be learned from.
             seconds = 2 * seconds if expired else seconds
             catching_up = self._stalls.is_catching_up(now)
             self._queue.observe(

@@ -1,7 +1,7 @@
 """What a requester does when an attempt ends without the answer: a table of pure decisions.
 
-A stage that dies is not the requester's business: its lane hands the work on. Asked again is only
-what no lane can know of: a request that was never stored (no stream, no connection), one that a
+The requester does nothing when a stage dies: the stage's lane hands the work on. It asks again only
+for what no lane can know of: a request that was never stored (no stream, no connection), one that a
 restarted server lost from memory, an answer that was lost, and in fast mode whatever is lost.
 
 `RULES` is the table, which the page (`swarm/requests/README.md`) shows: of all rules, the first one
@@ -61,8 +61,8 @@ class AttemptConfig:
     """The same where a lane, or a node, may have the request still."""
 
     unserved_for: float = 1.0
-    """Time for which a stage that nobody serves is asked again at no cost to the retry budget:
-    within it gossip knows of a death, and a fallback listens."""
+    """Time for which asking a stage that nobody serves costs no retry: by its end, gossip knows of
+    the death and a fallback listens."""
 
     pause: float = 0.005
     """First pause between two attempts; each is twice as long as the last one, with full jitter."""
@@ -167,8 +167,8 @@ class AttemptSituation:
 
     @property
     def is_decided(self) -> bool:
-        """Whether to ask again would only fail again. A full lane's refusal counts too: it comes
-        fast, and to wait is the caller's choice."""
+        """Whether asking again would only fail again. A full lane's refusal counts too: it comes
+        fast, and waiting is the caller's choice."""
         outcome = self.outcome
         if outcome is None:
             return False
@@ -194,8 +194,8 @@ class AttemptSituation:
 
     @property
     def is_paid(self) -> bool:
-        """Whether an attempt takes a retry from the budget: one that a node may compute beside the
-        last. To ask again for a request that nobody could take multiplies no overload."""
+        """Whether the next attempt takes a retry from the budget. It does where a node may compute
+        it beside the last one. Where nobody could take the request, asking again adds no load."""
         unserved, attempts = is_unserved(self.outcome), self.attempts
         if unserved and self.now - attempts.begun < self.config.unserved_for:
             return False
@@ -286,8 +286,9 @@ RULES: tuple[DecisionRule[AttemptSituation, AttemptStep], ...] = (
 
 
 def goes_fast(attempts: Attempts, doubtful: bool) -> bool:
-    """Whether the next attempt goes in fast mode. A request that was lost once goes by a lane, and
-    all do while a stage may hang: lanes find the node that covers ten times as fast as gossip."""
+    """Whether the next attempt goes in fast mode. A request that was lost once goes by a lane. So
+    do all requests while a stage may hang: a lane reaches the covering node ten times as fast as
+    gossip."""
     if not attempts.wants_fast:
         return False
     return attempts.laneless or (attempts.number == 1 and not doubtful)
@@ -331,9 +332,9 @@ def ends_wait(result: Result, attempts: Attempts, silences: Silences) -> bool:
 
 
 def is_unusual(attempts: Attempts, hedged: bool, result: Result | None, seconds: float) -> bool:
-    """Whether the latency of a request in fast mode says nothing of others: an attempt was lost, or
-    may have been, and later attempts of all requests would wait as long as it did. A request that
-    was only slow is learned from."""
+    """Whether the latency of a request in fast mode is left out of the usual ones: an attempt was
+    lost, or may have been, and all requests would wait as long before their next attempts. The
+    latency of a request that was only slow counts."""
     if not attempts.wants_fast or hedged or result is None:
         return False
     if attempts.number == 1:
@@ -343,7 +344,8 @@ def is_unusual(attempts: Attempts, hedged: bool, result: Result | None, seconds:
 
 
 def is_silence(result: Result | None) -> bool:
-    """Whether a request ended because nothing came, rather than by somebody's word."""
+    """Whether a request ended because no answer came, rather than by a failure that somebody
+    reported."""
     return (
         result is not None
         and result.status is Status.DEADLINE_EXCEEDED
@@ -353,23 +355,23 @@ def is_silence(result: Result | None) -> bool:
 
 
 def is_unserved(outcome: Outcome) -> bool:
-    """Whether nobody listened: in the first stage, or in a later one, which has no node then."""
+    """Whether a stage, the first or a later one, had no node that listens."""
     if isinstance(outcome, Result):
         return outcome.stage > 0 and not outcome.node
     return isinstance(outcome, NoResponders)
 
 
 def is_behind(outcome: Outcome) -> bool:
-    """Whether a stage only had older weights than asked for: it worked, as its own hop shows, and
-    its failure says nothing of other requests."""
+    """Whether a stage failed only because its weights are older than the request asks for. The
+    stage works, as its own hop shows, and other requests may succeed."""
     if not isinstance(outcome, Result) or outcome.status is not Status.UNAVAILABLE:
         return False
     return bool(outcome.stage and outcome.hops and outcome.hops[-1].stage == outcome.stage)
 
 
 def is_own_fault(result: Result | None) -> bool:
-    """Whether a stage could not compute this request, and works: its own hop says so. The failure
-    says nothing of other requests."""
+    """Whether a working stage could not compute this one request, as its own hop says. Other
+    requests may succeed."""
     if result is None or result.status is not Status.INTERNAL:
         return False
     return bool(result.stage and result.hops and result.hops[-1].stage == result.stage)

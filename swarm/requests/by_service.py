@@ -33,7 +33,8 @@ from swarm.wire.messages import Request, Result
 SILENCE_SHARE = 0.4
 LEAST_PATIENCE = 0.25  # seconds
 
-# How a node answers that waits in vain for weights. Where none answered, nothing is known of them.
+# How a node answers that has waited in vain for weights. Without an answer, nothing is known about
+# its weights.
 _PERHAPS_BEHIND = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED}
 
 
@@ -129,7 +130,8 @@ class ByService:
 
 
 class ServiceRequester(ByService):
-    """That of a client which asks the lanes else, and the service where it can ask that alone."""
+    """The requester of a client that asks the lanes where its rights allow it, and otherwise the
+    service."""
 
     def __init__(self, link: Link, subjects: Subjects, seen: SeenWeights, agent: str) -> None:
         super().__init__(link, subjects, seen, agent)
@@ -138,8 +140,8 @@ class ServiceRequester(ByService):
         link.on_up.append(self._denied.clear)  # it may come back with other rights
 
     def is_only_way(self, model: str) -> bool:
-        """Whether this user may not read what serves the model, or not send to its first stage; or
-        can do neither, in an account of its own."""
+        """Whether this user has to ask the service: it may not read which version serves the model,
+        or may not send to its first stage, or is in an account where it can do neither."""
         name = model.partition("@")[0]
         grants = self._link.grants
         if name in self._denied or grants is EVERYTHING or TOKEN.fullmatch(name) is None:
@@ -176,6 +178,6 @@ class ServiceRequester(ByService):
         if not isinstance(error, NotFound):
             return False
         bucket = f"KV_{self._subjects.config_bucket}"
-        with contextlib.suppress(SwarmError):  # then it is there, or nobody knows
+        with contextlib.suppress(SwarmError):  # then there is one, or that is unknown
             return not await jetstream.stream_exists(self._link, bucket)
         return False

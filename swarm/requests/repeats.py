@@ -1,7 +1,7 @@
 """A request that its client repeats, after silence: it joins the one that still runs here.
 
-One that has ended is computed anew, which gives the same answer; an answer that is kept would tell
-a probe that all is well when it is not any more. An id alone says nothing: clients use ids again
+A request that has ended is computed anew, which gives the same answer. A kept answer would tell a
+health probe that all is well after it no longer is. An id alone says nothing: clients use ids again
 for other requests, and another client can guess one. Whoever has all the inputs gets what he could
 compute with them.
 """
@@ -64,7 +64,7 @@ async def _joined(outcome: asyncio.Future[Result], budget: float | None) -> Resu
 
 
 def _seen(outcome: asyncio.Future[Result]) -> None:
-    """Nobody may have joined: its failure is the first one's to tell."""
+    """Mark the failure as seen: where no other request has joined, only the first one raises it."""
     if not outcome.cancelled():
         outcome.exception()
 

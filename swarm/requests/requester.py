@@ -109,7 +109,7 @@ class Requester:
         started = self._routes.clock()  # uvloop's own clock has steps of a millisecond
         way = self._way(ask.info, ask.stage)
         remaining = ask.deadline - asyncio.get_running_loop().time()
-        if remaining <= 0:  # no overload: to come again later would not help
+        if remaining <= 0:  # this is no overload, so no `retry_after` is told
             return ask.failed(DeadlineExceeded("the budget was over before the request was sent"))
         try:
             admitted = way.admission.enter(remaining, started)
@@ -121,7 +121,8 @@ class Requester:
                 error = Unavailable(f"{error}: {flaw}")
             refused = ask.failed(error)
             refused.reached = not isinstance(error, Unavailable)
-            # Who asks again at once must not keep the loop from the answers that others wait for.
+            # A caller that asks again at once must not keep the loop from reading answers of other
+            # requests.
             await asyncio.sleep(0)
             return refused
         session = (ask.info.model, ask.info.version, ask.agent, ask.session)
@@ -180,7 +181,7 @@ class Requester:
             admission.no_lane(sent)
 
     def tend(self) -> None:
-        """Call about every second: take in what needs not be known for each request."""
+        """Call about every second: take in news that need not be read for each request."""
         self._shared.count_requests()
         for way in self._ways.values():
             way.tend()
@@ -219,7 +220,7 @@ class Requester:
                 request.end_wait(error)
 
     def close(self) -> None:
-        """Nothing is sent any more: nobody will wait for parcels that other processes have."""
+        """Send nothing any more, and drop the parcels that other processes have."""
         for request in self._shared.requests.values():
             request.drop()
         for link, reconnected in self._on_up.items():

@@ -5,7 +5,8 @@ retried at once and a collapse not at all (Finagle's `RetryBudget`; gRPC's `retr
 
 A hedge asks a second node when the first is slower than usual. Deferring it until the 95th
 percentile has passed cuts the tail and adds about 5 % of load (Dean, Barroso: "The Tail at Scale",
-CACM 2013). Its budget holds it there when everything is slow, which is when hedging would do harm.
+CACM 2013). Its budget keeps the load at that when everything is slow, which is when hedging would
+do harm.
 """
 
 from swarm.flow.window import SlidingCount

@@ -33,7 +33,8 @@ class Silences:
 
     def __init__(self) -> None:
         self.troubled = False
-        """Whether an attempt was ever unanswered or unserved; before, no question needs asking."""
+        """Whether an attempt was ever unanswered or unserved. Until then the other questions need
+        not be asked."""
         self._in_a_row = 0
         self._doubted_until = -inf
         self._probe_at = 0.0

@@ -122,7 +122,7 @@ class UnderWay:
     _sending: Sending | None = None  # the last attempt
     _outcome: asyncio.Future[Outcome] | None = None  # of the present wait
     _is_last: bool = False  # no further attempt is made
-    _refusal: str = ""  # why the last attempt failed of which that is known
+    _refusal: str = ""  # the latest known reason why an attempt failed
     _late_answer: Result | None = None  # it came when nobody waited for one
 
     async def run(self) -> Result:
@@ -133,7 +133,8 @@ class UnderWay:
         shared.uncounted += 1
         result: Result | None = None
         try:
-            # The usual way ends here: one timer, where a timeout's context would be a second one.
+            # Most requests end here. They use this one timer: `asyncio.timeout` would add a second
+            # one.
             outcome = await self._attempt()
             if isinstance(outcome, Result) and outcome.status is not Status.UNAVAILABLE:
                 result = outcome
@@ -150,7 +151,8 @@ class UnderWay:
         if self._first is not None and self._first.loan.claims:
             # Behind the caller's turn, which freeing would keep waiting for 0.03 ms. The next
             # request is written where this one was, into memory that the caches hold. A process
-            # that still reads it finds the memory recycled, and fails, which nobody waits for.
+            # that still reads it finds the memory recycled and fails, without harm: nobody waits
+            # for its answer.
             asyncio.get_running_loop().call_soon(self._first.released)
         if self._copies > (result is not None):
             self._shared.cancel(self.ask)
@@ -267,7 +269,7 @@ class UnderWay:
         return self._late_answer
 
     def _learn(self, outcome: Outcome) -> None:
-        """Learn of the processes that an attempt went to, by its failure."""
+        """Take from an attempt's failure what it tells of the processes that it went to."""
         attempts, now = self.attempts, self._shared.routes.clock()
         if is_behind(outcome):
             self.was_behind = True
@@ -329,7 +331,7 @@ class UnderWay:
         )
         if self._first is None:
             self._first = parcel
-        self._copies += not attempts.fast  # one that goes together with others has not left yet
+        self._copies += not attempts.fast  # one that is sent with others has not left yet
         shared.sent += 1
         sending = self.way.sender.send(parcel, partial(self._on_event, parcel, is_hedge))
         if not is_hedge:
@@ -427,7 +429,7 @@ class UnderWay:
     # --- waits ------------------------------------------------------------------------
 
     async def _wait(self, seconds: float) -> Outcome:
-        """Not to ask again yet; an earlier attempt may still be answered meanwhile."""
+        """Wait before the next attempt; an earlier one may still be answered meanwhile."""
         loop = asyncio.get_running_loop()
         self._outcome = loop.create_future()
         # Not a timeout: it could come between an answer and the task that waits for it.

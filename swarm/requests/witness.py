@@ -3,10 +3,10 @@
 NATS gives a request to `infer.<model>` to one member of a queue group, as the server chooses. A
 process that hangs keeps its connection: it stays a member, and what it is given gets neither an
 answer nor an error, until the server's pings fail. So two of the nodes that answer, the witnesses,
-get a copy of each request. A node that answers tells them by notices which requests it has in
-hand, and which it has answered. What nobody has in hand in time, and what was in the hand of a node
-that is silent since, a witness answers itself. It may be wrong about a node that is only slow: then
-a request is answered twice, and its client takes the first answer.
+get a copy of each request. A node that answers tells them by notices which requests it has in hand,
+and which it has answered. A witness itself answers a request that no node has in hand in time, and
+one whose node has been silent since. It may be wrong about a node that is only slow: then a request
+is answered twice, and its client takes the first answer.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def witnesses(
     dead to gossip: one that hangs is, and its server goes on giving it requests.
 
     Nodes that serve the model come before those that answer for each one, the others by rendezvous.
-    Nobody is witness where a node that may answer for the model sends no notices: each of its
+    There is no witness where a node that may answer for the model sends no notices: each of its
     requests would be answered twice.
     """
     known = list(answerers)

@@ -41,7 +41,7 @@ LOOK_EVERY = 5 * BEAT  # seconds between two looks at who the witnesses are
 READ_FOR = 0.05  # seconds of one read at most
 READ_STEP = 0.001  # seconds between two looks whether more has come
 # Bytes a second of copies that a witness reads, and at once: copies of large requests would take as
-# long as answering them. Above it, it rests, and nobody looks after requests.
+# long as answering them. Above that rate it rests, and requests have no witness.
 BYTES_PER_SECOND, BYTES_AT_ONCE = 16 << 20, 64 << 20
 REST_FOR = 5.0  # seconds
 
@@ -98,7 +98,7 @@ class Notices:
     def _tell(self, model: str, hand: RequestsInHand) -> None:
         subject = self._subjects.notices(model)
         if not self._link.grants.may_publish(subject):
-            hand.told()  # rights of an older version; gossip says so, and nobody is witness
+            hand.told()  # rights of an older version: gossip says so, and no node is a witness
             return
         try:
             self._link.publish(subject, hand.notice.encode())

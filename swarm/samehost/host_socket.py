@@ -1,10 +1,10 @@
 """Messages between processes of one host without the server: datagrams on sockets of the kernel.
 
 A message through the server wakes two processes, a datagram one (measured: 0.01 to 0.03 ms). The
-kernel keeps a datagram until its receiver reads it; nobody keeps it when the receiver dies. So a
-message that must not be lost is stored beside, or kept by its sender until the receiver has said
-that the work is done (`swarm.transport`). A message that a full or missing socket refuses goes
-through the server.
+kernel keeps a datagram until its receiver reads it; it is lost when the receiver dies. So a message
+that must not be lost is stored beside, or kept by its sender until the receiver has said that the
+work is done (`swarm.transport`). A message that a full or missing socket refuses goes through the
+server.
 
 Each process has one socket, named by its inbox (`SocketDirectory`); where it has a second
 connection, that one's inbox is another name of the same socket. It sends over a connection to each

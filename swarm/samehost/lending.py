@@ -12,9 +12,9 @@ The life of a copy:
     collect     the sender uses the memory again
 
 The copy stays until the receiver is done, so a redelivery finds it again, also after the sender's
-death. A copy that was recycled is noticed (sequence, checksum). A receiver that cannot read a
-claim answers UNAVAILABLE, and the requester asks again over the wire. A copy that nobody says
-anything about (its message was lost, or its receiver died) is freed by age:
+death. A copy that was recycled is noticed (sequence, checksum). A receiver that cannot read a claim
+answers UNAVAILABLE, and the requester asks again over the wire. A copy that no receiver releases
+(its message was lost, or its receiver died) is freed by age:
 `swarm.samehost.memory.ring`.
 """
 
@@ -224,7 +224,7 @@ class Lender:
             # Not `np.ndarray`, which lets go of the view: the memory could be unmapped in use.
             views[name] = np.frombuffer(view, value.dtype).reshape(value.shape)
             opened.append(claim)
-        tensors.update(views)  # all or none: nobody would watch over a part of them
+        tensors.update(views)  # all or none: no caller would release a part of them
         return opened
 
     def take(self, tensors: dict[str, Any]) -> None:
@@ -267,8 +267,8 @@ class Lender:
             self._confirming = loop.call_later(CONFIRM_AFTER, self._confirm)
 
     def give_back(self, tensors: Mapping[str, Any], but: Sequence[Claim] = ()) -> None:
-        """`done` for claims that were never opened, except for those in `but`. A malformed claim
-        is passed over: nobody can be told."""
+        """`done` for claims that were never opened, except for those in `but`. A malformed claim is
+        skipped: its owner is unknown."""
         for name, value in tensors.items():
             if isinstance(value, Claimed):
                 with contextlib.suppress(DecodeError, ShmError):

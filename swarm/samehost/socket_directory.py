@@ -108,5 +108,5 @@ class SocketDirectory:
         with contextlib.suppress(OSError):
             os.unlink(self.path(inbox))
             if len(os.listdir(self.name)) < MOST_SWEPT_AT_EXIT:
-                self.sweep()  # nobody may be left to do it
+                self.sweep()  # there may be no later process to do it
             os.rmdir(self.name)  # refused unless it is empty

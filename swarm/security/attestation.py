@@ -2,7 +2,7 @@
 
 A member of the mesh can forge what others gossip. It cannot make a node pass for the holder of a
 key: only the key's holder can sign "this key is that node's of this mesh". (It can claim another
-node's id for a key of its own, until that node's next generation.)
+node's id for a key of its own, until that node's next incarnation.)
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ Members = Callable[[int], "frozenset[int] | None"]
 
 
 class ReadersJudgement(Enum):
-    """ALONE: this process, the owner and root. DOUBTFUL: a group that the system knows nothing of.
-    OTHERS: somebody else."""
+    """ALONE: this process, the owner and root. DOUBTFUL: a group that is in none of the
+    system's lists. OTHERS: somebody else."""
 
     ALONE = "alone"
     DOUBTFUL = "doubtful"
@@ -86,7 +86,7 @@ def judge(
         found = members(group)
         if found is not None and found - known:
             return ReadersJudgement.OTHERS, f"the group {group}, in which others are"
-        # A process that is in a group without a name was put there by who started it.
+        # A process in a group without a name was put there by whatever started it.
         if found is None and group not in process.groups:
             doubt = f"whoever runs in the group {group}"
     return (ReadersJudgement.DOUBTFUL, doubt) if doubt else (ReadersJudgement.ALONE, "")

@@ -125,7 +125,7 @@ class ModelKey:
             cipher = AESGCM(data_key)
             body = view[_HEADER:]
             step = CHUNK + _TAG
-            # The last chunk may be empty, and is a tag then; none is missing altogether.
+            # The last chunk may be empty: it is a tag then. It is never missing.
             count = max(1, -(-len(body) // step))
             # NumPy asks for large pages: half of the time would go into taking small ones.
             plain = np.empty(max(0, len(body) - count * _TAG), np.uint8).data

@@ -84,7 +84,7 @@ class Sending(Protocol):
     """A parcel under way. Each method may be called at any time, and often."""
 
     def on_ack(self, verb: Part) -> None:
-        """The process that has the parcel says so of it (`swarm.transport.handover.acks`), to the
+        """The process that has the parcel acknowledges it (`swarm.transport.handover.acks`) on the
         parcel's own reply subject (a requester's)."""
         ...
 
@@ -135,8 +135,8 @@ class Delivery(Protocol):
 
     @property
     def least_age(self) -> float | None:
-        """Seconds that it surely was on the way: a budget is ended by these alone. None while that
-        is not known."""
+        """Seconds that it was on the way at the least. Only these count against its budget. None
+        while they are not known."""
         ...
 
     def measure_age(self, then: Callable[[], None] | None = None) -> None:
@@ -153,8 +153,8 @@ class Delivery(Protocol):
         ...
 
     def release_credit(self) -> None:
-        """It waits for others: for the next stage's ack of the result, or for newer weights. The
-        wait takes none of the lane's credit."""
+        """It waits for the next stage's ack of the result, or for newer weights. During that wait
+        it takes none of the lane's credit."""
         ...
 
     def take_credit(self) -> None:

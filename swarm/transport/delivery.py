@@ -258,7 +258,7 @@ class LaneDelivery(BaseDelivery):
 
     def ack(self, passed_on: bool) -> bool:
         """Acknowledge; the lane asks for the next message in the same publish. False when the
-        message is, or will be, another node's: its memory is needed still."""
+        message belongs, or will belong, to another node, which still needs its shared memory."""
         if not self._message.ack():
             return False
         self._release()

@@ -75,7 +75,7 @@ class FastSender:
         self._no_responders_inbox = ""
         self._sid = 0
         if not requests:
-            # Of this sender alone: another version's sender of this process counts alike.
+            # A name of this sender's own: the sender of another version counts from 0 too.
             self._no_responders_inbox = f"{link.server_inbox}.unheard{id(self):x}"
             self._sid = link.subscribe(f"{self._no_responders_inbox}.*", self._no_responders)
             link.on_denied.append(self._denied)
@@ -146,7 +146,7 @@ class FastSender:
         self._sent.clear()
 
     def close(self) -> None:
-        """Hear of no more messages that nobody takes."""
+        """Stop listening for messages that no node takes."""
         if self._sid:
             self._link.unsubscribe(self._sid)
             self._link.on_denied.remove(self._denied)

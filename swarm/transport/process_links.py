@@ -1,8 +1,8 @@
 """The links of one process, and its ways over them: one connection, or two.
 
-A slow connection carries one message behind the other, so models with large messages may have a
-second one. All messages of a model version share a connection, whose order is a promise: an answer
-is with the server before its acknowledgement.
+On a slow connection a small message waits behind a large one, so models with large messages may
+have a second connection. All messages of a model version share one connection, and rely on its
+order: an answer reaches the server before its acknowledgement.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class StageSource:
     def _hand_on(self, message: LaneMessage) -> None:
         """Paused: pulls that were parked before still bring messages for a moment."""
         for lane in self.lanes.values():
-            lane.pause()  # one that was opened since would pull it again at once
+            lane.pause()  # a lane that was opened since would pull it again at once
         # Each parked pull gets the message once more, and the next in line gets it behind them.
         # Before so many deliveries make it look deadly, the rest of the pulls is left to expire.
         often = message.times_delivered >= DEADLY_DELIVERIES // 2
@@ -230,7 +230,8 @@ class StageSource:
                     delivery.drop()  # a further copy of what was handed back
                     return
                 self._told_gone.add(features.message_id, self._routes.clock())
-                # The copy is gone with its sender: only the requester can send it again.
+                # The shared memory is gone with its sender: only the requester can send the tensors
+                # again.
                 self._turn_away(delivery, Status.UNAVAILABLE, str(error))
                 return
             except DecodeError as error:

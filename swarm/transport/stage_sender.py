@@ -128,7 +128,8 @@ class StageSender:
         routes, attempt = self._routes, parcel.features.attempt
         peer = ""
         if attempt == 1 and routes.lender.host:
-            # A later attempt carries its bytes, by the server: it needs nobody's memory to live.
+            # A later attempt carries its bytes through the server: it does not depend on any
+            # process's memory.
             nearby = self._look_around()
             if are_large(parcel.features.tensors):
                 if routes.look_out is not None:

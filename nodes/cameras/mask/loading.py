@@ -36,7 +36,7 @@ class Runs(Protocol):
 
 
 class TaskDetector:
-    """A `Detector` of a model and its task. parts: the model, or its stages in their order.
+    """A `MaskDetector` of a model and its task. parts: the model, or its stages in their order.
     threshold: the least score of a box. Raises `InvalidArgument` for a model that is no detector,
     and for one whose graph itself drops boxes above the threshold."""
 

@@ -16,7 +16,7 @@ SIZE = (1280, 720)
 
 
 class PicameraFeed:
-    """A `Feed` of `picamera2` or `picamera2://NUMBER`. Raises `CameraLost`."""
+    """A `CameraFeed` of `picamera2` or `picamera2://NUMBER`. Raises `CameraLost`."""
 
     ends = polls = False
 

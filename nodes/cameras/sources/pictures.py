@@ -18,9 +18,9 @@ USUAL_RATE = 30.0  # pictures a second, where a folder plays as a camera does
 
 
 class PictureFeed:
-    """A `Feed` of the pictures of a folder, by name, or of one file; at `rate` a second, or as
-    fast as they are taken where it is 0. plays: at its own pace, whatever its consumer does. Raises
-    `InvalidArgument` for a folder without pictures."""
+    """A `CameraFeed` of the pictures of a folder, by name, or of one file; at `rate` a second, or
+    as fast as they are taken where it is 0. plays: at its own pace, whatever its consumer does.
+    Raises `InvalidArgument` for a folder without pictures."""
 
     ends = polls = True
 

@@ -108,7 +108,7 @@ class IsPicture(SwarmError):
 
 
 class StreamFeed:
-    """A `Feed`. plays: a file keeps its own pace; else its consumer sets the pace.
+    """A `CameraFeed`. plays: a file keeps its own pace; else its consumer sets the pace.
 
     A live playlist comes in parts of some seconds, and is played at its own pace, too. Raises
     `CameraLost` where the stream cannot be opened now, `InvalidArgument` for a file that is no

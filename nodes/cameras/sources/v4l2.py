@@ -29,7 +29,8 @@ _PLAIN = {
 
 
 class V4l2Feed:
-    """A `Feed` of a device as /dev/video0, by its path or v4l2://PATH. Raises `CameraLost`."""
+    """A `CameraFeed` of a device as /dev/video0, by its path or v4l2://PATH. Raises
+    `CameraLost`."""
 
     ends = polls = False
 

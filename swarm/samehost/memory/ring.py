@@ -160,7 +160,7 @@ class Ring:
         return Claim(self._space.host, segment.name, offset, length, sequence, check, word)
 
     def release(self, claim: Claim) -> bool:
-        """Free the slot: nobody will ever read it. False when it was free already."""
+        """Free the slot: no process will ever read it. False when it was free already."""
         with self._lock:
             slot = self._slots.get(claim.offset)
             if slot is None or slot.sequence != claim.sequence:

@@ -83,7 +83,7 @@ class _State:
     mesh: str
     users: list[User] = field(default_factory=list)
     generation: int = 1  # of the signing keys
-    retiring: int = 0  # the generation before, whose users are still admitted; 0: none is
+    retiring: int = 0  # the number before, whose users are still admitted; 0 for none
     limits: dict[str, int] = field(default_factory=lambda: asdict(AccountLimits()))
     store: bool = False  # a folder that does not say was made before there was a store
     domain: str = ""  # of the servers' JetStream
@@ -338,7 +338,7 @@ class Authority:
 
     @_alone
     def limit(self, limits: AccountLimits) -> None:
-        """The accounts may take so much from now on: servers have to hear of it."""
+        """Set the limits of the accounts. Servers have to be told."""
         self._limits, self._state.limits = limits, asdict(limits)
         self._save()
 
@@ -394,7 +394,7 @@ class Authority:
 
     @_alone
     def finish_rotation(self) -> None:
-        """The signing keys before the present ones are worth nothing any more. Raises
+        """The signing keys before the present ones are not accepted any more. Raises
         `InvalidArgument` where no rotation is under way."""
         if not self._state.retiring:
             raise InvalidArgument("no rotation is under way: `swarm auth rotate` begins one")

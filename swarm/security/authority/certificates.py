@@ -64,7 +64,8 @@ class CertificateAuthority:
 
         before = read_text(self.trusted) if self.exists else ""
         key = ec.generate_private_key(ec.SECP256R1())
-        # Trusted before it signs: an end between the two steps leaves nobody untrusted.
+        # Trusted before it signs: if this process ends between the two steps, every certificate is
+        # still trusted.
         write_text(self.trusted, _pem(_authority_certificate(key)) + before)
         write_text(self._key_file, _key_pem(key))
 
@@ -123,7 +124,8 @@ class CertificateAuthority:
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(own_key.public_key())
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), False)
         builder = builder.add_extension(issuer, False)
-        # Who connects between the two steps finds a pair that does not fit, and tries again.
+        # A client that starts between the two steps finds a pair that does not fit, and tries
+        # again.
         write_text(key_file, _key_pem(key))
         write_text(cert, _pem(builder.sign(own_key, hashes.SHA256())))
 

@@ -98,8 +98,8 @@ def store_of(mesh: str, domain: str = "") -> Store:
         services.append(StoreService("$KV.>", asked=f"{_API}.$KV.>"))
     told = [f"{root}.{kind}.>" for kind in _of_all("news", "config")]
     news = [StoreAnnouncement(each, each) for each in (*told, "$JS.EVENT.ADVISORY.>")]
-    # nats-server gives nothing that came in as a service out as a stream, so those who listen to
-    # these hear the streams that store them.
+    # nats-server does not export as a stream what it has imported as a service. So listeners to
+    # these subjects hear the streams that store them.
     retold = _of_all("stored_news", "events")
     news += [StoreAnnouncement(stored(root, kind), f"{root}.{kind}.>") for kind in retold]
     return Store(tuple(services), tuple(mappings), tuple(news))

@@ -1,6 +1,8 @@
 """The acks of handing over: what the receiver of a parcel tells its sender, once.
 
-They are acknowledgement verbs of JetStream, so that a capture of either reads alike.
+They are acknowledgement verbs of JetStream, so that a capture of either reads alike. `+WPI` alone
+differs: a lane's server reads it as "in progress" (`swarm.transport.lane.message`), a process of
+this host as "passed on". The two never meet, since a subject is answered by one of both.
 """
 
 ACK = b"+ACK"  # all is done: the requester has its answer

@@ -212,8 +212,8 @@ class HandoverPolicy:
             self._crowded_until = now + config.crowded_for
         if now < self._crowded_until:
             patience = max(patience, self._crowded_patience)
-        # A parcel that is given up as soon as that anyway is not asked for. On a loaded machine
-        # many event loops are silent for longer than a short run, and live.
+        # No question is asked about a parcel that would be given up by then anyway. On a loaded
+        # machine many event loops are silent for longer than a short run, and live.
         asked = patience > self._crowded_patience
         quiet = max(config.silent_least, self._silent_runs * run) if asked else inf
         until = now + min(config.most_patience, patience)
@@ -227,15 +227,15 @@ class HandoverPolicy:
         self._stored.append(now)
 
     def acked(self, key: str, now: float) -> None:
-        """The parcel's process says that all is done: it lives, and takes more."""
+        """The process has acknowledged the parcel: it is alive, and can take more."""
         if (removed := self._remove(key)) is not None:
             parcel, peer = removed
             peer.heard, peer.asked = now, -inf
             self._in_time(parcel, peer, now)
 
     def answered(self, key: str, now: float) -> None:
-        """The request's answer came. It does not say that the process that had the parcel lives: it
-        may hang since."""
+        """The request's answer came. This does not show that the process that had the parcel is
+        alive: it may hang by now."""
         if (removed := self._remove(key)) is not None:
             self._in_time(*removed, now)
 
@@ -273,7 +273,8 @@ class HandoverPolicy:
         self._remove(key)
 
     def check(self, now: float) -> Check:
-        """Ask the silent, and give up what is late or with a process that hangs."""
+        """Ask the silent processes whether they live, and give up parcels that are late or at a
+        process that hangs."""
         config = self._config
         asked = {name: peer.asked for name, peer in self._peers.items() if peer.asked > -inf}
         # Also one whose silent parcels have ended since: it was asked, and has said nothing.

@@ -48,14 +48,15 @@ class HandedOver:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is told of it."""
+        """Whether its last event has been told."""
         return self.state in ENDS
 
     def on_ack(self, verb: Part) -> None:
         self._owner.on_ack(self, verb)
 
     def on_no_responders(self) -> None:
-        """A socket tells its sender at once that nobody listens: the server has nothing to say."""
+        """The socket tells its sender at once that nobody listens, so the server's word does not
+        come."""
 
     def answered(self, hops: tuple[Hop, ...]) -> None:
         self._owner.answered(self)

@@ -49,7 +49,7 @@ RETRY_DENIED = 2.0  # seconds; somebody else has to make the consumer
 # Seconds in hand from which the next round is put off at once when a message is settled. Setting
 # the timer again takes 3 us; a round for nothing, beside the next stage's run, 0.1 ms.
 LONG_IN_HAND = 0.002
-GIVEN_UP_AFTER = 20.0  # seconds; whoever makes a lost lane anew has done it, or nobody does
+GIVEN_UP_AFTER = 20.0  # seconds; whoever makes a lost lane anew has done it, or no node will
 MOST_TRIPS = 5  # round trips until a link that looks far is taken to be far
 
 
@@ -429,7 +429,8 @@ class Lane:
         try:
             self._on_message(message)
         except Exception:
-            # Left in hand, it would be kept alive for ever and cost this node one of its credits.
+            # If it stayed in hand, it would be kept alive for ever and take one of this node's
+            # credits.
             message.nak(self.ack_wait)
             raise
 

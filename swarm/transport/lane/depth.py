@@ -1,8 +1,8 @@
 """How many messages a lane holds: pure functions of a model, a budget, and what the lane has now.
 
 While a stage is away its requests wait in its lane, up to their budgets. A lane that is deeper than
-the longest budget is of no use: its last messages end before their turn. So the depth follows the
-longest budget in use, and is bounded in messages and in bytes.
+the longest budget does not help: the budgets of its last messages end before their turn. So the
+depth follows the longest budget in use, and is bounded in messages and in bytes.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class LinkSpeed:
     def is_seen_by(self, message: LaneMessage) -> bool:
         """Whether a message's time on its way says something about the link.
 
-        Of one that comes again nobody knows when the server sent it.
+        A redelivered message does not: the moment at which the server sent it is unknown.
         """
         size = len(message.data)
         return (size >= VISIBLE or self._transfers.is_far) and message.times_delivered == 1

@@ -76,7 +76,7 @@ class LaneMessage:
 
     @property
     def ended(self) -> bool:
-        """Whether this node has no more to say of the message."""
+        """Whether this node has settled the message, or lost the connection that it came over."""
         return not self._keeper.has(self)
 
     def release_credit(self, at_ns: int = 0) -> None:
@@ -88,7 +88,8 @@ class LaneMessage:
         self._keeper.release_credit(self, at_ns)
 
     def take_credit(self) -> None:
-        """The other node does not have it after all: it takes this node's credit again."""
+        """The other node does not have the result after all: the message takes this node's credit
+        again."""
         self._keeper.take_credit(self)
 
     def ack(self) -> bool:

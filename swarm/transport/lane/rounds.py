@@ -1,4 +1,5 @@
-"""When a lane is tended: often while messages are in hand, else with other periodic work."""
+"""When a lane is tended: often while messages are in hand, otherwise together with other periodic
+work."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SMALLER = "%s holds %d bytes in place of %d: the server has no more to set aside
 
 @dataclass(frozen=True, slots=True)
 class LaneOptions:
-    """How the lanes of a model version are kept. Times in seconds.
+    """How the server keeps the lanes of a model version. Times in seconds.
 
     depth: messages a lane holds, the unacked ones included; one more is refused at once.
     stage_bytes: of all lanes of a stage together, from stage 1 on; () for as many as the server has
@@ -168,8 +168,8 @@ async def _make_streams(
     link: Link, configs: dict[int, dict[str, Any]], options: LaneOptions
 ) -> None:
     """Make streams, by stage, unless they are there. Where the server has not as many bytes to set
-    aside, all of them hold less: without a bound they would take the room of all others, and one
-    alone at its full size that of the stages behind it.
+    aside, all of them hold less: without a bound they would take the room of all others, and a
+    single stream of full size would take the room of the later stages.
 
     Raises `ResourceExhausted` where there is no room for a few messages; `ApiError`, `Unavailable`.
     """

@@ -1,7 +1,7 @@
 """When a lane's `ack_wait` follows the work, and when it goes back to the model's own. Pure.
 
 A longer wait costs a failover that much more, so one slow message, or a busy minute, must not keep
-it long: a few samples say nothing, and without samples the wait goes back by halves.
+it long: a few samples do not count, and without samples the wait is halved step by step.
 """
 
 from __future__ import annotations
