@@ -5,25 +5,35 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from dataclasses import asdict
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
+import swarm
 from nodes.cli.command import option
 from nodes.cli.host import run_host
-from nodes.cli.options import OwnServers
-from nodes.cli.server_doctor import KeptStreams, look_at_mesh
-from nodes.cli.servers import look_at
+from nodes.cli.options import OwnServers, Target
+from nodes.cli.with_mesh import client_of
 from nodes.console import out, print_json
 from nodes.extras import is_there
 from nodes.up.embedded_server import find_binary
+from nodes.versions.upkeep import Flaw, stores_of, upkeep_by_operator
 from shards.runtimes.device import DeviceChoice, order_of
 from shards.runtimes.memory import free_bytes
 from shards.runtimes.offers import Offer, offers
+from swarm.addresses import without_credentials
 from swarm.errors import Unavailable
-from swarm.link.server_version import is_too_old, too_old
+from swarm.fleet.coverage import stages_told
+from swarm.fleet.service import FleetWatch
+from swarm.link import LinkOptions, jetstream
+from swarm.link.greetings import greetings_of, old_server
+from swarm.link.kept_stream import MISSING
+from swarm.link.server_version import NEEDED, flaw_of, is_too_old, too_old
+from swarm.link.servers import Greeting, ServerList
 
 # What a command needs beside a device: the module, the command, and how to get it.
 LIBRARIES = (
@@ -117,3 +127,99 @@ def _old_binary() -> str:
         return ""
     version = said.rpartition(" ")[2].strip().removeprefix("v")
     return str(too_old(version, binary)) if is_too_old(version) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A server as it greets. version, cluster, domain: "" where it tells none. fault: why it keeps
+    no lanes, "" where it may. flaw: a known vulnerability of its version, "" for none."""
+
+    server: str
+    version: str = ""
+    cluster: str = ""
+    domain: str = ""
+    jetstream: bool = False
+    fault: str = ""
+    flaw: str = ""
+
+    @property
+    def told(self) -> str:
+        """For people."""
+        if self.fault:
+            return self.fault
+        if not self.version:
+            return f"{self.server} tells its version behind TLS only"
+        more = f", of the cluster {self.cluster}" if self.cluster else ""
+        more += f", JetStream domain {self.domain}" if self.domain else ""
+        more += "" if self.jetstream else ", without JetStream: another one has to keep the lanes"
+        more += f"\nWARNING: {self.flaw}" if self.flaw else ""
+        return f"{self.server} is nats-server {self.version} (lanes need {NEEDED}){more}"
+
+
+async def look_at(options: LinkOptions) -> list[Looked]:
+    """The given servers, and the others of their cluster; no rights are needed."""
+    servers = ServerList(options.servers)
+    found = await greetings_of(servers, options)
+    silent = [each for each in map(without_credentials, servers.all()) if each not in found]
+    return [
+        *(_looked(server, greeting, options.domain) for server, greeting in found.items()),
+        *(Looked(server, fault=f"{server} does not answer") for server in silent),
+    ]
+
+
+def _looked(server: str, greeting: Greeting, domain: str) -> Looked:
+    old = old_server(greeting, server, domain)
+    return Looked(
+        server,
+        greeting.version,
+        greeting.cluster,
+        greeting.domain,
+        greeting.stores,
+        "" if old is None else str(old),
+        flaw_of(greeting.version),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStreams:
+    """flaws: what is wrong. memory, files: bytes that the account's streams have set aside."""
+
+    flaws: Sequence[Flaw] = ()
+    memory: int = 0
+    files: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """Fields of a command's JSON."""
+        aside = {"memory_bytes": self.memory, "file_bytes": self.files}
+        return {"flaws": [flaw.document() for flaw in self.flaws], "set_aside": aside}
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        memory, files = self.memory / 1e6, self.files / 1e6
+        return f"set aside by streams: {memory:.0f} MB of memory, {files:.0f} MB of files"
+
+
+def streams_of(client: swarm.Mesh) -> set[str]:
+    """Those that the first push makes."""
+    return {each.stream for each in stores_of(client)}
+
+
+async def nodes_serve(client: swarm.Mesh) -> bool:
+    """Whether a node that lives speaks of a stage: then models were pushed, and what is missing was
+    lost. A new mesh has no such node."""
+    async with FleetWatch(client.link, client.subjects, events=0) as watch:
+        await watch.hear_all()
+        return bool(stages_told(watch.view.living(time.monotonic())))
+
+
+async def look_at_mesh(target: Target) -> KeptStreams:
+    """Look, and mend nothing. Raises `SwarmError`."""
+    async with client_of(target, signs=False) as client:
+        models = dict.fromkeys(model for model, _ in await client.registry.models())
+        left = (await upkeep_by_operator(client, models, mends=False)).left
+        if {flaw.stream for flaw in left if flaw.text == MISSING} >= streams_of(client):
+            left = left if await nodes_serve(client) else []  # nothing was ever pushed here
+        info = await jetstream.call(client.link, "$JS.API.INFO")
+        aside = [int(info.get(f"reserved_{where}", 0)) for where in ("memory", "storage")]
+        return KeptStreams(left, *aside)

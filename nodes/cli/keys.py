@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from nodes.cli.command import argument, option
-from nodes.cli.mesh_key import run_new_mesh_key, run_rotate_mesh_key, run_show_mesh_key
 from nodes.cli.options import Json
 from nodes.console import conclude, err, out, print_json
 from swarm.errors import BadKey, InvalidArgument
 from swarm.security import trusted_keys
 from swarm.security.identity import Identity
+from swarm.security.mesh_keys import (
+    MeshKeys,
+    key_id,
+    make_mesh_key,
+    read_mesh_keys,
+    rotate_mesh_key,
+)
 from swarm.security.nkey import decode_public
 from swarm.security.trusted_keys import (
     TrustedKeys,
@@ -47,7 +53,8 @@ async def new(
 ) -> None:
     """Make a key pair that signs models. The user's own is trusted by the user's nodes at once."""
     if mesh_key:
-        await run_new_mesh_key(mesh_key, json)
+        following = "give it to each member: swarm-node --mesh-key FILE"
+        _show(mesh_key, make_mesh_key(Path(mesh_key)), following, json)
         return
     path = Path(file) if file else own_key_file()
     if path.exists():
@@ -70,7 +77,8 @@ async def show(
 ) -> None:
     """Show the public key that signs, and the keys that are trusted."""
     if mesh_key:
-        await run_show_mesh_key(mesh_key, json)
+        keys = read_mesh_keys(mesh_key)
+        _show(mesh_key, keys, f"{NEXT_STEP[keys.step]} {mesh_key}" if keys.step else "", json)
         return
     path = Path(key) if key else own_key_file()
     public = Identity.load(path).public if key or path.exists() else ""
@@ -119,7 +127,9 @@ async def rotate(
     With --mesh-key: take the next one of the three steps that change the key of gossip.
     """
     if mesh_key:
-        await run_rotate_mesh_key(mesh_key, json)
+        keys = rotate_mesh_key(Path(mesh_key))
+        following = f"{NEXT_STEP[keys.step]} {mesh_key}" if keys.step else NEXT_STEP[0]
+        _show(mesh_key, keys, following, json)
         return
     path = Path(key) if key else own_key_file()
     old = Identity.load(path)
@@ -145,3 +155,28 @@ async def rotate(
         f"3. on each device: swarm keys trust --remove {old.public}",
         f"the old key is kept in {kept}: delete it after step 2",
     )
+
+
+NEXT_STEP = {
+    0: "all members mark and take the new key alone, once each has this file",
+    1: "give this file to each member; when all have it: swarm keys rotate --mesh-key",
+    2: "the new key marks from now on: give this file to each member; then once more: swarm keys "
+    "rotate --mesh-key",
+}
+
+
+def _show(file: str, keys: MeshKeys, following: str, as_json: bool) -> None:
+    doc: dict[str, Any] = {
+        "file": str(Path(file)),
+        "marks": key_id(keys.marks),
+        "takes": [key_id(key) for key in keys.accepted],
+        "step": keys.step,
+    }
+    if as_json:
+        print_json(doc)
+        return
+    out.print(f"marks  {doc['marks']}", highlight=False)
+    for taken in doc["takes"][1:]:
+        out.print(f"takes  {taken}  {keys.phase}", highlight=False)
+    if following:
+        err.print(f"next: {following}", soft_wrap=True, highlight=False, markup=False)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import pytest
 import typer
+from support.commands import product_commands
 from typer.testing import CliRunner
 
 import nodes.cli.infer
@@ -59,7 +60,7 @@ def test_a_node_goes_without_the_library_of_the_command_line() -> None:
 def test_every_option_of_every_command_says_its_effect() -> None:
     silent = [
         f"{name} {parameter.name}"
-        for name, command in commands(typer.main.get_command(app)).items()
+        for name, command in product_commands().items()
         for parameter in command.params
         if parameter.name != "help" and not getattr(parameter, "help", None)
     ]
@@ -67,31 +68,16 @@ def test_every_option_of_every_command_says_its_effect() -> None:
     assert [each.name for each in SETTINGS if len(each.help) < 10] == []
 
 
-def commands(group: Any, path: str = "swarm") -> dict[str, Any]:
-    """All commands below a group, by the words that call them."""
-    found: dict[str, Any] = {}
-    for name, command in group.commands.items():
-        words = f"{path} {name}"
-        found |= commands(command, words) if hasattr(command, "commands") else {words: command}
-    return found
-
-
 MOST_OPTIONS, MOST_OF_ALL_PROGRAMS = 95, 132
 
 
 def test_a_person_sees_few_options_and_all_with_help_all() -> None:
-    """The benchmarks do not count: they are in no package."""
-    product = {
-        words: command
-        for words, command in commands(typer.main.get_command(app)).items()
-        if not words.startswith("swarm bench")
-    }
     shown: set[str] = set()
-    for words, command in product.items():
+    for words, command in product_commands().items():
         options = [each for each in command.params if each.param_type_name == "option"]
         shown |= {each.opts[-1] for each in options if not each.hidden}
         assert all(len(set(each.opts)) == len(each.opts) for each in options), words
-        told = CliRunner().invoke(app, [*words.split()[1:], "--help-all"], terminal_width=200)
+        told = CliRunner().invoke(app, [*words.split(), "--help-all"], terminal_width=200)
         assert [each.opts for each in options if each.opts[-1] not in told.output] == []
     assert len(shown) <= MOST_OPTIONS
     shown |= {setting.flags[0] for setting in SETTINGS if not setting.is_tuning}
@@ -102,8 +88,7 @@ def test_the_options_that_commands_share_mean_the_same_everywhere() -> None:
     shared = {"nats", "mesh", "json", "config", "sign_with", *ACCESS}
     meanings = {
         (parameter.name, parameter.help, tuple(parameter.opts))
-        for words, command in commands(typer.main.get_command(app)).items()
-        if not words.startswith("swarm bench")
+        for command in product_commands().values()
         for parameter in command.params
         if parameter.name in shared
     }

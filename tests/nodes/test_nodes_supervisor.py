@@ -76,22 +76,6 @@ async def test_a_node_that_keeps_dying_starts_again_ever_later_up_to_a_limit() -
 
 
 @pytest.mark.simulated
-async def test_a_node_that_lived_long_is_not_punished_for_old_deaths() -> None:
-    supervisor = Supervisor(clock=now)
-    steady = node(0.0)
-    supervisor.add(steady)
-    await watch(supervisor, 60.0)
-    assert steady.past.failures > 5
-    steady.lifetime = STABLE_AFTER + 1.0
-    steady.starts.clear()
-    steady.start()
-    await watch(supervisor, 40.0)
-    waited = pauses(steady.starts, steady.lifetime)
-    assert len(waited) == 3
-    assert waited == pytest.approx([FIRST_PAUSE] * 3, abs=3 * POLL_EVERY)
-
-
-@pytest.mark.simulated
 async def test_a_node_that_had_been_ready_starts_in_the_same_look_that_finds_it_dead() -> None:
     lifetime = 3.05
     supervisor = Supervisor(clock=now)

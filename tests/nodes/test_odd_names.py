@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from support.commands import product_commands
 
 from nodes.cli.main import app
 
@@ -62,16 +62,8 @@ class Case:
         return [*begin, "--", name]
 
 
-def leaves(command: Any, words: str = "") -> Iterator[tuple[str, Any]]:
-    if hasattr(command, "commands"):
-        for name, inner in command.commands.items():
-            yield from leaves(inner, f"{words} {name}".strip())
-    elif words.partition(" ")[0] != "bench":
-        yield words, command
-
-
 def cases() -> Iterator[Case]:
-    for words, command in leaves(COMMAND):
+    for words, command in product_commands().items():
         known = {each.name for each in command.params}
         beside = [("nats", "--nats", NOBODY), ("root", "--root", "/nonexistent/root")]
         always = [word for name, *flag in beside if name in known for word in flag]

@@ -18,7 +18,7 @@ from support.commands import said
 from support.waiting import GENEROUS
 
 import swarm
-from nodes.cli.servers import Looked
+from nodes.cli.doctor import Looked
 from nodes.config import NodeConfig
 from nodes.life.node import Node
 from nodes.up.embedded_cluster import cluster_lines, elected, free_ports

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import typer
 from typer.testing import CliRunner
 
 from nodes.cli.main import app
@@ -32,6 +33,21 @@ ROOT = Path(__file__).resolve().parents[2]
 # In the environment of a command, which all its descendants inherit: whose they are shows even
 # where their parents have ended.
 FAMILY = "TEST_FAMILY"
+
+
+def product_commands() -> dict[str, Any]:
+    """All commands of `swarm` but the benchmarks, which are in no package, by the words that call
+    them."""
+    whole = typer.main.get_command(app)
+    return {words: each for words, each in _leaves(whole, "") if not words.startswith("bench ")}
+
+
+def _leaves(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield words, command
+        return
+    for name, inner in command.commands.items():
+        yield from _leaves(inner, f"{words} {name}".strip())
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
