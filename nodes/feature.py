@@ -297,6 +297,12 @@ class Feature:
     pages: Callable[[Watched], Pages] = lambda node: {}
     """What a node serves at its port for figures, by path. Raises `MissingExtra`."""
 
+    figures: str = ""
+    """The module whose `FIGURES` (`nodes.figures.FiguresOf`) are told of a node's status."""
+
+    tells: Sequence[str] = ()
+    """Kinds of events that nodes tell beside the core's."""
+
     keeps: Callable[[Mesh], Iterable[KeptStream]] = lambda mesh: ()
     """Streams at the server, which a push makes, and which are looked after as the core's are."""
 

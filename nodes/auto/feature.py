@@ -33,6 +33,7 @@ COMMANDS: Commands = {
 
 FEATURE = Feature(
     "auto",
+    tells=["planned", "proposed"],
     settings=[AutoOptions],
     roles={
         AUTO: NodeRole(

@@ -94,6 +94,7 @@ def _codecs() -> list[str]:
 
 FEATURE = Feature(
     "cameras",
+    figures="nodes.cameras.figures",
     extras=dict.fromkeys(["av", "cv2", "linuxpy"], "perception"),
     settings=[CameraOptions, JoinOptions],
     check=_check,

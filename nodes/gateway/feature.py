@@ -48,6 +48,7 @@ COMMANDS: Commands = {
 LIBRARIES = "grpc", "grpc_reflection", "orjson", "google", "jwt", "uvicorn", "httptools"
 FEATURE = Feature(
     "gateway",
+    figures="nodes.gateway.figures",
     extras=dict.fromkeys(
         ["grpc", "grpc_reflection", "orjson", "google", "jwt", "uvicorn", "httptools"], "gateway"
     ),

@@ -51,6 +51,7 @@ COMMANDS: Commands = {
 }
 FEATURE = Feature(
     "language",
+    figures="nodes.language.figures",
     extras={"tokenizers": "language", "jinja2": "language", "llguidance": "grammar"},
     settings=[GenerationOptions],
     loads={DECODER: later("nodes.language.loaded:prepare")},

@@ -67,6 +67,7 @@ COMMANDS: Commands = {
 }
 FEATURE = Feature(
     "learning",
+    tells=["learning"],
     extras={"dp_accounting": "privacy"},
     settings=[LearnOptions],
     check=_check,

@@ -53,6 +53,7 @@ COMMANDS: Commands = {
 }
 FEATURE = Feature(
     "records",
+    tells=["audit"],
     settings=[AuditOptions],
     audit=_audit,
     note=_note,

@@ -25,4 +25,11 @@ COMMANDS: Commands = {
         "model status": "nodes.rollout.commands.rollout:status",
     }
 }
-FEATURE = Feature("rollout", parts=_parts, model_lines=_model_lines, commands=COMMANDS)
+FEATURE = Feature(
+    "rollout",
+    figures="nodes.rollout.figures",
+    tells=["rolled-out", "rolled-back"],
+    parts=_parts,
+    model_lines=_model_lines,
+    commands=COMMANDS,
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
+from importlib import import_module
 from itertools import accumulate
 from typing import Any
 
@@ -28,11 +28,13 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from nodes.cli.fields import part, rows
+from nodes.features import features
+from nodes.figures import Fields, known
 from nodes.health.endpoint import Page, Pages, on_loop
 from swarm.errors import Status
 from swarm.flow.latency import BUCKETS_S
 
-MOST_STAGES, MOST_BREAKERS, MOST_SLOS, MOST_CAMERAS = 32, 32, 32, 64  # of one node that are told
+MOST_STAGES, MOST_BREAKERS, MOST_SLOS = 32, 32, 32  # of one node that are told
 MOST_FLAWS, MOST_GPUS = 32, 16
 EXPIRIES = ("credentials", "certificate", "server")
 STATES = ("waiting", "loading", "ready", "draining", "left", "failed", "dead", "silent", "suspect")
@@ -40,24 +42,14 @@ STATUSES = frozenset(map(str, Status))
 GOSSIP_EVENTS = ("joined", "left", "suspected", "refuted", "died", "returned", "duplicate")
 TOLD_EVENTS = (
     *GOSSIP_EVENTS,
-    "took-over", "gave-back", "rejected", "routing", "watchdog", "learning", "audit", "slo",
-    "rolled-out", "rolled-back", "planned", "proposed", "clock-stepped",
-    "device", "flaw", "mended",
+    "took-over", "gave-back", "rejected", "routing", "watchdog", "slo",
+    "clock-stepped", "device", "flaw", "mended",
+    *(kind for each in features() for kind in each.tells),
 )  # fmt: skip
 OUTCOMES = ("served", "failed", "expired", "refused", "cancelled", "dead_lettered", "redelivered")
 PLACED, MOST_PLACED = ("edge", "split", "core"), 8
 CAPTURES = ("captured", "dropped", "answered", "failed", "degraded")
-SESSIONS = ("opened", "refused", "evicted", "rebound", "gone")
-FRAMES = ("frames", "dropped", "torn", "sent")
 BREAKERS = {"closed": 0.0, "half-open": 0.5, "open": 1.0}
-DOORS = ("http", "grpc")
-# What an alert reads of them.
-FAILURES = {
-    "http": ("500", "502", "503", "504"),
-    "grpc": ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN"),
-}
-# Of HTTP and of gRPC, with which a gateway answers; 499: the client went away.
-CODES = STATUSES | {"CANCELLED", "UNKNOWN", "UNIMPLEMENTED", "499", *map(str, map(int, HTTPStatus))}
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 OTHER = "other"
 
@@ -84,9 +76,6 @@ swarm_flaw  1 while something that the mesh keeps at its server is not as it has
 swarm_expiry_timestamp_seconds  When what admits the node ends, in seconds since 1970.
 swarm_connection_round_trip_seconds  Round trip to the server, as the kernel measures it.
 swarm_connection_loss_ratio  Share of the connection's segments that had to be sent again.
-swarm_rollout_share_ratio  Share of the traffic that a version under rollout gets, as the node \
-sees it.
-swarm_rollout_rolled_back  1 where the rollout was ended, and the version before serves again.
 swarm_gossip_bytes  Gossip, without discovery.
 swarm_gossip_peers  Nodes known.
 swarm_hop_queue_seconds  From a message's arrival to its run.
@@ -101,18 +90,8 @@ swarm_requests  Answers by status.
 swarm_request_latency_seconds  From a request's arrival to its answer, as the node that answers \
 sees it.
 swarm_breaker_open  Circuit breakers of stages that failed: 1 open, 0.5 half-open, 0 closed.
-swarm_gateway_requests  Answers to clients of HTTP and gRPC, by the protocol's code.
 swarm_edge_placed  Requests by where they were computed.
 swarm_edge_probes  Copies by which an edge learns how long other ways take.
-swarm_camera_up  1 where a camera gives frames.
-swarm_camera_age_seconds  From a frame's capture to its result.
-swarm_camera_decode_seconds  Usual time from a packet to its picture.
-swarm_camera_frames  Frames by what became of them.
-swarm_camera_reconnects  Losses of a camera.
-swarm_generation_first_token_seconds  From a session's request to its first token.
-swarm_generation_between_tokens_seconds  From a token of a session to its next one.
-swarm_generation_tokens  Tokens that the stage has computed.
-swarm_generation_sessions  Sessions by what became of them at the stage.
 swarm_slo_latency_target_seconds  99 % of a model's requests are to be answered within this time.
 swarm_slo_errors_target_ratio  No larger share of a model's requests is to fail.
 swarm_slo_burn_rate  How many times faster than allowed the error budget is spent, by window.
@@ -136,17 +115,11 @@ swarm_connections  Connections to a server since the node's start.
 swarm_gpu_load_ratio  Share of the time in which it computes.
 swarm_gpu_memory_used_bytes  Of the device, by all processes.
 swarm_gpu_memory_bytes  Memory of the device.
-swarm_gateway_in_flight  Requests of clients of HTTP and gRPC that wait for their answer.
-swarm_gateway_connections  Open connections of clients of HTTP.
 swarm_gossip_suspicions  Nodes that it began to suspect.
 swarm_gossip_deaths  Nodes that it saw die.
 swarm_lane_depth  Messages waiting in the stage's lanes, as this node last saw them.
 swarm_hop_in_hand  Requests in hand.
 swarm_weights_version  Of the weights in use.
-swarm_generation_slots  Sessions that fit.
-swarm_generation_sessions_held  Sessions in slots.
-swarm_generation_kv_bytes  Keys and values of sessions.
-swarm_generation_kept_bytes  Hidden states that are kept to replay sessions.
 swarm_request_attempts  Requests sent to stage 1, each attempt.
 swarm_request_retries  Attempts after the first.
 swarm_request_hedges  Second copies of requests that took long.
@@ -165,17 +138,11 @@ connection counter swarm_connections connections
 gpu gauge swarm_gpu_load_ratio load
 gpu gauge swarm_gpu_memory_used_bytes used
 gpu gauge swarm_gpu_memory_bytes total
-door gauge swarm_gateway_in_flight in_flight
-door gauge swarm_gateway_connections connections
 gossip counter swarm_gossip_suspicions suspected
 gossip counter swarm_gossip_deaths died
 stage gauge swarm_lane_depth waiting
 stage gauge swarm_hop_in_hand in_hand
 stage gauge swarm_weights_version weights
-generation gauge swarm_generation_slots slots
-generation gauge swarm_generation_sessions_held sessions
-generation gauge swarm_generation_kv_bytes kv_bytes
-generation gauge swarm_generation_kept_bytes kept_bytes
 request counter swarm_request_attempts attempts
 request counter swarm_request_retries retries
 request counter swarm_request_hedges hedges
@@ -183,7 +150,11 @@ request gauge swarm_requests_under_way under_way
 """.strip().splitlines():
     FIGURES.setdefault(_line.partition(" ")[0], []).append(_line.split()[1:])
 
-Fields = Mapping[str, Any]
+OF_FEATURES = [
+    told for each in features() if each.figures for told in import_module(each.figures).FIGURES
+]
+ABOUT |= {name: each.about for told in OF_FEATURES for name, each in told.figures.items()}
+
 Kinds = list[tuple[str, Any]]  # (kind, count)
 
 
@@ -277,7 +248,7 @@ class Families:
         self.figures("process", NODE, at, status)
         if gossip:
             self._gossip(at, gossip)
-        events_by_kind = _known(events, TOLD_EVENTS)
+        events_by_kind = known(events, TOLD_EVENTS)
         self.by_kind("swarm_events", (*NODE, "kind"), at, events_by_kind)
         takeovers = events.get("took-over", 0)
         self.counter("swarm_takeovers", NODE, at, takeovers)
@@ -285,16 +256,9 @@ class Families:
             self._stage(at, stage)
         if requests := part(status, "requests"):
             self._requests(at, requests)
-        for door in DOORS:
-            if counts := part(part(part(status, "gateway"), "doors"), door):
-                self._door((*at, door), counts)
-        captures = _known(part(status, "edge"), CAPTURES)
+        captures = known(part(status, "edge"), CAPTURES)
         self.by_kind("swarm_edge_captures", (*NODE, "outcome"), at, captures)
         self._placement(at, part(status, "placement"))
-        for camera in rows(status.get("cameras"))[:MOST_CAMERAS]:
-            self._camera(at, camera)
-        for stage in rows(status.get("generation"))[:MOST_STAGES]:
-            self._generation(at, stage)
         for row in rows(status.get("wanted"))[:MOST_STAGES]:
             where = (*at, *(_text(row.get(name)) for name in ("model", "version", "stage")))
             self.gauge("swarm_wanted_replicas", STAGE, where, row.get("replicas"))
@@ -304,12 +268,16 @@ class Families:
             named = tuple(_text(flaw.get(name)) for name in FLAW)
             self.gauge("swarm_flaw", (*NODE, *FLAW), (*at, *named), 1)
         self._connection(at, part(status, "connection"))
-        for what, moment in _known(part(status, "expires"), EXPIRIES):
+        for what, moment in known(part(status, "expires"), EXPIRIES):
             self.gauge("swarm_expiry_timestamp_seconds", (*NODE, "what"), (*at, what), moment)
-        if rollout := part(status, "rollout"):
-            self._rollout(at, rollout)
         for gpu in rows(status.get("gpus"))[:MOST_GPUS]:
             self.figures("gpu", (*NODE, "gpu"), (*at, _text(gpu.get("gpu"))), gpu)
+        for told in OF_FEATURES:
+            for row in told.rows(status):
+                where = (*at, *(_text(row.get(key)) for key in told.labels.values()))
+                for name, each in told.figures.items():
+                    labels = (*NODE, *told.labels, *([each.by] if each.by else []))
+                    getattr(self, each.kind)(name, labels, where, each.of(row))
 
     def _connection(self, at: tuple[str, ...], connection: Fields) -> None:
         microseconds = connection.get("round_trip_us")
@@ -321,19 +289,10 @@ class Families:
             self.gauge("swarm_connection_loss_ratio", NODE, at, loss)
         self.figures("connection", NODE, at, connection)
 
-    def _rollout(self, of: tuple[str, ...], rollout: Fields) -> None:
-        at = (*of, *(_text(rollout.get(name)) for name in ("model", "version")))
-        labels = (*NODE, "model", "version")
-        share = rollout.get("share")
-        ratio = None if share is None else share / 100
-        self.gauge("swarm_rollout_share_ratio", labels, at, ratio)
-        back = rollout.get("state") == "rolled-back"
-        self.gauge("swarm_rollout_rolled_back", labels, at, back)
-
     def _gossip(self, at: tuple[str, ...], gossip: Fields) -> None:
         sizes = [(way, gossip.get(f"{way}_bytes")) for way in ("sent", "received")]
         self.by_kind("swarm_gossip_bytes", (*NODE, "direction"), at, sizes)
-        for state, count in _known(part(gossip, "peers"), PEER_STATES):
+        for state, count in known(part(gossip, "peers"), PEER_STATES):
             self.gauge("swarm_gossip_peers", (*NODE, "state"), (*at, state), count)
         seen = {"suspected": 0, "died": 0} | part(gossip, "events")
         self.figures("gossip", NODE, at, seen)
@@ -346,7 +305,7 @@ class Families:
         if isinstance(sizes, list):
             self.histogram("swarm_hop_batch_size", STAGE, at, BATCH_BOUNDS, sizes, None)
         counters = part(stage, "counters")
-        outcomes = _known(counters, OUTCOMES)
+        outcomes = known(counters, OUTCOMES)
         self.by_kind("swarm_hop_requests", (*STAGE, "outcome"), at, outcomes)
         self.counter("swarm_hop_blocked", STAGE, at, counters.get("blocked"))
         self.figures("stage", STAGE, at, stage)
@@ -356,7 +315,7 @@ class Families:
             self.gauge("swarm_stage_device_lost", STAGE, at, wanted != device)
 
     def _requests(self, at: tuple[str, ...], requests: Fields) -> None:
-        statuses = _known(part(requests, "by_status"), STATUSES)
+        statuses = known(part(requests, "by_status"), STATUSES)
         self.by_kind("swarm_requests", (*NODE, "status"), at, statuses)
         latency = part(requests, "latency_s")
         self.durations("swarm_request_latency_seconds", NODE, at, latency)
@@ -365,13 +324,6 @@ class Families:
         for where in sorted(breakers)[:MOST_BREAKERS]:
             open_ = BREAKERS.get(breakers[where])
             self.gauge("swarm_breaker_open", (*NODE, "where"), (*at, where), open_)
-
-    def _door(self, at: tuple[str, ...], counts: Fields) -> None:
-        # From zero on: a counter that begins with failures would have no rate.
-        failures = dict.fromkeys(FAILURES[at[-1]], 0)
-        codes, labels = _known(failures | part(counts, "by_code"), CODES), (*NODE, "door")
-        self.by_kind("swarm_gateway_requests", (*labels, "code"), at, codes)
-        self.figures("door", labels, at, counts)
 
     def _placement(self, at: tuple[str, ...], placement: Fields) -> None:
         kinds: dict[str, float] = {}
@@ -382,32 +334,8 @@ class Families:
                 kind = way.partition("@")[0]
                 kinds[kind] = kinds.get(kind, 0) + count
         if placement:
-            self.by_kind("swarm_edge_placed", (*NODE, "way"), at, _known(kinds, PLACED))
+            self.by_kind("swarm_edge_placed", (*NODE, "way"), at, known(kinds, PLACED))
             self.counter("swarm_edge_probes", NODE, at, probes)
-
-    def _camera(self, of: tuple[str, ...], camera: Fields) -> None:
-        at, labels = (*of, _text(camera.get("name"))), (*NODE, "camera")
-        running = camera.get("state") == "running"
-        self.gauge("swarm_camera_up", labels, at, running)
-        self.durations("swarm_camera_age_seconds", labels, at, part(camera, "age_s"))
-        decode_ms = camera.get("decode_ms")
-        seconds = None if decode_ms is None else decode_ms / 1e3
-        self.gauge("swarm_camera_decode_seconds", labels, at, seconds)
-        frames = _known(camera, FRAMES)
-        self.by_kind("swarm_camera_frames", (*labels, "outcome"), at, frames)
-        reconnects = camera.get("reconnects")
-        self.counter("swarm_camera_reconnects", labels, at, reconnects)
-
-    def _generation(self, of: tuple[str, ...], stage: Fields) -> None:
-        at = (*of, *(_text(stage.get(name)) for name in ("model", "version", "stage")))
-        self.figures("generation", STAGE, at, stage)
-        first, between = part(stage, "first_token_s"), part(stage, "between_tokens_s")
-        self.durations("swarm_generation_first_token_seconds", STAGE, at, first)
-        self.durations("swarm_generation_between_tokens_seconds", STAGE, at, between)
-        counters = part(stage, "counters")
-        self.counter("swarm_generation_tokens", STAGE, at, counters.get("tokens"))
-        known = _known(counters, SESSIONS)
-        self.by_kind("swarm_generation_sessions", (*STAGE, "outcome"), at, known)
 
     def _slo(self, of: tuple[str, ...], slo: Fields) -> None:
         at, labels = (*of, _text(slo.get("model"))), (*NODE, "model")
@@ -415,14 +343,9 @@ class Families:
         target = None if p99 is None else p99 / 1e3
         self.gauge("swarm_slo_latency_target_seconds", labels, at, target)
         self.gauge("swarm_slo_errors_target_ratio", labels, at, slo.get("errors"))
-        for window, burn in _known(part(slo, "burn"), ("5m", "30m", "1h", "6h")):
+        for window, burn in known(part(slo, "burn"), ("5m", "30m", "1h", "6h")):
             self.gauge("swarm_slo_burn_rate", (*labels, "window"), (*at, window), burn)
         self.gauge("swarm_slo_burning", labels, at, bool(slo.get("burning")))
-
-
-def _known(counts: Fields, names: Iterable[str]) -> Kinds:
-    """The counts of known names; others would be labels without bounds."""
-    return [(name, counts[name]) for name in sorted(set(names) & counts.keys())]
 
 
 def _text(value: object) -> str:
