@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,10 @@ QUICK = [
 ]
 
 
-def remove(features: set[str], checks: set[str], into: Path) -> None:
+def remove(features: set[str], checks: set[str], into: Path, tests: Sequence[str] = QUICK) -> None:
     """These checks pass in a tree without these features."""
     copy_without(features, into)
-    for step in steps(QUICK, workers=2):
+    for step in steps(tests, workers=2):
         if step.name in checks:
             said = step.failure(into)
             assert not said, f"{step.name} without {', '.join(sorted(features))}:\n{said}"
@@ -29,6 +30,12 @@ def remove(features: set[str], checks: set[str], into: Path) -> None:
 @pytest.mark.timeout(900)
 def test_all_features_can_be_removed_at_once(tmp_path: Path) -> None:
     remove(set(names()), {"lint", "imports", "types", "demo", "tests"}, tmp_path)
+
+
+@pytest.mark.weekly
+@pytest.mark.timeout(1800)
+def test_all_of_the_cores_tests_pass_without_any_feature(tmp_path: Path) -> None:
+    remove(set(names()), {"tests"}, tmp_path, ["tests/swarm", "tests/shards", "tests/nodes"])
 
 
 @pytest.mark.house

@@ -26,7 +26,6 @@ from swarm.fleet.events import ensure_events
 from swarm.gossip import wire as gossip
 from swarm.link import Link, LinkMessage, LinkOptions, jetstream
 from swarm.models.registry import Registry
-from swarm.rollout.statement import RolloutReport
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.server_conf import operator_conf
 from swarm.subjects import Subjects, api, speaker
@@ -36,6 +35,7 @@ pytest.importorskip("swarm.records", reason="the feature `records` is not there"
 from swarm.records.stream import ensure_audit
 
 pytest.importorskip("swarm.rollout", reason="a feature is not there")
+from swarm.rollout.statement import RolloutReport
 from swarm.rollout.subjects import RolloutSubjects, judge_of
 
 learned = pytest.importorskip("swarm.learning.weights", reason="a feature is not there")
