@@ -22,10 +22,13 @@ from swarm.language.steps import (
     Alive,
     Failed,
     Forward,
+    Full,
+    Gone,
     Holds,
     MissingTokens,
     Moved,
     PassedRequest,
+    Stale,
     Token,
     TokenStep,
     chunk_end,
@@ -206,9 +209,16 @@ def test_words_come_as_they_were_said() -> None:
         Holds("s", 5),
         Token("s", 5, 6, "stop"),
         Moved("s", 2, "n-2"),
+        Stale("s", 3),
+        Full("s"),
+        Gone("s"),
+        Alive(),
     ]
     words += [Failed("s", "why"), Failed("s", "why", Status.INVALID_ARGUMENT)]
     assert decode_words(encode_words("n-1", words)) == ("n-1", words)
+    for word in (["stale", "s", 3, 4], ["full"], ["token", "s", 1, 2], ["unknown", "s"]):
+        with pytest.raises(DecodeError, match="unknown word"):
+            decode_words(pack({"v": 1, "node": "n-1", "words": [word]}))
 
 
 @given(st.data())
