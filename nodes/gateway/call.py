@@ -43,12 +43,14 @@ class InferCall:
     """One request for an inference, decoded and bounded, but not yet compared with its model.
 
     request: its arrays may view the received bytes. wanted: the outputs that the client names, by
-    name; those alone are in the result then, in this order.
+    name; those alone are in the result then, in this order. binary: whether outputs that say
+    nothing of it go behind the JSON.
     """
 
     model: str
     request: Request
     wanted: Mapping[str, WantedOutput] = field(default_factory=dict)
+    binary: bool = False
 
 
 class Callers(Protocol):

@@ -151,14 +151,12 @@ class App(HttpApplication):
         asked.only("POST")
         body = await asked.body(self._limits.bytes)
         try:
-            request = decoded(
-                model, version, body, asked.headers, caller, self._regions, self._limits
-            )
+            call = decoded(model, version, body, asked.headers, caller, self._regions, self._limits)
         except InvalidArgument:
             await self._models.describe(model, version)  # no request is right for an unknown model
             raise
-        result = await self._inference.run(request.call)
-        head, tensors = encoded(result, request.call, request.binary, self._regions)
+        result = await self._inference.run(call)
+        head, tensors = encoded(result, call, self._regions)
         parts: list[Part] = [head, *tensors]
         headers: Headers = [JSON]
         if tensors:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,6 @@ from swarm.wire.tensors import DTYPES, LIMITS, MessageLimits, Part, datatype_of,
 HEADER_LENGTH = "inference-header-content-length"  # bytes of JSON before the binary tensors
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """binary: whether outputs that say nothing of it go behind the JSON."""
-
-    call: InferCall
-    binary: bool
-
-
 def decoded(
     model: str,
     version: str,
@@ -39,7 +30,7 @@ def decoded(
     caller: Caller,
     regions: Regions | None,
     limits: MessageLimits = LIMITS,
-) -> Decoded:
+) -> InferCall:
     """version: of the path, "" for none. body: unpacked; the arrays view it. regions: None where
     shared memory is off. Raises `DecodeError`, `InvalidArgument`, `NotOffered`, and what
     `Regions.read` raises."""
@@ -60,8 +51,8 @@ def decoded(
         version=version,
         of_tensors=_of_tensors(doc),
     )
-    call = InferCall(model, request, wanted)
-    return Decoded(call, _flag(parameters.get("binary_data_output"), "binary_data_output") or False)
+    binary = _flag(parameters.get("binary_data_output"), "binary_data_output") or False
+    return InferCall(model, request, wanted, binary)
 
 
 def _of_tensors(doc: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -174,12 +165,9 @@ def _flag(value: Any, name: str) -> bool | None:
 _NOTHING = WantedOutput()
 
 
-def encoded(
-    result: Result, call: InferCall, binary: bool, regions: Regions | None
-) -> tuple[bytes, list[Part]]:
-    """The JSON, and the tensors that follow it. binary: for outputs that say nothing of it. An
-    output that the client wants in shared memory is written there. Raises what `Regions.write`
-    raises."""
+def encoded(result: Result, call: InferCall, regions: Regions | None) -> tuple[bytes, list[Part]]:
+    """The JSON, and the tensors that follow it. An output that the client wants in shared
+    memory is written there. Raises what `Regions.write` raises."""
     outputs: list[dict[str, Any]] = []
     parts: list[Part] = []
     for name, array in result.outputs.items():
@@ -192,7 +180,7 @@ def encoded(
             output["parameters"] = {words.SHM_REGION: region.name, words.SHM_SIZE: array.nbytes}
             if region.offset:
                 output["parameters"][words.SHM_OFFSET] = region.offset
-        elif binary if wanted.binary is None else wanted.binary:
+        elif call.binary if wanted.binary is None else wanted.binary:
             output["parameters"] = {words.BINARY_SIZE: array.nbytes}
             parts.append(memory_of(array))
         else:

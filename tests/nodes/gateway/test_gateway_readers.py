@@ -62,14 +62,14 @@ class Content:
 
 def by_json(content: Content) -> InferCall:
     body = json.dumps(content.document(binary=False)).encode()
-    return decoded("m", content.version, body, content.headers, Caller(), None).call
+    return decoded("m", content.version, body, content.headers, Caller(), None)
 
 
 def by_binary(content: Content) -> InferCall:
     head = json.dumps(content.document(binary=True)).encode()
     headers = content.headers | {HEADER_LENGTH: str(len(head))}
     body = head + b"".join(each.bytes for each in content.inputs)
-    return decoded("m", content.version, body, headers, Caller(), None).call
+    return decoded("m", content.version, body, headers, Caller(), None)
 
 
 def _message(content: Content) -> Any:
