@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, MutableMapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -104,15 +103,22 @@ class HttpRequest:
     async def whole(self, parts: Sequence[Part], headers: Headers, code: int = 200) -> None:
         """Answer in one piece. parts: of the body."""
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        headers = [*headers, *self._always, (b"content-length", b"%d" % len(body))]
-        self.has_begun = True
-        await self._send({"type": "http.response.start", "status": code, "headers": headers})
+        await self._start(code, [*headers, (b"content-length", b"%d" % len(body))])
         await self._send({"type": "http.response.body", "body": body})
 
     async def begin(self, headers: Headers) -> None:
         """Answer in pieces, which follow."""
+        await self._start(200, [*headers])
+
+    async def _start(self, code: int, headers: Headers) -> None:
+        """The code counts, and a drain is told."""
+        figures = self.connection.figures
+        figures.by_code[str(code)] += 1
+        headers += self._always
+        if figures.is_draining:
+            headers.append((b"connection", b"close"))
         self.has_begun = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*headers]})
+        await self._send({"type": "http.response.start", "status": code, "headers": headers})
 
     async def piece(self, body: Part, more: bool = False) -> None:
         """Send a part of the body. more: another one follows."""
@@ -177,7 +183,7 @@ class Paths:
         connection.running = asyncio.current_task()
         self._figures.in_flight += 1
         try:
-            await app(scope, receive, partial(self._pass_on, send))
+            await app(scope, receive, send)
         except asyncio.CancelledError:
             if not connection.is_lost:
                 raise  # else nobody waits for the answer
@@ -185,11 +191,3 @@ class Paths:
             self._figures.in_flight -= 1
             connection.running = None
             connection.release()
-
-    async def _pass_on(self, send: Send, message: MutableMapping[str, Any]) -> None:
-        """Its code counts, and a drain is told."""
-        if message["type"] == "http.response.start":
-            self._figures.by_code[str(message["status"])] += 1
-            if self._figures.is_draining:
-                message["headers"].append((b"connection", b"close"))
-        await send(message)
