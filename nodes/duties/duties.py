@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nodes.duties.going_on import go_on
+from nodes.connection.events import REASON_LIMIT, Tell
 from nodes.duties.lane_moves import LaneMoves
 from nodes.duties.standby import Standby
 from nodes.duties.takeover import Takeover
@@ -16,6 +18,10 @@ from nodes.features import features
 from swarm.fleet.advertised import Where
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.transport.process_links import Own
+
+log = logging.getLogger("swarm.node")
+
+BEGIN_AGAIN_AFTER = 1.0  # seconds
 
 
 class Duties:
@@ -73,3 +79,24 @@ class Duties:
         for part in self._of_features:
             document |= part.status()
         return document
+
+
+async def go_on(part: str, run: Callable[[], Awaitable[None]], tell: Tell) -> None:
+    """Await `run()`, and begin it again after an error, until cancelled or until it returns.
+
+    Otherwise a defect that foreign data triggers would end a node that serves well, and its
+    successor too. tell(kind, detail): publishes the event `rejected`, once while the error stays
+    the same; the status document counts it.
+    """
+    reported = ""
+    while True:
+        try:
+            await run()
+            return
+        except Exception as error:
+            log.exception("%s met a defect, and begins again", part)
+            reason = f"{part} met a defect, and begins again: {error!r}"[:REASON_LIMIT]
+            if reason != reported:
+                reported = reason
+                tell("rejected", {"detail": reason})
+        await asyncio.sleep(BEGIN_AGAIN_AFTER)

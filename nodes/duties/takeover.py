@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from weakref import WeakSet
 
 from nodes.connection.connection import Connection
-from nodes.duties.lane_depth import LaneDepth
 from nodes.limits import lane_options
 from nodes.stage.server import StageServer
 from nodes.versions.serving import Serving
@@ -24,9 +23,19 @@ from swarm.fleet.advertised import StagePeer, of_load
 from swarm.fleet.priorities import PRIMARY
 from swarm.fleet.warm_pool import ROLE as WARM
 from swarm.gossip import Event
+from swarm.mesh import Mesh
 from swarm.periodic import BEAT, next_beat
 from swarm.routing.rendezvous import rendezvous
-from swarm.transport.lane import MOST_ACK_WAIT, Lane, Tuning, measured_work
+from swarm.subjects import api
+from swarm.transport.lane import (
+    MOST_ACK_WAIT,
+    Budgets,
+    Lane,
+    Tuning,
+    depth_for,
+    follow_depth,
+    measured_work,
+)
 
 log = logging.getLogger("swarm.node")
 
@@ -207,6 +216,34 @@ class Takeover:
             log.info("stage %d: ack_wait is now %.3f s", server.stage, wanted)
             await lane.set_ack_wait(wanted)
         self._tunings[lane] = tuning
+
+
+class LaneDepth:
+    """What one node knows of the budgets in use. usual: seconds, of requests that name none."""
+
+    def __init__(self, mesh: Mesh, usual: float) -> None:
+        self._mesh = mesh
+        self._usual = usual
+        self._budgets: dict[tuple[str, str], Budgets] = {}  # by model and version
+
+    async def adapt(self, server: StageServer, leads: bool, now: float) -> None:
+        """Note the budgets that the first stage has seen; where this node leads the stage, and its
+        rights allow it, give all lanes of the version the depth for them.
+        now: `time.monotonic()`.
+
+        Raises `ApiError`, `Unavailable`, `NotConnected`.
+        """
+        info = server.info
+        key = (info.model, info.version)
+        budgets = self._budgets.setdefault(key, Budgets(self._usual, now))
+        budgets.seen(server.take_longest_budget(), now)
+        mesh = self._mesh
+        stream = mesh.subjects.stream(info.model, info.version, 1, mesh.link.domain)
+        if not (leads and mesh.link.may_call(api("STREAM.UPDATE", stream))):
+            return
+        wanted = depth_for(info, budgets.longest)
+        if await follow_depth(mesh.link, mesh.subjects, info.model, info.version, wanted):
+            log.info("%s: lanes hold %d messages from now on", info.model, wanted.messages)
 
 
 def watched_by(me: str, peers: Iterable[StagePeer], priority: int, watchers: int) -> set[str]:

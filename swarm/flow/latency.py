@@ -18,6 +18,9 @@ SHORTEST_S = 1e-6
 LONGEST_S = 1e3
 """Durations above this count as this one: no budget is longer."""
 
+SLICES = 6
+EWMA_WEIGHT = 0.1  # of the newest sample; larger follows faster
+
 BUCKETS_S = (
     0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
@@ -60,14 +63,13 @@ class LatencyWindow:
     """Percentiles of about the last `window_s` seconds, and an EWMA of all samples.
 
     A percentile is the nearest-rank sample within `relative_error` of its value, for samples in
-    [SHORTEST_S, LONGEST_S]. It covers between `window_s * (1 - 1 / slices)` and `window_s` seconds.
-    Memory is fixed: `(slices + 2) * log(LONGEST_S / SHORTEST_S) / (2 * relative_error)` integers,
+    [SHORTEST_S, LONGEST_S]. It covers between `window_s * (1 - 1 / SLICES)` and `window_s` seconds.
+    Memory is fixed: `(SLICES + 2) * log(LONGEST_S / SHORTEST_S) / (2 * relative_error)` integers,
     4100 at the defaults. `add` is O(1), `percentile` O(buckets).
 
     window_s: seconds remembered; longer is steadier and slower to see a change.
     relative_error: of a percentile, 0..1 exclusive; smaller costs memory.
-    slices: steps in which the window forgets.
-    ewma_weight: of the newest sample, 0..1; larger follows faster. The first samples are averaged.
+    The window forgets in `SLICES` steps. The first samples of the EWMA are averaged.
     Raises ValueError for a knob out of its range.
     """
 
@@ -84,21 +86,13 @@ class LatencyWindow:
         "_slices",
         "_total",
         "_turn_at",
-        "_weight",
         "ewma",
         "window_s",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        window_s: float = 10.0,
-        *,
-        relative_error: float = 0.02,
-        slices: int = 6,
-        ewma_weight: float = 0.1,
-    ) -> None:
-        if not (window_s > 0 and 0 < relative_error < 1 and slices >= 1 and 0 < ewma_weight <= 1):
-            raise ValueError("window_s > 0, 0 < relative_error < 1, slices >= 1, 0 < weight <= 1")
+    def __init__(self, window_s: float = 10.0, *, relative_error: float = 0.02) -> None:
+        if not (window_s > 0 and 0 < relative_error < 1):
+            raise ValueError("window_s > 0, 0 < relative_error < 1")
         self.window_s = window_s
         self.ewma = 0.0
         """Seconds; 0.0 before the first sample."""
@@ -108,12 +102,11 @@ class LatencyWindow:
         size = ceil((log(LONGEST_S) - self._origin) * self._scale) + 1
         self._total = [0] * size
         self._past = [0] * size  # samples that the window has forgotten
-        self._slices = [[0] * size for _ in range(slices)]
+        self._slices = [[0] * size for _ in range(SLICES)]
         self._buckets = self._slices[0]
         self._newest = 0
-        self._slice_s = window_s / slices
+        self._slice_s = window_s / SLICES
         self._turn_at: float | None = None
-        self._weight = ewma_weight
         self._count = 0
         self._seen = 0
 
@@ -137,7 +130,7 @@ class LatencyWindow:
         self._buckets[bucket] += 1
         self._count += 1
         seen = self._seen = self._seen + 1
-        weight = self._weight
+        weight = EWMA_WEIGHT
         self.ewma += (seconds - self.ewma) * (weight if seen * weight >= 1.0 else 1.0 / seen)
 
     @property

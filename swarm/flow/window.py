@@ -10,14 +10,11 @@ class SlidingCount:
 
     window_s: seconds remembered; longer is smoother and slower to forget.
     slices: resolution of forgetting; more is finer and costs memory.
-    Raises ValueError where either is not positive.
     """
 
     __slots__ = ("_newest", "_slice_s", "_slots", "_sum", "window_s")
 
     def __init__(self, window_s: float = 10.0, slices: int = 10) -> None:
-        if not window_s > 0 or slices < 1:
-            raise ValueError(f"window_s and slices must be positive: {window_s}, {slices}")
         self.window_s = window_s
         self._slice_s = window_s / slices
         self._slots = [0] * slices

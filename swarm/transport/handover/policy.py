@@ -146,8 +146,8 @@ class Check(NamedTuple):
 class HandoverPolicy:
     """One sender's parcels for the stage behind `stage` (0: a requester's) of `last` stages."""
 
-    def __init__(self, stage: int, last: int, config: HandoverConfig | None = None) -> None:
-        self._config = config = config or HANDOVER
+    def __init__(self, stage: int, last: int) -> None:
+        self._config = config = HANDOVER
         self._stages_behind = last - stage
         # The stage before waits longer than this one: for this one to store the parcel, if need be.
         self._crowded_patience = config.crowded_patience * (1 - stage / (2 * max(1, last)))

@@ -17,7 +17,7 @@ from nodes.auto.own_link import OwnLink
 from nodes.auto.places import AutoPlaces
 from nodes.auto.planning import Planning
 from nodes.config import NodeConfig
-from nodes.duties.going_on import go_on
+from nodes.duties.duties import go_on
 from swarm.auto.document import PlanInForce, PlanSlot
 from swarm.auto.plan_store import StoredPlan
 from swarm.errors import Unavailable
@@ -51,7 +51,7 @@ class Rig:
 async def test_after_a_defect_it_goes_on_measuring_and_follows_the_mesh_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nodes.duties.going_on.BEGIN_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr("nodes.duties.duties.BEGIN_AGAIN_AFTER", 0.0)
     rig, looks = Rig(), 0
 
     async def look() -> None:

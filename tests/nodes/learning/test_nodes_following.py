@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.waiting import GENEROUS
 
-from nodes.duties.going_on import BEGIN_AGAIN_AFTER, go_on
+from nodes.duties.duties import BEGIN_AGAIN_AFTER, go_on
 from nodes.learning.following import READ_EVERY, WeightFollower
 from shards.errors import DeltaError, DeltaFault
 from swarm.learning.subjects import LearningSubjects

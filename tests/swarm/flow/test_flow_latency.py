@@ -34,7 +34,7 @@ def test_samples_older_than_the_window_are_forgotten() -> None:
 
 
 def test_a_sample_lives_for_at_least_all_but_one_slice_of_the_window() -> None:
-    window = LatencyWindow(window_s=6, slices=6)
+    window = LatencyWindow(window_s=6)
     window.add(0.1, now=0.99)
     window.percentile(0.5, now=5.9)
     assert window.count == 1
@@ -56,7 +56,7 @@ def test_the_count_is_never_negative_and_an_empty_window_gives_the_default(
 
 
 def test_the_ewma_averages_the_first_samples_and_then_follows() -> None:
-    window = LatencyWindow(ewma_weight=0.1)
+    window = LatencyWindow()
     window.add(0.010, 0.0)
     assert window.ewma == pytest.approx(0.010)
     window.add(0.020, 0.0)
