@@ -29,7 +29,8 @@ def kept_lanes(
     link: Link, subjects: Subjects, model: str, version: str, stages: int, options: LaneOptions
 ) -> list[KeptStream]:
     """The lanes of all stages, from stage 1 on."""
-    taps = next((each.taps for each in features() if each.taps), "")
+    # Where no feature copies what comes, no copy is as it has to be.
+    taps = next((each.taps for each in features() if each.taps), "nobody")
     return [
         KeptStream(
             link,
@@ -37,7 +38,7 @@ def kept_lanes(
             stream_config(subjects, model, version, stage, options, link.domain),
             f"swarm model promote {model}@{version}",
             fixed=FIXED,
-            republished=taps and subjects.under(taps, model_name=model, version=version),
+            republished=subjects.under(taps, model_name=model, version=version),
             bounds=partial(_bounds, options, stage),
             least_bytes=least_bytes(options, stage),
             consumer=consumer_config(subjects, model, version, stage, options),
