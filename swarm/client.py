@@ -175,8 +175,7 @@ class Client:
 
     def _served(self, info: ModelInfo) -> Served:
         """The nodes of a version at present. While a client does not listen, it remembers nodes of
-        the version before and has not heard of those of the new one. So it counts none of
-        either."""
+        the version before and has not heard of those of the new one. So it counts neither."""
         if self._known_peers is None and not self.statuses.current:
             return Served.NOWHERE
         return self.placement.served(info)

@@ -57,7 +57,7 @@ class Stage:
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of the larger one of its input and its output, without the header."""
+        """Bytes of its input or of its output, whichever is larger, without the header."""
         return max(sum(s.nbytes for s in self.receives), sum(s.nbytes for s in self.sends))
 
 

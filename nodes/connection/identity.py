@@ -32,8 +32,8 @@ def own_id(config: NodeConfig) -> str:
 
 
 def identity_of(config: NodeConfig) -> Identity | None:
-    """The key pair of a node. A node of which a feature signs messages always has one: beside its
-    checkpoint, or for the life of its process. Raises `InvalidArgument`."""
+    """The key pair of a node. A node with a feature that signs what it tells always has one: beside
+    its checkpoint, or for the life of its process. Raises `InvalidArgument`."""
     if config.identity:
         return Identity.load_or_make(config.identity)
     if not any(feature.signs(config) for feature in features()):

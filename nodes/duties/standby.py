@@ -71,7 +71,7 @@ class Standby:
         servers = by_stage(self._servings())
         peers, me = self._peers.alive(), self._peers.node
         if any(peer.node == me and peer.values.get("draining") is True for peer in peers):
-            return  # this node leaves the mesh, and has told so
+            return  # this node leaves the mesh, and has said so
         lacking = self._lacking.observe(*self._wanting.look(now), now)
         wanted = assign(lacking, standbys_of(peers)).get(me)
         if wanted not in servers:

@@ -133,7 +133,7 @@ class Takeover:
                 if not better and server not in self._covering:
                     self._covering.add(server)
                     fresh.open()
-                    if self._config.role != WARM:  # gossip tells which ones it has taken
+                    if self._config.role != WARM:  # a standby's gossip tells what it takes
                         self._tell("took-over", detail)
                 elif better and server in self._covering:
                     self._covering.discard(server)

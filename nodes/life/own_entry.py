@@ -32,7 +32,7 @@ LOAD_EVERY = 3 * BEAT  # seconds
 NOISE_REQUESTS, NOISE_US = 2, 200
 NOISE_BUSY = 0.05  # of a utilisation
 BUSY_OVER = 2.0  # seconds
-TOLD_EVERY = 1.0  # seconds between looks at the further entries of servings
+TOLD_EVERY = 1.0  # seconds between looks at what else servings tell of their stages
 REQUEST_COUNTS = 2  # the first numbers of a load count requests, the others are microseconds
 
 
@@ -79,7 +79,8 @@ class OwnEntry:
         self._members.set("host", self._mesh.lender.host)
         self._members.set("inbox", self._mesh.inbox)
         devices = sorted({device for serving in self._servings() for device in serving.devices})
-        # Of several devices a node names one that is no "cpu", if it computes on any.
+        # A node that computes on several devices is asked as its best one: the first that is not
+        # "cpu".
         self._members.set("device", next((d for d in devices if d != "cpu"), "cpu"))
         self._members.set("codecs", codecs_read())
         if self._config.weight != 1.0:

@@ -131,7 +131,7 @@ class StatusPublisher:
 
     def document(self) -> dict[str, Any]:
         """All times in milliseconds, memory in bytes; counters count since the node's start."""
-        servings = self._servings()  # readers send requests to the stages that stand here
+        servings = self._servings()  # readers send requests to the stages that this names
         servers = [server for serving in servings for server in serving.servers]
         now = self._clock()
         doc: dict[str, Any] = {

@@ -20,7 +20,7 @@ from swarm.wire.messages import Request, Result
 
 JUDGE_EVERY = 10 * BEAT  # seconds
 MOST_MODELS = 64  # of a gateway that are measured
-# Errors of the requester, which are no fault of the mesh.
+# What is no fault of the mesh: an answer, and errors of the requester.
 NO_FAULT = {
     Status.OK,
     Status.INVALID_ARGUMENT,

@@ -1,5 +1,5 @@
-"""Events about servers whose clocks were set, for people: a step disturbs all that compares times
-of that server."""
+"""Events about servers whose clocks were set, for people. A step disturbs everything that
+compares times of that server."""
 
 from __future__ import annotations
 

@@ -166,7 +166,8 @@ class NodeWeights:
             if server.stage not in entry.loaded.stages:
                 await asyncio.to_thread(fresh.close)
                 raise NotFound(f"stage {server.stage} is not served here any more")
-            # The stage's weights were built from the session that is not trusted any more.
+            # The stage's `LiveWeights` hold a session that was built from the one that is not
+            # trusted any more.
             entry.live.pop(server.stage, None)
             known: dict[int, Known | None] = {}
             if entry.n:

@@ -190,8 +190,8 @@ class Versions:
             except (NotFound, Unavailable, ApiError):
                 raise
             except Exception as error:
-                # This version is foreign data: whatever loading it raises, no version that serves
-                # ends for it.
+                # Others made this version: an error of loading it, whichever it is, ends no version
+                # that serves.
                 failed = error
                 if not isinstance(error, SwarmError | ShardsError):
                     log.exception("%s@%s met a defect", self._config.model_name, version)
@@ -270,7 +270,7 @@ class Versions:
         name, pinned = self._config.model_name, self._config.version
         if pinned or self._state is None:
             return [pinned] if pinned else []
-        self._mesh.rollouts.share(name)  # it reads also whether a judge ended it
+        self._mesh.rollouts.share(name)  # this call takes in what the judges have said
         return wanted_of(self._state, self._mesh.rollouts.of(name))
 
     def _about_domain(self) -> str:

@@ -51,9 +51,9 @@ class StageLoad:
     helpers: int = 0
 
     def gain(self) -> float:
-        """Seconds that one more node takes off a request's wait; where work piles up, the seconds
-        of that work. Each node's queue is taken as M/M/1: u / (1 - u) times the pace, by its share
-        of the load."""
+        """Seconds that one more node takes off a request's wait: in a node's queue, and behind the
+        work that has piled up. Each node's queue is taken as M/M/1: u / (1 - u) times the pace, by
+        its share of the load."""
         before, after = (
             self.pace * share / (1 - share)
             for nodes in (self.nodes, self.nodes + 1)
@@ -133,7 +133,8 @@ class Scaling:
         for each in loads:
             burns = self._burning.get(each.where[0])
             if burns is not None and each.nodes > max(1, self._stages[each.where].nodes):
-                # A stage that has just got a node does not want the next one at once.
+                # A model with a stage that has just got a node does not ask for the next one at
+                # once.
                 burns.asked = now
             _look(self._stages[each.where], each, now, burns is not None and not burns.is_vain)
         wanted = {where: stage.wanted for where, stage in self._stages.items()}
@@ -183,8 +184,8 @@ def _look(stage: _Stage, load: StageLoad, now: float, keeps: bool) -> None:
     stage.busy.add(load.busy, now)
     nodes = load.nodes
     if nodes != stage.nodes:
-        # A node that comes or goes is no trend. How long the nodes were busy before it says nothing
-        # about the load on them now.
+        # A node that comes or goes is no trend. How long the nodes were busy until then says
+        # nothing about how busy they are now.
         stage.nodes, stage.busy.slope = nodes, 0.0
         stage.high_since = stage.low_since = None
     stage.wanted = stage.wanted or max(1, nodes)

@@ -234,7 +234,7 @@ class FleetWatch:
             self.request_statuses(LISTEN / 2)
             await asyncio.sleep(LISTEN)
             return
-        if not speaks_seldom(self.view, time.monotonic()):  # a large one was asked at first
+        if not speaks_seldom(self.view, time.monotonic()):  # a large one was asked at the beginning
             self.request_statuses(0.0 if len(self.view.nodes) <= SMALL_FLEET else ANSWER_WITHIN)
         await self.until(_all_spoke, SPOKEN_WITHIN)
 

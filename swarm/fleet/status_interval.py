@@ -1,4 +1,4 @@
-"""How often nodes publish their status, and after how long a silent node counts as silent. Pure.
+"""How often nodes publish their status, and how long a silence has to last to count. Pure.
 
 Each status costs the server and every reader one document, whoever says it. A fleet of up to a
 thousand nodes carries a hundred documents a second: above a hundred nodes each one speaks more

@@ -46,7 +46,8 @@ class StageState:
 
     @property
     def load(self) -> StageLoad:
-        """The state with one helper given back: it covers the stage again."""
+        """The stage's load. Its helpers count among the covers too: a standby that gives the stage
+        back covers it again."""
         nodes = self.primaries + self.helpers
         covers = self.covers + self.helpers + self.spare
         return StageLoad(self.where, nodes, self.busy, self.work, covers, self.pace, self.helpers)

@@ -97,7 +97,7 @@ class Burn:
             self._kept.append((now, self.requests, self.slow, self.failed))
 
     def is_idle(self, now: float) -> bool:
-        """Whether the longest window is full and holds no request."""
+        """Whether the counts reach back over the longest window, and it has no request."""
         longest = max(WINDOWS.values())
         times = [kept[0] for kept in self._kept]
         at = bisect_right(times, now - longest) - 1

@@ -337,7 +337,7 @@ class Gossip:
     def on_timeout(self, token: int, now: float) -> list[Effect]:
         """A request was not answered in time."""
         pending = self._settle(token)
-        # This process was stopped, and may have missed the answers itself.
+        # A process that was stopped may have missed the answer itself.
         if pending is None or self._was_paused(now):
             return []
         return self.detector.timed_out(pending, now)
@@ -438,7 +438,7 @@ class Gossip:
         return kept
 
     def noticed(self, event: Event) -> None:
-        """There is news for all: the next rounds contact more peers, unless the node's name may be
-        made up."""
+        """There is news for all: the next rounds contact more peers. They do not for an update, nor
+        for a node whose name may be made up."""
         if event.kind != "updated" and not self._table.is_crowd(event.node):
             self.detector.hurry()

@@ -58,7 +58,7 @@ class Pending:
 class FailureDetector:
     """Keeps the requests under way and the doubts about peers.
 
-    Only this node's own evidence decides. A claim of others makes it ask the node itself.
+    Only this node's own evidence decides. A claim of others makes it ask the peer in question.
     """
 
     def __init__(

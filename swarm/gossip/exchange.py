@@ -238,7 +238,7 @@ class GossipExchange:
                 return
         if state.final or status >= DEAD:
             if not state.final:
-                if node == strong:  # the node itself announces its departure
+                if node == strong:  # its own farewell, whichever of the two statuses it names
                     self.bury(state, LEFT, heard.events, now)
                 else:
                     heard.claims.append(entry)

@@ -259,7 +259,7 @@ def _lasts(cert: str) -> bool:
 def certificate_end(cert: str) -> float:
     """When the first certificate of a PEM file ends, in seconds since 1970. Raises `OSError`,
     `ValueError`."""
-    from cryptography.x509 import load_pem_x509_certificate  # only who has one needs it
+    from cryptography.x509 import load_pem_x509_certificate  # for clients with one only
 
     with open(cert, "rb") as opened:
         data = opened.read(LARGEST_FILE)

@@ -214,8 +214,7 @@ class Link(asyncio.BufferedProtocol):
                 while not (self._up.is_set() or self._closing) and self._vain < rounds:
                     await self._decided.wait()
                     if self.refusal is not None:
-                        # A new copy: otherwise the traceback would grow with each caller that
-                        # waits.
+                        # Without its traceback, which would grow with each caller that waits.
                         raise self.refusal.with_traceback(None)
                     self._decided.clear()
         if self.ended is not None:

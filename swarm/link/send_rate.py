@@ -16,7 +16,8 @@ MOST_UNDER_WAY = 32  # messages that are measured at a time
 RECENT_S = 1.0  # seconds for which the size of a message is that of the next ones
 ROUND_TRIPS, REMEMBERED = 16, 16  # of the latest; keep-alives go once a second
 # To a near server, the first large messages are measured, then one a second. Its link counts as
-# slow while the fastest of them went slower than this (100 Mbit/s).
+# slow from when the fastest of them went slower than `SLOW_FROM` (100 Mbit/s) until one goes at
+# `SLOW_UNTIL`.
 NEAR_FIRST, NEAR_EVERY_S = 4, 1.0
 SLOW_FROM, SLOW_UNTIL = 12.5e6, 25e6  # bytes a second
 

@@ -351,7 +351,7 @@ class ObjectStore:
         for subject in await self._subjects("M"):
             try:
                 name = urlsafe_b64decode(subject.rsplit(".", 1)[1]).decode()
-            except ValueError:  # put by another client: its recipe is unknown
+            except ValueError:  # another program's: its name cannot be read
                 continue
             try:
                 about = await self._about(name)

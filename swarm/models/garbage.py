@@ -1,4 +1,4 @@
-"""What the mesh stores of models without need: old versions, parts of broken pushes.
+"""What the mesh stores of models and does not need: old versions, parts of broken pushes.
 
 A version is needed that the model's desired state names (shares, pins, a rollout), that is the one
 before, that a living node serves, or that is among the last few pushed.

@@ -350,7 +350,7 @@ class ModelAdmission:
             raise ResourceExhausted(text, after)
         if does is not Enter.NO_LANE:
             for stage in blocking or self._breakers:
-                self._breakers[stage].try_call(now)  # so that a lost probe can expire
+                self._breakers[stage].try_call(now)  # if it blocks, its lost probe can expire
         if does in (Enter.NO_LANE, Enter.BROKEN):
             self.refused += 1
             self._queue.lost()

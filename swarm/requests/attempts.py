@@ -332,9 +332,9 @@ def ends_wait(result: Result, attempts: Attempts, silences: Silences) -> bool:
 
 
 def is_unusual(attempts: Attempts, hedged: bool, result: Result | None, seconds: float) -> bool:
-    """Whether the latency of a request in fast mode is left out of the usual ones: an attempt was
-    lost, or may have been, and all requests would wait as long before their next attempts. The
-    latency of a request that was only slow counts."""
+    """Whether the latency of a request in fast mode is left out of the usual ones, since an attempt
+    was lost, or may have been. If it counted, all requests would wait as long before their next
+    attempts. The latency of a request that was only slow counts."""
     if not attempts.wants_fast or hedged or result is None:
         return False
     if attempts.number == 1:
@@ -355,7 +355,7 @@ def is_silence(result: Result | None) -> bool:
 
 
 def is_unserved(outcome: Outcome) -> bool:
-    """Whether a stage, the first or a later one, had no node that listens."""
+    """Whether a stage, the first or a later one, had no node that listened."""
     if isinstance(outcome, Result):
         return outcome.stage > 0 and not outcome.node
     return isinstance(outcome, NoResponders)

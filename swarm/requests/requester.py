@@ -220,7 +220,7 @@ class Requester:
                 request.end_wait(error)
 
     def close(self) -> None:
-        """Send nothing any more, and drop the parcels that other processes have."""
+        """Send nothing any more, and stop waiting for parcels that other processes have."""
         for request in self._shared.requests.values():
             request.drop()
         for link, reconnected in self._on_up.items():

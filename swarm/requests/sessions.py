@@ -65,7 +65,7 @@ class SeenWeights:
 
     def lacked(self, session: Session, asked: int, now: float | None = None) -> None:
         """A request of the session ended without an answer, for want of weights from `asked` on.
-        The version is not doubted where the session itself asked for an older one."""
+        Nothing is doubted where the session has seen other weights than those."""
         if not asked or asked != self._seen.get(session):
             return
         count = self._failures[session] = self._failures.get(session, 0) + 1

@@ -133,7 +133,7 @@ class UnderWay:
         shared.uncounted += 1
         result: Result | None = None
         try:
-            # Most requests end here. They use this one timer: `asyncio.timeout` would add a second
+            # Most requests end here, with one timer. The context of a timeout would add a second
             # one.
             outcome = await self._attempt()
             if isinstance(outcome, Result) and outcome.status is not Status.UNAVAILABLE:
@@ -331,7 +331,7 @@ class UnderWay:
         )
         if self._first is None:
             self._first = parcel
-        self._copies += not attempts.fast  # one that is sent with others has not left yet
+        self._copies += not attempts.fast  # a fast one leaves with others, later
         shared.sent += 1
         sending = self.way.sender.send(parcel, partial(self._on_event, parcel, is_hedge))
         if not is_hedge:

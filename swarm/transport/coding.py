@@ -160,13 +160,13 @@ class StageCoder:
 def accepts(routes: Routes, info: ModelInfo) -> tuple[str, int]:
     """What a requester tells of itself: (codecs that it reads, bytes a second of its link).
 
-    ("", 0.0) where its results are to come plain: its mode is `none`, or the server is near and the
+    ("", 0) where its results are to come plain: its mode is `none`, or the server is near and the
     model's owner allows no lossy codec, not even for features."""
     lossy = info.codecs or info.result_codecs
     if routes.codec == NONE or not (lossy or routes.link.send_rate.is_far):
         return "", 0
     rate = routes.link.send_rate.rate
-    # Rounded to a power of two, so that requests have the value in common, which stages parse once.
+    # Rounded down to a power of two: stages remember what requests have in common.
     told = 1 << (int(rate).bit_length() - 1) if 1 <= rate < 1e9 else 0
     return ",".join(known_codecs()), told
 

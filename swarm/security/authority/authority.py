@@ -83,7 +83,7 @@ class _State:
     mesh: str
     users: list[User] = field(default_factory=list)
     generation: int = 1  # of the signing keys
-    retiring: int = 0  # the number before, whose users are still admitted; 0 for none
+    retiring: int = 0  # the generation before, whose users are still admitted; 0: none
     limits: dict[str, int] = field(default_factory=lambda: asdict(AccountLimits()))
     store: bool = False  # a folder that does not say was made before there was a store
     domain: str = ""  # of the servers' JetStream

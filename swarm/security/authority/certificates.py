@@ -124,7 +124,7 @@ class CertificateAuthority:
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(own_key.public_key())
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), False)
         builder = builder.add_extension(issuer, False)
-        # A client that starts between the two steps finds a pair that does not fit, and tries
+        # A process that connects between the two steps finds a pair that does not fit, and tries
         # again.
         write_text(key_file, _key_pem(key))
         write_text(cert, _pem(builder.sign(own_key, hashes.SHA256())))

@@ -2,7 +2,7 @@
 
 They are acknowledgement verbs of JetStream, so that a capture of either reads alike. `+WPI` alone
 differs: a lane's server reads it as "in progress" (`swarm.transport.lane.message`), a process of
-this host as "passed on". The two never meet, since a subject is answered by one of both.
+this host as "passed on". The two never meet, since only one of them answers on a subject.
 """
 
 ACK = b"+ACK"  # all is done: the requester has its answer

@@ -136,8 +136,8 @@ class Publisher:
         try:
             on_stored(error, sequence)
         except Exception:
-            # An error that left this loop would end the sweep, and the other senders would not be
-            # told.
+            # If the error were raised from here, the other senders would not be told, and the sweep
+            # would end.
             self._link.callback_errors += 1
             log.exception("a publisher's callback failed")
 
