@@ -24,7 +24,7 @@ LOOK_EVERY = 10.0  # seconds; each change of what serves is announced too
 class Undecided:
     """`decided(stop)` finds the model. Meanwhile the node is seen as one that waits.
 
-    started, on_change: as of `Node`. The node that follows has the same id and inbox.
+    started, on_change: as of `Node`. The node that follows has the same id, in a new connection.
     """
 
     def __init__(
