@@ -112,7 +112,7 @@ def reload_servers(pid_files: str) -> None:
     Raises `InvalidArgument`."""
     for pid_file in pid_files.split(","):
         try:
-            os.kill(int(Path(pid_file).read_text()), signal.SIGHUP)
+            os.kill(int(Path(pid_file).read_text(encoding="utf-8")), signal.SIGHUP)
         except (OSError, ValueError) as error:
             said = f"--pid-file {pid_file}: no server can be told: {error}"
             raise InvalidArgument(said) from None

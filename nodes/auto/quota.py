@@ -38,10 +38,10 @@ def cores_left(groups: Path = GROUPS, root: Path = ROOT) -> float:
 def _quota(group: Path, first_version: bool) -> float:
     try:
         if first_version:
-            quota = (group / "cpu.cfs_quota_us").read_text()
-            period = (group / "cpu.cfs_period_us").read_text()
+            quota = (group / "cpu.cfs_quota_us").read_text(encoding="utf-8")
+            period = (group / "cpu.cfs_period_us").read_text(encoding="utf-8")
         else:
-            quota, period = (group / "cpu.max").read_text().split()
+            quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
         return int(quota) / int(period) if int(quota) > 0 else inf
     except (OSError, ValueError, ZeroDivisionError):  # no file, or `max`
         return inf

@@ -142,7 +142,11 @@ def write_server(
     """Write a server's configuration into a folder. hosts: make certificates for these. Raises
     `InvalidArgument`."""
     base = ENCRYPTED if encrypt else BASE
-    if encrypt and (folder / CONF).exists() and f"\n  {CIPHER}" not in (folder / CONF).read_text():
+    if (
+        encrypt
+        and (folder / CONF).exists()
+        and f"\n  {CIPHER}" not in (folder / CONF).read_text(encoding="utf-8")
+    ):
         raise InvalidArgument(
             f"{folder / CONF} is yours by now: add `{CIPHER.strip()}` to its `jetstream` block"
         )
@@ -170,7 +174,7 @@ def write_server(
 def _is_of_any_place(folder: Path) -> bool:
     """Whether the server is started in its folder. One whose configuration is older is started
     anywhere, and finds its files by absolute paths."""
-    return (folder / CONF).exists() and WHERE in (folder / CONF).read_text()
+    return (folder / CONF).exists() and WHERE in (folder / CONF).read_text(encoding="utf-8")
 
 
 def _users_conf(authority: Authority, folder: Path, plain: bool) -> str:
@@ -182,7 +186,7 @@ def _users_conf(authority: Authority, folder: Path, plain: bool) -> str:
 
 def _says_resolver(folder: Path) -> bool:
     """Whether the server's own file says where accounts are kept."""
-    lines = (folder / CONF).read_text().splitlines()
+    lines = (folder / CONF).read_text(encoding="utf-8").splitlines()
     return any(line.lstrip().startswith("resolver") for line in lines)
 
 
@@ -199,7 +203,7 @@ async def _tell_servers_now(authority: Authority, target: AuthTarget) -> list[st
     for folder in authority.servers:
         path = folder / USERS_CONF
         if path.exists():
-            plain = path.read_text().startswith(PLAIN_MARK)
+            plain = path.read_text(encoding="utf-8").startswith(PLAIN_MARK)
             write_text(path, _users_conf(authority, folder, plain))
             reached.append(str(path))
     if target.pid_file:

@@ -172,7 +172,7 @@ def _line_of(command: str) -> str:
     import the libraries of the work."""
     module, _, name = command.partition(":")
     found = find_spec(module)
-    source = Path((found and found.origin) or module).read_text()
+    source = Path((found and found.origin) or module).read_text(encoding="utf-8")
     return cleandoc(re.findall(_FIRST_PARAGRAPH.format(name), source, re.M | re.S)[0])
 
 

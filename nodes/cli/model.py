@@ -152,7 +152,7 @@ async def serve(
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise InvalidArgument(f"the desired state: {error}") from None
 

@@ -130,9 +130,9 @@ class EmbeddedServer:
         log = directory / "server.log"
         settings, text = directory / "server.conf", self._configuration(directory)
         # A full disk would leave an empty file where a good one was.
-        if not settings.exists() or settings.read_text() != text:
+        if not settings.exists() or settings.read_text(encoding="utf-8") != text:
             settings.touch(0o600)
-            settings.write_text(text)
+            settings.write_text(text, encoding="utf-8")
         read = len(self.log) if log.exists() else 0
         with log.open("ab") as sink:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, once
@@ -235,7 +235,9 @@ class EmbeddedServer:
         """The port that the server has written down; 0 as long as there is none."""
         for path in directory.glob("*.ports"):
             try:
-                return int(json.loads(path.read_text())["nats"][0].rsplit(":", 1)[1])
+                return int(
+                    json.loads(path.read_text(encoding="utf-8"))["nats"][0].rsplit(":", 1)[1]
+                )
             except (ValueError, KeyError, IndexError):
                 return 0  # half written: look again
         return 0

@@ -100,11 +100,11 @@ def write_toy(folder: Path, toy: Toy = TOY) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.onnx").write_bytes(toy_model(toy))
     (folder / "tokenizer.json").write_bytes(data_file(TOKENIZER))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     documents: dict[str, dict[str, Any]] = {
         "tokenizer_config.json": {"bos_token": END, "eos_token": END},
         "generation_config.json": SAMPLING,
         "config.json": {"max_position_embeddings": CONTEXT, "num_attention_heads": toy.heads},
     }
     for name, document in documents.items():
-        (folder / name).write_text(json.dumps(document, indent=1))
+        (folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -50,7 +50,7 @@ def check_fits(what: str, file_bytes: int, have: int | None) -> None:
 
 def _available() -> int | None:
     try:
-        for line in MEMINFO.read_text().splitlines():
+        for line in MEMINFO.read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
@@ -61,7 +61,7 @@ def _available() -> int | None:
 def _left(limit: Path, use: Path) -> int | None:
     """Bytes below a control group's limit; None where there is none (`max`)."""
     try:
-        return max(0, int(limit.read_text()) - int(use.read_text()))
+        return max(0, int(limit.read_text(encoding="utf-8")) - int(use.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
 

@@ -130,7 +130,7 @@ def key_of(settings: Settings) -> str:
 def _processor() -> str:
     """Model and instruction sets of the first processor: layouts of weights depend on them."""
     try:
-        first = CPU_INFO.read_text().partition("\n\n")[0]
+        first = CPU_INFO.read_text(encoding="utf-8").partition("\n\n")[0]
     except OSError:
         return platform.processor()
     told = ("model name", "flags", "features", "cpu implementer", "cpu part")
@@ -151,7 +151,7 @@ def _prepare(folder: Path, model: bytes | Path, settings: Settings) -> None:
         np.savez(folder / EXPECTED, **expected.tensors)  # type: ignore[arg-type]
     scales = {} if expected is None else dict(expected.scales)
     about = {"level": level, "tested": expected is not None, "scales": scales}
-    (folder / ABOUT).write_text(json.dumps(about))
+    (folder / ABOUT).write_text(json.dumps(about), encoding="utf-8")
 
 
 def prepare(

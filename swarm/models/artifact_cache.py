@@ -260,7 +260,7 @@ class ArtifactCache:
                     make(part)
                     if is_whole is None:
                         hashes = {file.name: _digest(file) for file in part.iterdir()}
-                        (part / HASHES).write_text(json.dumps(hashes))
+                        (part / HASHES).write_text(json.dumps(hashes), encoding="utf-8")
                     os.replace(part, path)
                 except BaseException:
                     _remove(part)

@@ -173,7 +173,7 @@ def trust(public: str, name: str, file: Path) -> None:
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with alone(file):
-            before = file.read_text() if file.exists() else ""
+            before = file.read_text(encoding="utf-8") if file.exists() else ""
             between = "" if before.endswith("\n") or not before else "\n"
             replace(file, (before + between + line).encode(), 0o644)
     except (OSError, UnicodeError) as error:
@@ -184,7 +184,7 @@ def distrust(public: str, file: Path) -> bool:
     """Remove a key's lines from a list; False where it had none. Raises `BadKey`."""
     try:
         with alone(file):
-            lines = file.read_text().splitlines(keepends=True)
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if line.partition("#")[0].split()[:1] != [public]]
             if kept != lines:
                 replace(file, "".join(kept).encode(), 0o644)

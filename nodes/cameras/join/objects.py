@@ -42,7 +42,7 @@ class Plane:
         rows or more of `[x, y, X, Y]`: x and y as shares of the picture from its upper left corner,
         and where that is in the plane. Raises `InvalidArgument`."""
         try:
-            told = json.loads(Path(path).read_text())
+            told = json.loads(Path(path).read_text(encoding="utf-8"))
             within = float(told[WITHIN])
             matrices = {edge: _matrix(np.array(told[edge], float)) for edge in edges}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

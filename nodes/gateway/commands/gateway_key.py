@@ -43,7 +43,7 @@ def add_key(path: Path, agent: str, quota: float) -> str:
     fresh = path.with_name(f".{path.name}.new")
     try:
         with alone(path):
-            before = path.read_text() if path.exists() else ""
+            before = path.read_text(encoding="utf-8") if path.exists() else ""
             added = before + ("\n" if before else "") + block(agent, key, quota)
             try:
                 replace(fresh, added.encode())

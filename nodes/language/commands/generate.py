@@ -109,7 +109,7 @@ def read_ids(text: str) -> list[int]:
 def read_schema(path: str) -> str:
     """The text of a JSON schema. Raises `InvalidArgument`."""
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"--schema {path}: {error}") from None
 

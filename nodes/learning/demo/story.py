@@ -166,7 +166,7 @@ class LearnDemo:
         for name in (*names, "hostile-noise", "hostile-flip"):
             self._keys[name] = Identity.load_or_make(folder / name)
         lines = [f"{key.public}  {name}" for name, key in self._keys.items()]
-        (folder / "teachers").write_text("\n".join(lines) + "\n")
+        (folder / "teachers").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _start(self, local: LocalMesh, folder: Path, name: str) -> NodeProcess:
         node = local.start(

@@ -194,7 +194,11 @@ class Authority:
     def servers(self) -> list[Path]:
         """The folders of servers' configurations that this authority has written."""
         record = self.directory / "servers.txt"
-        return [Path(line) for line in record.read_text().splitlines()] if record.exists() else []
+        return (
+            [Path(line) for line in record.read_text(encoding="utf-8").splitlines()]
+            if record.exists()
+            else []
+        )
 
     def key(self, name: str) -> AuthorityKey:
         """`operator`, or the account `mesh`, `clients` or `system`."""

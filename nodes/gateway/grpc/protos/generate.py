@@ -22,7 +22,7 @@ def main() -> None:
     command.append(f"--descriptor_set_out={FOLDER / 'descriptors.binpb'}")
     subprocess.run([*command, *map(str, files)], check=True)
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-    (FOLDER / "sources.sha256").write_text(f"{digest}\n")
+    (FOLDER / "sources.sha256").write_text(f"{digest}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
