@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
+from math import inf
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nodes.life.reconciler.WHILE_WAITING", 0.1)
     monkeypatch.setattr("nodes.versions.versions.PULLS_WITHIN", 0.2)
     monkeypatch.setattr("nodes.versions.versions.PULLS_AGAIN_WITHIN", 0.2)
+    # A scene makes lanes before their version is listed: nobody is to give them back meanwhile.
+    monkeypatch.setattr("nodes.duties.upkeep.GIVE_BACK_EVERY", inf)
 
 
 @cache
