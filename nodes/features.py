@@ -24,6 +24,7 @@ NAMES = (
     "records",
     "rollout",
     "upgrade",
+    "compose",
 )
 
 

@@ -22,7 +22,8 @@ class Job:
     `features` keeps what came. shape: shapes of its tensors but for axis 0; requests of equal shape
     run together. started: `time.monotonic()`, when its run began. idle_since: when the run before
     that ended. sending: its result under way to the next stage. ended: its work here is over.
-    is_own_fault: its run failed and known input passed: what it asks for cannot be computed.
+    is_own_fault: its run failed and known input passed: what it asks for cannot be computed. told:
+    further fields of its hop, None for none.
     """
 
     delivery: Delivery
@@ -39,6 +40,7 @@ class Job:
     sending: Sending | None = None
     ended: bool = False
     is_own_fault: bool = False
+    told: dict[str, Any] | None = None
     inputs: dict[str, np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:

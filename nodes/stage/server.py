@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from nodes.audit import Audit
-from nodes.stage.compute import Compute, StageModel, StageOptions
+from nodes.stage.compute import Compute, StageModel, StageOptions, StageRuns
 from nodes.stage.continued import Continued
 from nodes.stage.counters import StageStats, batch_bucket
 from nodes.stage.endless import OnLoop
@@ -85,11 +85,13 @@ class StageServer:
         audit: Audit | None = None,
         is_crowded: Callable[[], bool] = lambda: False,
         beside: Callable[[int], StageServer | None] = lambda stage: None,
+        runs: Callable[..., StageRuns] = Compute,
     ) -> None:
         """known: what the model gave for known input, None where it is not tested while it serves.
         on_behind(n): a request asks for weight version n, which the model does not have.
         is_crowded(): whether the node has a request in hand beside the one that has come.
-        beside(n): stage n of this version on this node, None where it is not served here."""
+        beside(n): stage n of this version on this node, None where it is not served here.
+        runs: makes what computes the requests, as `Compute` is made."""
         options = options or StageOptions()
         self.info = info
         self.stage = stage
@@ -115,7 +117,7 @@ class StageServer:
         self._clock = routes.clock
         takes_input = stage == 1 and info.edge is None
         pictures = PictureReader(info) if takes_input and info.picture else None
-        self._compute = Compute(
+        self._compute = runs(
             stage, model, options, self.stats, self, self._clock, pictures, self._self_test.proves
         )
         self._onward: StageSender | None = None
@@ -226,6 +228,8 @@ class StageServer:
             hop[WEIGHTS] = weights
         if features.codec:
             hop[CODEC] = features.codec
+        if job.told is not None:
+            hop |= job.told
         if features.traceparent and is_sampled(features.traceparent):
             hop |= self._moments(job)
         if self._audit is not None:

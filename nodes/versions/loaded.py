@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -173,8 +173,8 @@ async def load(
             with contextlib.suppress(RuntimeError):  # the node has ended
                 loop.call_soon_threadsafe(tell, "device", detail)
 
-    of = "" if manifest.kind is None else manifest.kind.field
-    if (prepare := first(lambda feature: feature.loads.get(of))) is not None:
+    parts = manifest.parts
+    if (prepare := first(lambda each: _at(each.loads, parts))) is not None:
         asked = Loading(mesh, artifacts, config, info, manifest, wanted, fetch, changed, started)
         return await in_background(config, await prepare(asked), urgent)
 
@@ -240,6 +240,11 @@ async def load(
         return Loaded(info, loaded, first, light, seconds, light_ms / 1e3, local=local)
 
     return await in_background(config, build, urgent)
+
+
+def _at(loads: Mapping[str, T], parts: Iterable[str]) -> T | None:
+    """What loads versions that have one of these parts."""
+    return next((loads[part] for part in parts if part in loads), None)
 
 
 async def in_background(config: NodeConfig, work: Callable[[], T], urgent: bool = False) -> T:

@@ -13,7 +13,13 @@ from typing import Any
 from nodes.audit import Audit
 from nodes.connection.connection import Connection
 from nodes.limits import check_payload, credit_of, lane_options
-from nodes.stage.compute import INLINE_ALONE_BELOW, StageOptions
+from nodes.stage.compute import (
+    INLINE_ALONE_BELOW,
+    Compute,
+    StageModel,
+    StageOptions,
+    StageRuns,
+)
 from nodes.stage.selftest import Known
 from nodes.stage.server import StageServer
 from nodes.versions.loaded import Loaded
@@ -72,6 +78,10 @@ class SharedByStages:
     is_crowded: Callable[[], bool]
 
 
+def _nothing(stage: int) -> None:
+    """No stage of this node goes on with another one's results."""
+
+
 class Serving:
     """One version's stages on this node. `run()` owns their sources until `drain()`. Stages may be
     added and removed meanwhile."""
@@ -102,7 +112,8 @@ class Serving:
     def _server(self, stage: int) -> StageServer:
         # Where every hop has to go through a lane, stages of one node do not skip theirs.
         whole = self._shared.connection.config.shares_memory
-        return _server(self._shared, self.loaded, stage, self._beside if whole else _nothing)
+        beside = self._beside if whole else _nothing
+        return server_of(self._shared, self.loaded, stage, self.loaded.stages[stage], beside=beside)
 
     def _beside(self, stage: int) -> StageServer | None:
         return next((server for server in self.servers if server.stage == stage), None)
@@ -198,16 +209,19 @@ class Serving:
         self.loaded.close()
 
 
-def _nothing(stage: int) -> None:
-    """No stage of this node goes on with another one's results."""
-
-
-def _server(
-    shared: SharedByStages, loaded: Loaded, stage: int, beside: Callable[[int], StageServer | None]
+def server_of(
+    shared: SharedByStages,
+    loaded: Loaded,
+    stage: int,
+    model: StageModel,
+    *,
+    beside: Callable[[int], StageServer | None] = _nothing,
+    runs: Callable[..., StageRuns] = Compute,
 ) -> StageServer:
-    connection, info, runtime = shared.connection, loaded.info, loaded.stages[stage]
+    """What serves a stage of a version on a node. runs: as for `StageServer`."""
+    connection, info = shared.connection, loaded.info
     config = connection.config
-    credit, most_credit = credit_of(config.credit, runtime.compute_ms / 1e3)
+    credit, most_credit = credit_of(config.credit, model.compute_ms / 1e3)
     source = SourceOptions(
         priority=config.priority,
         credit=credit,
@@ -228,7 +242,7 @@ def _server(
         info,
         stage,
         connection.id,
-        runtime,
+        model,
         source,
         options,
         next_lane=connection.router.next_lane,
@@ -237,4 +251,5 @@ def _server(
         audit=shared.audit,
         is_crowded=shared.is_crowded,
         beside=beside,
+        runs=runs,
     )

@@ -1,0 +1,1 @@
+"""Compositions on nodes: loaded, run, declared by commands."""

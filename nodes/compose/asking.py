@@ -1,0 +1,89 @@
+"""How a node asks the models of a composition: with shares of one budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from shards.compose.composition import AskPart, Composition, parts_asked
+from shards.compose.run import AskModel, NotAnswered, PartRun, Tensors
+from swarm.errors import DeadlineExceeded, SwarmError
+from swarm.flow.latency import LatencyWindow
+from swarm.mesh import Mesh
+from swarm.wire.messages import Features
+
+LEAST = 0.001  # seconds: what has less left is not asked
+
+
+class PartsAsked:
+    """Asks the models of one composition, and learns how long its parts take.
+
+    A part that is needed has all of the budget that is left, less the usual 99th percentile of what
+    comes behind it. So an optional part ends in time for the rest to do without it.
+    """
+
+    def __init__(self, mesh: Mesh, composition: Composition) -> None:
+        self._mesh = mesh
+        self._behind = dict(_behind(composition))
+        self._parts = composition.parts
+        self._took = {name: LatencyWindow() for name in composition.parts}
+
+    def of(self, features: Features, expires: float) -> AskModel:
+        """What asks for a run. expires: `time.monotonic()`, when its budget ends. Raises
+        NotAnswered."""
+
+        async def ask(part: AskPart, tensors: Tensors) -> Tensors:
+            now = time.monotonic()
+            left = expires - now - (self._rest(part.name, now) if part.optional else 0.0)
+            name = f"{part.model}@{part.version}"
+            try:
+                if left < LEAST:
+                    raise DeadlineExceeded(f"{left * 1e3:.1f} ms are left")
+                answer = await self._mesh.infer(
+                    name, tensors, left, features.session, traceparent=features.traceparent
+                )
+            except SwarmError as error:
+                raise NotAnswered(f"part {part.name!r}, {name}: {error}") from error
+            return dict(answer.outputs)
+
+        return ask
+
+    def learn(self, parts: Mapping[str, PartRun]) -> None:
+        """How long parts took in a run that ended well."""
+        for name, part in parts.items():
+            # The time of a part that stands for others is theirs.
+            if part.ended and not part.left_out and not parts_asked(self._parts[name]):
+                self._took[name].add(part.ended - part.began, part.ended)
+
+    def _rest(self, name: str, now: float) -> float:
+        """Seconds that what comes behind a part usually takes at most."""
+        return max(
+            (
+                sum(self._took[each].percentile(0.99, now) for each in way)
+                for way in self._behind[name]
+            ),
+            default=0.0,
+        )
+
+
+def _behind(composition: Composition) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """For each part the ways from it to the outputs, without itself."""
+    readers: dict[str, list[str]] = {name: [] for name in composition.parts}
+    for part in composition.parts.values():
+        for name in {*(ref.part for ref in part.tensors() if ref.part), *parts_asked(part)}:
+            readers[name].append(part.name)
+
+    known: dict[str, list[tuple[str, ...]]] = {}
+
+    def ways(name: str) -> list[tuple[str, ...]]:
+        if name not in known:
+            known[name] = [
+                (reader, *way) for reader in readers[name] for way in (ways(reader) or [()])
+            ][:MOST_WAYS]
+        return known[name]
+
+    for name in composition.parts:
+        yield name, ways(name)
+
+
+MOST_WAYS = 256  # from a part to the outputs that are looked at

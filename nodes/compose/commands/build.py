@@ -1,0 +1,46 @@
+"""`swarm compose build`: a composition becomes a folder that `swarm model push` takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from nodes.cli.command import Named, option
+from nodes.cli.model_split import model_name
+from nodes.cli.options import VERSION, Target
+from nodes.cli.with_mesh import client_of
+from nodes.compose.commands.check import CompositionFile, checked_composition, show
+from nodes.console import err
+from shards.compose.build import version_of
+from shards.manifest import write_dir
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """Of `swarm compose build`."""
+
+    output: str = option(..., "The folder to write; it must not exist yet.", "-o", "--output")
+    name: Annotated[str, Named("model")] = option(
+        "", "Name of the composition in the mesh; the file's name when empty."
+    )
+    version: Annotated[str, VERSION] = option(
+        "1", "Version of the composition; in the mesh it never changes."
+    )
+
+
+async def build(file: CompositionFile, options: BuildOptions, target: Target) -> None:
+    """Check a composition, pin the versions of its models, and write a folder to push."""
+    async with client_of(target, signs=False) as client:
+        found = await checked_composition(client, file)
+    manifest, files = version_of(
+        found.composition,
+        found.parts,
+        {name: f"{info.model}@{info.version}" for name, info in found.models.items()},
+        name=options.name or model_name(file),
+        version=options.version,
+        compute_ms=sum(stage.compute_ms for info in found.models.values() for stage in info.stages),
+    )
+    write_dir(options.output, manifest, files)
+    show(found, target.json)
+    if not target.json:
+        err.print(f"written to {options.output}; next: swarm model push {options.output}")

@@ -1,0 +1,116 @@
+"""`swarm compose check`: whether a composition can run with the models of a mesh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+import swarm
+from nodes.cli.options import Target
+from nodes.cli.with_mesh import client_of
+from nodes.compose.model import models_of, signature_of
+from nodes.console import out, print_json
+from shards.compose.check import Checked, check, needed
+from shards.compose.composition import (
+    MOST_BYTES,
+    AskPart,
+    ChoosePart,
+    Composition,
+    FirstPart,
+    from_toml,
+)
+from swarm.errors import InvalidArgument
+from swarm.model import ModelInfo
+
+CompositionFile = Annotated[str, typer.Argument(help="A TOML file that declares a composition.")]
+
+
+@dataclass(frozen=True)
+class CheckedComposition:
+    """A composition with pinned versions, what its parts make, and its models by part."""
+
+    composition: Composition
+    parts: Checked
+    models: dict[str, ModelInfo]
+
+
+def read_composition(file: str) -> Composition:
+    """Raises `InvalidArgument` for what is no file, CompositionError for another one."""
+    path = Path(file)
+    if not path.is_file() or path.stat().st_size > MOST_BYTES:
+        raise InvalidArgument(f"{file} is no file of {MOST_BYTES >> 10} KB at most")
+    try:
+        return from_toml(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{file} is not UTF-8: {error}") from None
+
+
+async def checked_composition(client: swarm.Mesh, file: str) -> CheckedComposition:
+    """Of a file, with the versions that serve now where it names none. Raises CompositionError,
+    `NotFound`."""
+    composition = read_composition(file)
+    models = await models_of(client, composition)
+    pinned = composition.pinned({name: info.version for name, info in models.items()})
+    parts = check(pinned, {name: signature_of(info) for name, info in models.items()})
+    return CheckedComposition(pinned, parts, models)
+
+
+async def check_composition(file: CompositionFile, target: Target) -> None:
+    """Check a composition against the models of the mesh: types, shapes, bounds, circles."""
+    async with client_of(target, signs=False) as client:
+        found = await checked_composition(client, file)
+    show(found, target.json)
+
+
+def show(found: CheckedComposition, as_json: bool) -> None:
+    """Each part, with what it reads and makes."""
+    composition, parts = found.composition, found.parts
+    reads = {name: needed(composition, composition.parts[name]) for name in parts.order}
+    makes = {
+        name: {spec.name: str(spec) for spec in parts.tensors[name].values()}
+        for name in parts.order
+    }
+    if as_json:
+        document = {
+            name: {
+                "is": _kind(found, name),
+                "reads": reads[name],
+                "makes": makes[name],
+                "rows": parts.rows.get(name),
+                "may_be_left_out": name in parts.may_lack,
+            }
+            for name in parts.order
+        }
+        outputs = {spec.name: str(spec) for spec in parts.outputs}
+        print_json({"parts": document, "outputs": outputs})
+        return
+    table = Table("part", "is", "reads", "makes", "rows at most")
+    for name in parts.order:
+        table.add_row(
+            name + (" (optional)" if name in parts.may_lack else ""),
+            _kind(found, name),
+            ", ".join(reads[name]) or "the inputs",
+            ", ".join(f"{tensor} {spec}" for tensor, spec in makes[name].items()),
+            str(parts.rows.get(name, "")),
+        )
+    out.print(table)
+    for spec in found.parts.outputs:
+        out.print(f"output {spec.name}: {spec}", markup=False)
+
+
+def _kind(found: CheckedComposition, name: str) -> str:
+    part = found.composition.parts[name]
+    match part:
+        case AskPart():
+            asked = f"{found.models[name].model}@{found.models[name].version}"
+            return f"{asked} for each row" if part.each_row else asked
+        case ChoosePart():
+            bound = f"{'below' if part.condition.below else 'above'} {part.condition.bound:g}"
+            return f"{part.then} where {part.condition.measure} of {part.by} is {bound}"
+        case FirstPart():
+            return f"the first of {', '.join(part.of)}"
+    return part.operator

@@ -1,0 +1,170 @@
+"""Runs compositions in the place of a stage's runs: many at once, for each waits for others.
+
+It has the interface of `nodes.stage.compute.Compute`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from nodes.compose.asking import PartsAsked
+from nodes.compose.model import MOST_RUNS, CompositionModel
+from nodes.stage.compute import Outcomes, StageOptions
+from nodes.stage.counters import StageStats
+from nodes.stage.endless import OnLoop
+from nodes.stage.jobs import Job
+from shards.compose.errors import CompositionError
+from shards.compose.run import NotAnswered, run
+from shards.errors import InputError
+from swarm.errors import Status, SwarmError
+from swarm.transport.api import Delivery
+
+log = logging.getLogger("swarm.compose")
+
+
+class CompositionRuns:
+    """asked: asks the models. The rest is as of `Compute`."""
+
+    def __init__(
+        self,
+        asked: PartsAsked,
+        stage: int,
+        model: CompositionModel,
+        options: StageOptions,
+        stats: StageStats,
+        outcomes: Outcomes,
+        clock: Callable[[], float],
+        *_: object,
+    ) -> None:
+        self.model = model
+        self.on_loop = OnLoop()
+        self._asked = asked
+        self._stats = stats
+        self._outcomes = outcomes
+        self._clock = clock
+        self._queue: deque[Job] = deque()
+        self._running: dict[Job, asyncio.Task[None]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a run."""
+        return len(self._queue)
+
+    @property
+    def running_since(self) -> float:
+        """No run of a composition keeps a thread: 0.0."""
+        return 0.0
+
+    def take(self, delivery: Delivery) -> None:
+        """Run it, or let it wait."""
+        features, arrived, age = delivery.features, delivery.received / 1e9, delivery.age
+        least = delivery.least_age
+        ends = arrived + features.budget_us / 1e6 - (least or 0.0)
+        job = Job(delivery, features, ends, arrived, age)
+        try:
+            self.model.check(job.inputs)
+        except InputError as error:
+            self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, error.got)
+            return
+        self._queue.append(job)
+        self._begin_what_may()
+
+    def _begin_what_may(self) -> None:
+        while self._queue and len(self._running) < MOST_RUNS:
+            job = self._queue.popleft()
+            if self._clock() >= job.expires:
+                self._too_late(job)
+                continue
+            job.started = self._clock()
+            job.queue_us = int((job.started - job.arrived + job.age) * 1e6)
+            task = asyncio.create_task(self._run(job), name=f"composition {job.features.id}")
+            self._running[job] = task
+            task.add_done_callback(partial(self._ended, job))
+
+    def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
+        self._running.pop(job, None)
+        self._begin_what_may()
+
+    async def _run(self, job: Job) -> None:
+        features = job.features
+        try:
+            async with asyncio.timeout(job.expires - self._clock()):
+                made = await run(
+                    self.model.composition,
+                    self.model.signatures,
+                    job.inputs,
+                    self._asked.of(features, job.expires),
+                )
+        except TimeoutError:
+            self._too_late(job)
+        except NotAnswered as error:
+            cause = error.__cause__
+            status = cause.status if isinstance(cause, SwarmError) else Status.UNAVAILABLE
+            self._outcomes.not_computed(job, status, str(error))
+        except CompositionError as error:
+            self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
+        except Exception as error:
+            log.exception("a run of %s failed", self.model.info.model)
+            self._outcomes.not_computed(job, Status.INTERNAL, repr(error))
+        else:
+            self._asked.learn(made.parts)
+            job.told = told(made.parts)
+            seconds = self._clock() - job.started
+            self._outcomes.computed(job, made.outputs, seconds, 1, 0)
+
+    def _too_late(self, job: Job) -> None:
+        self._stats.counters.expired += 1
+        text = f"the budget ended in composition {self.model.info.model}"
+        self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
+
+    def cancel(self, request_id: str, now: float) -> None:
+        """Nobody waits for this request: neither for what it has asked for."""
+        for job in [job for job in self._queue if job.features.id == request_id]:
+            self._queue.remove(job)
+            self._outcomes.cancelled(job)
+        for job, task in list(self._running.items()):
+            if job.features.id == request_id:
+                task.cancel()
+                self._outcomes.cancelled(job)
+
+    def take_all_waiting(self) -> list[Job]:
+        """The jobs that wait; they are not run."""
+        taken = list(self._queue)
+        self._queue.clear()
+        return taken
+
+    def abandon(self) -> None:
+        """Give up on all jobs: their deliveries are given back by the caller."""
+        self._queue.clear()
+        for task in self._running.values():
+            task.cancel()
+
+    def use(self, model: Any) -> None:
+        """A composition has no weights."""
+
+    def restart(self) -> None:
+        """There is no thread."""
+
+    def end_runs(self) -> None:
+        """A budget ends each run."""
+
+    def close(self) -> None:
+        """There is no thread."""
+
+
+def told(parts: Any) -> dict[str, Any]:
+    """What a hop says of the parts of a run: how many milliseconds each took, and those that were
+    left out."""
+    now = time.monotonic()
+    return {
+        "parts": {
+            name: round(((part.ended or now) - part.began) * 1e3, 3) for name, part in parts.items()
+        },
+        "left_out": {name: part.left_out for name, part in parts.items() if part.left_out},
+    }

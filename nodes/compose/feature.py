@@ -1,0 +1,41 @@
+"""Compositions: several models that answer one request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nodes.feature import CommandGroup, Commands, Feature, later
+
+if TYPE_CHECKING:
+    from shards.manifest import Manifest
+
+COMPOSITION = "composition"  # the part of a composition's manifest
+
+
+def _describes(manifest: Manifest) -> list[str]:
+    part = manifest.parts.get(COMPOSITION)
+    if part is None:
+        return []
+    models = ", ".join(f"{name}: {model}" for name, model in sorted(part["models"].items()))
+    return [f"a composition of {part['parts']} parts; models: {models}"]
+
+
+COMMANDS: Commands = {
+    "Make": {
+        "compose": CommandGroup(
+            "Compositions: several models that answer one request.",
+            {
+                "Commands": {
+                    "check": "nodes.compose.commands.check:check_composition",
+                    "build": "nodes.compose.commands.build:build",
+                }
+            },
+        )
+    }
+}
+FEATURE = Feature(
+    "compose",
+    loads={COMPOSITION: later("nodes.compose.serving:prepare")},
+    describes=_describes,
+    commands=COMMANDS,
+)

@@ -1,0 +1,70 @@
+"""A composition's version on one node: loaded, and its only stage takes requests as others do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from nodes.compose.asking import PartsAsked
+from nodes.compose.engine import CompositionRuns
+from nodes.compose.model import CompositionModel, signatures_of
+from nodes.stage.server import StageServer
+from nodes.versions.loaded import Loaded, Loading
+from nodes.versions.serving import Serving, SharedByStages, server_of
+from shards.compose.check import check
+from shards.compose.composition import Composition, from_json
+from shards.compose.part import FILE
+from shards.manifest import verify
+
+STAGE = 1
+
+
+@dataclass(kw_only=True)
+class LoadedComposition(Loaded):
+    """A `CompositionModel` in the place of stages."""
+
+    model: CompositionModel
+
+    def serving(self, shared: SharedByStages) -> CompositionServing:
+        return CompositionServing(shared, self)
+
+
+class CompositionServing(Serving):
+    """A `Serving` whose stage runs a composition."""
+
+    def __init__(self, shared: SharedByStages, loaded: LoadedComposition) -> None:
+        self._model = loaded.model
+        self._asked = PartsAsked(shared.connection.mesh, loaded.model.composition)
+        super().__init__(shared, loaded)
+        self.add(STAGE)
+
+    def _server(self, stage: int) -> StageServer:
+        runs = partial(CompositionRuns, self._asked)
+        return server_of(self._shared, self.loaded, stage, self._model, runs=runs)
+
+
+async def prepare(loading: Loading) -> Callable[[], LoadedComposition]:
+    """Raises `NotFound` for a model version that is gone, CompositionError where it does not fit
+    any more, ArtifactError."""
+    digest = loading.manifest.digest(FILE)
+
+    def read() -> Composition:
+        data = loading.fetch(FILE)
+        return from_json(
+            verify(data if isinstance(data, bytes) else data.read_bytes(), digest, FILE)
+        )
+
+    composition = await asyncio.to_thread(read)
+    signatures = await signatures_of(loading.mesh, composition)
+    check(composition, signatures)
+    shard = loading.manifest.shard(1)
+    model = CompositionModel(loading.info, composition, signatures, shard.compute_ms)
+
+    def loaded() -> LoadedComposition:
+        seconds = time.monotonic() - loading.started
+        return LoadedComposition(loading.info, {}, None, None, seconds, model=model)
+
+    return loaded

@@ -1,0 +1,1 @@
+"""Compositions: several models and pure operators that answer one request."""

@@ -1,0 +1,250 @@
+"""A run of a composition: each part when somebody needs it, once, and all that can side by side.
+
+A part that only a branch needs which is not taken is not run. The whole ends with the first failure
+of a part that is needed; what still runs then, or is needed no more, is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shards.compose.check import ModelSignature
+from shards.compose.composition import (
+    AskPart,
+    ChoosePart,
+    Composition,
+    FirstPart,
+    OperatePart,
+    Part,
+    Ref,
+    parts_asked,
+)
+from shards.compose.errors import CompositionError
+from shards.compose.operators import OF_THOSE_THERE, OPERATORS
+from shards.errors import ShardsError
+
+ROWS_AT_ONCE = 32  # of a `map`, in one request of a batchable model
+REQUESTS_AT_ONCE = 8  # of a `map`
+
+Tensors = dict[str, np.ndarray]
+AskModel = Callable[[AskPart, Tensors], Awaitable[Tensors]]
+
+
+class NotAnswered(ShardsError):
+    """A model gave no answer; the cause says why."""
+
+
+@dataclass(slots=True)
+class PartRun:
+    """What became of a part. began, ended: `time.monotonic()`; ended: 0.0 where it was cancelled.
+    rows: that a `map` was asked for. left_out: it was optional, or needs one that was left out."""
+
+    began: float
+    ended: float = 0.0
+    rows: int = 0
+    left_out: str = ""
+
+
+@dataclass(slots=True)
+class Ran:
+    """outputs: of the composition. parts: those that were begun, in that order."""
+
+    outputs: Tensors
+    parts: dict[str, PartRun] = field(default_factory=dict)
+
+
+async def run(
+    composition: Composition,
+    models: Mapping[str, ModelSignature],
+    inputs: Mapping[str, np.ndarray],
+    ask: AskModel,
+) -> Ran:
+    """ask(part, tensors): what the part's model answers; raises NotAnswered. models: as for
+    `shards.compose.check`, which the composition has passed.
+
+    Raises NotAnswered, of a part that is needed, and CompositionError for tensors that a part
+    cannot take: more rows than it may be asked for, shapes that turn out not to fit.
+    """
+    under_way = _Run(composition, models, dict(inputs), ask)
+    try:
+        outputs = await under_way.outputs()
+    finally:
+        await under_way.end()
+    return Ran(outputs, under_way.parts)
+
+
+class _Run:
+    def __init__(
+        self,
+        composition: Composition,
+        models: Mapping[str, ModelSignature],
+        inputs: Tensors,
+        ask: AskModel,
+    ) -> None:
+        self._composition = composition
+        self._models = models
+        self._inputs = inputs
+        self._ask_model = ask
+        self._tasks: dict[str, asyncio.Task[Tensors | None]] = {}
+        self.parts: dict[str, PartRun] = {}
+
+    async def outputs(self) -> Tensors:
+        """Raises as `run`."""
+        wanted = self._composition.outputs
+        made = await self._read(wanted)
+        if made is None:  # the check allows no such output
+            raise CompositionError("", "an output was left out")
+        return made
+
+    async def end(self) -> None:
+        """Cancel what runs."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _task(self, name: str) -> asyncio.Task[Tensors | None]:
+        if name not in self._tasks:
+            part = self._composition.parts[name]
+            self._tasks[name] = asyncio.create_task(self._run(part), name=f"part {name}")
+        return self._tasks[name]
+
+    async def _made(self, name: str) -> Tensors | None:
+        """What a part makes, None where it is left out. Others may wait for it, too."""
+        task = self._task(name)
+        await asyncio.wait([task])
+        return task.result()
+
+    async def _read(self, refs: Mapping[str, Ref]) -> Tensors | None:
+        """These tensors by their keys, None where one is left out."""
+        made = await self._read_some(refs)
+        return made if len(made) == len(refs) else None
+
+    async def _read_some(self, refs: Mapping[str, Ref]) -> Tensors:
+        names = {ref.part for ref in refs.values() if ref.part}
+        tasks = [self._task(name) for name in names]
+        pending = set(tasks)
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        found: Tensors = {}
+        for key, ref in refs.items():
+            of = self._inputs if not ref.part else self._tasks[ref.part].result()
+            if of is not None:
+                found[key] = of[ref.tensor]
+        return found
+
+    async def _run(self, part: Part) -> Tensors | None:
+        told = self.parts[part.name] = PartRun(time.monotonic())
+        match part:
+            case AskPart():
+                made = await self._asked(part, told)
+            case OperatePart():
+                made = await self._operated(part, told)
+            case ChoosePart():
+                made = await self._chosen(part)
+            case FirstPart():
+                made = await self._first(part)
+        told.ended = time.monotonic()
+        if made is None and not told.left_out:
+            told.left_out = "a part that it reads was left out"
+        return made
+
+    async def _asked(self, part: AskPart, told: PartRun) -> Tensors | None:
+        tensors = await self._read(part.inputs)
+        if tensors is None:
+            return None
+        told.began = time.monotonic()  # before, it has waited for others
+        try:
+            if part.each_row:
+                return await self._each_row(part, tensors, told)
+            return await self._ask_model(part, tensors)
+        except NotAnswered as error:
+            if not part.optional:
+                raise
+            told.left_out = str(error)
+            return None
+
+    async def _each_row(self, part: AskPart, tensors: Tensors, told: PartRun) -> Tensors:
+        counts = {len(array) for array in tensors.values()}
+        if len(counts) != 1:
+            raise CompositionError(part.name, f"its inputs have {sorted(counts)} rows")
+        (rows,) = counts
+        told.rows = rows
+        if rows > part.most:
+            raise CompositionError(part.name, f"{rows} rows are asked for, of {part.most} at most")
+        model = self._models[part.name]
+        at_once = ROWS_AT_ONCE if model.batchable else 1
+        turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
+
+        async def ask(begin: int) -> Tensors:
+            async with turns:
+                some = {name: array[begin : begin + at_once] for name, array in tensors.items()}
+                return await self._ask_model(part, some)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(begin)) for begin in range(0, rows, at_once)]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        answers = [task.result() for task in tasks]
+        if answers:
+            return {name: np.concatenate([a[name] for a in answers]) for name in answers[0]}
+        return {
+            spec.name: np.zeros((0, *(max(0, size) for size in spec.shape[1:])), spec.dtype)
+            for spec in model.outputs
+        }
+
+    async def _operated(self, part: OperatePart, told: PartRun) -> Tensors | None:
+        tensors = await self._read_some(part.inputs)
+        told.began = time.monotonic()  # before, it has waited for others
+        lacking = len(tensors) < len(part.inputs)
+        if lacking and (part.operator not in OF_THOSE_THERE or not tensors):
+            return None
+        try:
+            return OPERATORS[part.operator].run(tensors, part.settings)
+        except (ValueError, IndexError) as error:  # free dimensions that turn out not to fit
+            raise CompositionError(part.name, str(error)) from None
+
+    async def _chosen(self, part: ChoosePart) -> Tensors | None:
+        tensors = await self._read({"by": part.by})
+        if tensors is None:
+            return None
+        holds = part.condition.holds(tensors["by"])
+        taken, other = (part.then, part.otherwise) if holds else (part.otherwise, part.then)
+        made = await self._made(taken)
+        return made if made is not None else await self._made(other)
+
+    async def _first(self, part: FirstPart) -> Tensors | None:
+        pending = {self._task(name) for name in part.of}
+        failed: BaseException | None = None
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            # Of several at once the one that stands first is taken.
+            for name in part.of:
+                task = self._tasks[name]
+                if task not in done:
+                    continue
+                if (error := task.exception()) is not None:
+                    failed = error
+                elif (made := task.result()) is not None:
+                    self._cancel_alone(part, pending)
+                    return made
+        if failed is not None:
+            raise failed
+        return None
+
+    def _cancel_alone(self, part: FirstPart, pending: set[asyncio.Task[Tensors | None]]) -> None:
+        """Cancel those that nobody else waits for."""
+        others = [p for p in self._composition.parts.values() if p is not part]
+        read = {ref.part for ref in self._composition.outputs.values()}
+        for other in others:
+            read |= {ref.part for ref in other.tensors()} | set(parts_asked(other))
+        for name in part.of:
+            if name not in read and self._tasks[name] in pending:
+                self._tasks[name].cancel()
