@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page
-from playwright.async_api import Error as PlaywrightError
 
 FLEET_IS_DRAWN = "#link:not([data-state=starting])"
 DESKTOP = {"width": 1280, "height": 900}
@@ -19,8 +18,6 @@ DASHBOARD_ENDS = (
     "ERR_EMPTY_RESPONSE",
     "ERR_INCOMPLETE_CHUNKED_ENCODING",
 )
-NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
-LOADS = 10  # of a page whose files are lost
 PHONE = {"width": 390, "height": 844}
 
 
@@ -33,7 +30,6 @@ class Look:
         self._browser = browser
         self._folder = folder
         self._contexts: list[BrowserContext] = []
-        self._network_changed = False
 
     async def open(
         self,
@@ -54,23 +50,9 @@ class Look:
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
         page.on("dialog", lambda dialog: self.faults.append(f"dialog: {dialog.message}"))
-        await self._load(page, url)
+        await page.goto(url)
         await page.wait_for_selector(sign, timeout=30_000)
         return page
-
-    async def _load(self, page: Page, url: str) -> None:
-        """Tests beside this one make network interfaces, and Chromium ends all its requests then:
-        a page that lost one of its files by that is loaded again."""
-        for _ in range(LOADS):
-            self._network_changed = False
-            try:
-                await page.goto(url)
-            except PlaywrightError as error:
-                if NETWORK_CHANGED not in error.message:
-                    raise
-                continue
-            if not self._network_changed:
-                return
 
     def tolerate(self, *texts: str) -> None:
         """Console errors that hold one of these texts belong to the test's story."""
@@ -87,9 +69,6 @@ class Look:
             await context.close()
 
     def _on_console(self, message: ConsoleMessage) -> None:
-        if NETWORK_CHANGED in message.text:
-            self._network_changed = True
-            return
         told = message.type in ("error", "warning")
         if told and not any(text in message.text for text in self.tolerated):
             self.faults.append(f"console: {message.text}")

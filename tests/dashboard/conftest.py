@@ -12,6 +12,7 @@ import pytest_asyncio
 from browsing import Look
 from fleets import linked
 from playwright.async_api import Browser, async_playwright, expect
+from support.interfaces import interfaces_stay
 from support.waiting import GENEROUS
 
 from nodes.up.embedded_server import EmbeddedServer
@@ -49,9 +50,10 @@ def screenshots(tmp_path: Path) -> Path:
 @pytest_asyncio.fixture(loop_scope="session")
 async def look(browser: Browser, screenshots: Path) -> AsyncIterator[Look]:
     """Pages of the browser. One that writes an error to its console, or throws, fails its test."""
-    pages = Look(browser, screenshots)
-    yield pages
-    await pages.close()
+    with interfaces_stay():
+        pages = Look(browser, screenshots)
+        yield pages
+        await pages.close()
     assert pages.faults == []
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import Page, async_playwright
+from support.interfaces import interfaces_stay
 from support.meshes import READY, mesh_of, split_digits
 from support.ports import free_port
 from support.waiting import GENEROUS
@@ -127,12 +128,13 @@ async def answers(port: int) -> bool:
 
 @asynccontextmanager
 async def browsing() -> AsyncIterator[Page]:
-    async with async_playwright() as playwright:
-        started = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield await started.new_page()
-        await started.close()
+    with interfaces_stay():
+        async with async_playwright() as playwright:
+            started = await playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            )
+            yield await started.new_page()
+            await started.close()
 
 
 @pytest.mark.asyncio

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from nodes.event_loop import die_with_parent
 from nodes.up.mesh import LocalMesh
 from nodes.up.supervisor import NodeProcess
+from support.interfaces import interfaces_change
 from swarm.errors import Unavailable
 
 BRIDGE = "switch0"
@@ -75,26 +76,28 @@ def cut_link() -> Iterator[CutLink]:
     here, there = f"{network}.{(base & 255) + 1}", f"{network}.{(base & 255) + 2}"
     ours, theirs, up, down = (f"sw{number % 10_000_000}{end}" for end in "abcd")
     try:
-        _ip("netns", "add", switch)
-        _ip("netns", "add", device)
-        _ip("-n", switch, "link", "add", BRIDGE, "type", "bridge")
-        for near, far, owner in ((ours, theirs, ""), (up, down, device)):
-            _ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", switch)
-            _ip("-n", switch, "link", "set", far, "master", BRIDGE, "up")
-            if owner:
-                _ip("link", "set", near, "netns", owner)
-        _ip("addr", "add", f"{here}/29", "dev", ours)
-        _ip("link", "set", ours, "up")
-        _ip("-n", device, "addr", "add", f"{there}/29", "dev", up)
-        _ip("-n", device, "link", "set", up, "up")
-        _ip("-n", device, "link", "set", "lo", "up")
-        _ip("-n", switch, "link", "set", BRIDGE, "up")
+        with interfaces_change():
+            _ip("netns", "add", switch)
+            _ip("netns", "add", device)
+            _ip("-n", switch, "link", "add", BRIDGE, "type", "bridge")
+            for near, far, owner in ((ours, theirs, ""), (up, down, device)):
+                _ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", switch)
+                _ip("-n", switch, "link", "set", far, "master", BRIDGE, "up")
+                if owner:
+                    _ip("link", "set", near, "netns", owner)
+            _ip("addr", "add", f"{here}/29", "dev", ours)
+            _ip("link", "set", ours, "up")
+            _ip("-n", device, "addr", "add", f"{there}/29", "dev", up)
+            _ip("-n", device, "link", "set", up, "up")
+            _ip("-n", device, "link", "set", "lo", "up")
+            _ip("-n", switch, "link", "set", BRIDGE, "up")
         yield CutLink(here, there, device, switch)
     finally:
-        for name in (device, switch):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-        # Removing the namespace removed the pair; this is for a link that was half made.
-        subprocess.run(["ip", "link", "del", ours], capture_output=True, check=False)
+        with interfaces_change():
+            # The kernel removes a namespace's interfaces some time after it: ours goes at once.
+            subprocess.run(["ip", "link", "del", ours], capture_output=True, check=False)
+            for name in (device, switch):
+                subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
 @dataclass

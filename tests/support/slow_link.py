@@ -88,6 +88,9 @@ def slow_link(mbit: float, round_trip: float, loss: float = 0.0) -> Iterator[Slo
 
     Raises `RuntimeError` where the link does not come up.
     """
+    # This file is the carrier's program, too, which is started without the tests' path.
+    from support.interfaces import interfaces_change
+
     token = secrets.token_hex(3)
     namespace, device = f"slow-{token}", f"slow-{token}"
     prefix = f"10.77.{int(token[:2], 16)}"
@@ -95,14 +98,17 @@ def slow_link(mbit: float, round_trip: float, loss: float = 0.0) -> Iterator[Slo
     subprocess.run(["ip", "netns", "add", namespace], check=True)
     shape = [str(mbit * 125_000), str(round_trip / 2), str(loss)]
     words = [sys.executable, __file__, namespace, device, here, there, *shape]
-    carrier = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with interfaces_change():
+        carrier = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        answer = b"" if carrier.stdout is None else carrier.stdout.readline()
     try:
-        if carrier.stdout is None or carrier.stdout.readline() != b"up\n":
+        if answer != b"up\n":
             raise RuntimeError("the link did not come up")
         yield SlowLink(here, device, ("ip", "netns", "exec", namespace), carrier)
     finally:
-        carrier.kill()  # it owns nothing that outlives it
-        carrier.wait()
+        with interfaces_change():
+            carrier.kill()  # it owns nothing that outlives it
+            carrier.wait()
         subprocess.run(["ip", "netns", "delete", namespace], check=True)
 
 
