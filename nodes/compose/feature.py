@@ -28,6 +28,7 @@ COMMANDS: Commands = {
                 "Commands": {
                     "check": "nodes.compose.commands.check:check_composition",
                     "build": "nodes.compose.commands.build:build",
+                    "fit": "nodes.compose.commands.fit:fit",
                 }
             },
         )

@@ -33,6 +33,7 @@ A part has one of the keys `model`, `map`, `choose`, `first`, or the name of an 
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ FORMAT = 1
 MOST_BYTES = 256 << 10  # of a composition
 MOST_PARTS = 64
 MOST_ROWS = 1024  # that a `map` may be allowed
+MOST_BOUND = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +266,9 @@ def _choose(name: str, raw: Mapping[str, Any]) -> ChoosePart:
     measure = condition.pop("measure", None)
     if measure not in MEASURES:
         raise CompositionError(name, f"`measure` is one of {', '.join(MEASURES)}")
-    if len(condition) != 1 or type(bound := next(iter(condition.values()))) not in (int, float):
-        raise CompositionError(name, "`choose` has a number, `below` or `above`")
+    bound = next(iter(condition.values()), None)
+    if len(condition) != 1 or type(bound) not in (int, float) or not abs(bound) <= MOST_BOUND:
+        raise CompositionError(name, "`choose` has a finite number, `below` or `above`")
     found = MeasureBound(measure, next(iter(condition)) == "below", float(bound))
     return ChoosePart(name, by, found, _name(raw, "then", name), _name(raw, "otherwise", name))
 

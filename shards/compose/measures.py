@@ -53,7 +53,11 @@ class MeasureBound:
         """Whether a tensor of this shape has too few values for the measure."""
         return self.measure == "margin" and shape[-1] in (0, 1)
 
+    def of(self, array: np.ndarray) -> float:
+        """The measure of a tensor."""
+        return MEASURES[self.measure](array) if array.size else OF_NONE[self.measure]
+
     def holds(self, array: np.ndarray) -> bool:
         """Whether it holds for a tensor."""
-        measured = MEASURES[self.measure](array) if array.size else OF_NONE[self.measure]
+        measured = self.of(array)
         return measured < self.bound if self.below else measured > self.bound

@@ -89,7 +89,11 @@ WRONG = [
     ("part.5.then", "nobody", "label", "no part 'nobody'"),
     ("part.5.then", "label", "", "label -> label"),
     ("part.5.choose.measure", "luck", "label", "`measure` is one of"),
-    ("part.5.choose.above", 0.3, "label", "`below` or `above`"),
+    ("part.5.choose.above", 0.3, "label", "a finite number, `below` or `above`"),
+    *(
+        ("part.5.choose.below", bound, "label", "a finite number")
+        for bound in (float("inf"), float("nan"), 10**400, "4", True, None)
+    ),
     ("part.5.otherwise", "other", "", ""),
     ("outputs.boxes", "best.box", "", "has no 'box'"),
     ("outputs.scores", None, "label", "nobody reads it"),
