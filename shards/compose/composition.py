@@ -266,7 +266,7 @@ def _choose(name: str, raw: Mapping[str, Any]) -> ChoosePart:
     measure = condition.pop("measure", None)
     if measure not in MEASURES:
         raise CompositionError(name, f"`measure` is one of {', '.join(MEASURES)}")
-    bound = next(iter(condition.values()), None)
+    bound: Any = next(iter(condition.values()), None)
     if len(condition) != 1 or type(bound) not in (int, float) or not abs(bound) <= MOST_BOUND:
         raise CompositionError(name, "`choose` has a finite number, `below` or `above`")
     found = MeasureBound(measure, next(iter(condition)) == "below", float(bound))
