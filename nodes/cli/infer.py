@@ -11,7 +11,7 @@ from rich.table import Table
 
 import swarm
 from nodes.cli.arrays import random_inputs, read_inputs
-from nodes.cli.bars import bar_lines
+from nodes.cli.bars import bar_lines, inside_lines, nodes_of
 from nodes.cli.command import argument, option, seldom
 from nodes.cli.options import MODEL, SOLE_MODEL, Target
 from nodes.cli.short_ids import short_ids
@@ -195,8 +195,9 @@ def show(results: list[Result], options: InferOptions, said: AnswerMeaning | Non
     if last.way:
         out.print(f"way: {last.way} ({last.why})", markup=False, highlight=False)
     if options.explain:
-        label = short_ids([hop.node for hop in last.hops])
-        for line in bar_lines(parts_of(last.latency, last.hops), label):
+        label = short_ids(nodes_of(last.hops))
+        lines = bar_lines(parts_of(last.latency, last.hops), label)
+        for line in lines + [line for hop in last.hops for line in inside_lines(hop, label)]:
             out.print(line, markup=False, highlight=False)
         return
     table = Table("stage", "node", "queue ms", "compute ms", "batch", "weights", "came as")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
+from nodes.compose.telling import AskedParts
 from shards.compose.composition import AskPart, Composition, parts_asked
 from shards.compose.run import AskModel, NotAnswered, PartRun, Tensors
 from swarm.errors import DeadlineExceeded, SwarmError
@@ -28,9 +29,14 @@ class PartsAsked:
         self._parts = composition.parts
         self._took = {name: LatencyWindow() for name in composition.parts}
 
-    def of(self, features: Features, expires: float) -> AskModel:
-        """What asks for a run. expires: `time.monotonic()`, when its budget ends. Raises
-        NotAnswered."""
+    @property
+    def sends_spans(self) -> bool:
+        """Whether this node itself sends the spans of what it asks."""
+        return self._mesh.tracer is not None
+
+    def of(self, features: Features, expires: float, asked: AskedParts) -> AskModel:
+        """What asks for a run. expires: `time.monotonic()`, when its budget ends. asked: what is
+        told of a traced request. Raises NotAnswered."""
 
         async def ask(part: AskPart, tensors: Tensors) -> Tensors:
             now = time.monotonic()
@@ -39,11 +45,13 @@ class PartsAsked:
             try:
                 if left < LEAST:
                     raise DeadlineExceeded(f"{left * 1e3:.1f} ms are left")
+                header = asked.header(part.name)
                 answer = await self._mesh.infer(
-                    name, tensors, left, features.session, traceparent=features.traceparent
+                    name, tensors, left, features.session, traceparent=header
                 )
             except SwarmError as error:
                 raise NotAnswered(f"part {part.name!r}, {name}: {error}") from error
+            asked.answered(part.name, now, answer)
             return dict(answer.outputs)
 
         return ask

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 
 from nodes.compose.asking import PartsAsked
 from nodes.compose.model import MOST_RUNS, CompositionModel
+from nodes.compose.telling import AskedParts, told
 from nodes.stage.compute import Outcomes, StageOptions
 from nodes.stage.counters import StageStats
 from nodes.stage.endless import OnLoop
@@ -93,13 +93,14 @@ class CompositionRuns:
 
     async def _run(self, job: Job) -> None:
         features = job.features
+        asked = AskedParts(features.traceparent, self._asked.sends_spans)
         try:
             async with asyncio.timeout(job.expires - self._clock()):
                 made = await run(
                     self.model.composition,
                     self.model.signatures,
                     job.inputs,
-                    self._asked.of(features, job.expires),
+                    self._asked.of(features, job.expires, asked),
                 )
         except TimeoutError:
             self._too_late(job)
@@ -115,6 +116,8 @@ class CompositionRuns:
         else:
             self._asked.learn(made.parts)
             job.told = told(made.parts)
+            if asked.is_traced:
+                job.told |= asked.told(self.model.composition, made.parts, job.started)
             seconds = self._clock() - job.started
             self._outcomes.computed(job, made.outputs, seconds, 1, 0)
 
@@ -156,15 +159,3 @@ class CompositionRuns:
 
     def close(self) -> None:
         """There is no thread."""
-
-
-def told(parts: Any) -> dict[str, Any]:
-    """What a hop says of the parts of a run: how many milliseconds each took, and those that were
-    left out."""
-    now = time.monotonic()
-    return {
-        "parts": {
-            name: round(((part.ended or now) - part.began) * 1e3, 3) for name, part in parts.items()
-        },
-        "left_out": {name: part.left_out for name, part in parts.items() if part.left_out},
-    }

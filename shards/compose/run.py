@@ -42,12 +42,14 @@ class NotAnswered(ShardsError):
 @dataclass(slots=True)
 class PartRun:
     """What became of a part. began, ended: `time.monotonic()`; ended: 0.0 where it was cancelled.
-    rows: that a `map` was asked for. left_out: it was optional, or needs one that was left out."""
+    rows: that a `map` was asked for. left_out: it was optional, or needs one that was left out.
+    taken: the part that one of `choose` or `first` has become."""
 
     began: float
     ended: float = 0.0
     rows: int = 0
     left_out: str = ""
+    taken: str = ""
 
 
 @dataclass(slots=True)
@@ -147,9 +149,9 @@ class _Run:
             case OperatePart():
                 made = await self._operated(part, told)
             case ChoosePart():
-                made = await self._chosen(part)
+                made = await self._chosen(part, told)
             case FirstPart():
-                made = await self._first(part)
+                made = await self._first(part, told)
         told.ended = time.monotonic()
         if made is None and not told.left_out:
             told.left_out = "a part that it reads was left out"
@@ -211,16 +213,18 @@ class _Run:
         except (ValueError, IndexError) as error:  # free dimensions that turn out not to fit
             raise CompositionError(part.name, str(error)) from None
 
-    async def _chosen(self, part: ChoosePart) -> Tensors | None:
+    async def _chosen(self, part: ChoosePart, told: PartRun) -> Tensors | None:
         tensors = await self._read({"by": part.by})
         if tensors is None:
             return None
         holds = part.condition.holds(tensors["by"])
         taken, other = (part.then, part.otherwise) if holds else (part.otherwise, part.then)
-        made = await self._made(taken)
-        return made if made is not None else await self._made(other)
+        for told.taken in (taken, other):
+            if (made := await self._made(told.taken)) is not None:
+                return made
+        return None
 
-    async def _first(self, part: FirstPart) -> Tensors | None:
+    async def _first(self, part: FirstPart, told: PartRun) -> Tensors | None:
         pending = {self._task(name) for name in part.of}
         failed: BaseException | None = None
         while pending:
@@ -233,6 +237,7 @@ class _Run:
                 if (error := task.exception()) is not None:
                     failed = error
                 elif (made := task.result()) is not None:
+                    told.taken = name
                     self._cancel_alone(part, pending)
                     return made
         if failed is not None:

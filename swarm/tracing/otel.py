@@ -1,8 +1,9 @@
 """Traces by OpenTelemetry, sent to a collector by OTLP over HTTP (extra `otel`).
 
 One span for a request, below it one for each hop, and below that one for each part of the hop (see
-`swarm.tracing.anatomy`). The gaps and lengths of hops are those of the mesh's common clock; they
-are placed in the requester's time, in the middle of what nobody knows the division of (`outside`).
+`swarm.tracing.anatomy`), and for each piece of work inside its run (`swarm.tracing.inside`). The
+gaps and lengths of hops are those of the mesh's common clock; they are placed in the requester's
+time, in the middle of what nobody knows the division of (`outside`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from swarm.errors import InvalidArgument, Status
 from swarm.tracing.anatomy import TimePart, parts_of
+from swarm.tracing.inside import InnerWork, inside_of
 from swarm.tracing.traceparent import is_sampled
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Result
@@ -23,6 +25,7 @@ EXPORT_TIMEOUT = 5.0  # seconds for one attempt to reach the collector
 LONGEST_TEXT = 500  # characters of a span's status
 # gRPC's name for how such a request ends. No result has it: nobody is there to get one.
 CANCELLED = "CANCELLED"
+DEEPEST = 4  # runs inside runs that get spans
 MOST_WAITING = 2048  # spans that wait to be sent; more are dropped, and counted by the SDK's log
 
 
@@ -48,17 +51,30 @@ class OtlpTracer:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
             from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
             from opentelemetry.trace.propagation.tracecontext import (
                 TraceContextTextMapPropagator,
             )
         except ImportError as error:
             raise InvalidArgument(f"traces need OpenTelemetry ({error}): {INSTALL}") from None
+
+        class Ids(RandomIdGenerator):
+            """Spans get the id that a node has asked others with, if there is one."""
+
+            given = 0
+
+            def generate_span_id(self) -> int:
+                given, self.given = self.given, 0
+                return given or super().generate_span_id()
+
+        self._ids = Ids()
         self._api = trace
         self._read = TraceContextTextMapPropagator().extract
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": service, **(resource or {})}),
             sampler=ParentBased(TraceIdRatioBased(share)),
+            id_generator=self._ids,
             shutdown_on_exit=False,
         )
         url = endpoint.rstrip("/")
@@ -73,7 +89,7 @@ class OtlpTracer:
         span = self._tracer.start_span(
             f"infer {model.partition('@')[0]}", caller, kind=self._api.SpanKind.CLIENT
         )
-        return OtlpTrace(self._tracer, self._api, span, traceparent)
+        return OtlpTrace(self._tracer, self._api, span, traceparent, self._ids)
 
     def close(self) -> None:
         """See `Tracer`."""
@@ -83,8 +99,8 @@ class OtlpTracer:
 class OtlpTrace:
     """A `Trace`: one request's span, which gets its children when the result is there."""
 
-    def __init__(self, tracer: Any, api: Any, span: Any, caller: str) -> None:
-        self._tracer, self._api, self._span = tracer, api, span
+    def __init__(self, tracer: Any, api: Any, span: Any, caller: str, ids: Any = None) -> None:
+        self._tracer, self._api, self._span, self._ids = tracer, api, span, ids
         # A length is of one clock that nobody sets; the wall clock says only when it began.
         self._began, self._from = time.time_ns(), time.monotonic_ns()
         about = span.get_span_context()
@@ -114,12 +130,19 @@ class OtlpTrace:
             span.set_status(self._api.StatusCode.ERROR, result.message[:LONGEST_TEXT])
         took = time.monotonic_ns() - self._from
         ended = self._began + took
-        parts = parts_of(took / 1e9, result.hops)
-        outside = sum(part.length for part in parts if part.kind == "outside")
-        first = self._began + outside * 500  # half of it, in ns
-        for hop in result.hops:
-            self._hop(hop, [p for p in parts if p.stage == hop.stage and p.node == hop.node], first)
+        self._hops(result.hops, self._began, took // 1000, span)
         span.end(ended)
+
+    def _hops(
+        self, hops: Sequence[Hop], began: int, length: int, parent: Any, depth: int = 0
+    ) -> None:
+        """Spans of a request's hops. began: ns since 1970. length: µs."""
+        parts = parts_of(length / 1e6, hops)
+        outside = sum(part.length for part in parts if part.kind == "outside")
+        first = began + outside * 500  # half of it, in ns
+        for hop in hops:
+            own = [p for p in parts if p.stage == hop.stage and p.node == hop.node]
+            self._hop(hop, own, first, parent, depth)
 
     def give_up(self, error: BaseException) -> None:
         """See `Trace`."""
@@ -130,10 +153,12 @@ class OtlpTrace:
         self._span.set_status(self._api.StatusCode.ERROR, text[:LONGEST_TEXT])
         self._span.end()
 
-    def _hop(self, hop: Hop, parts: Sequence[TimePart], first: int) -> None:
+    def _hop(
+        self, hop: Hop, parts: Sequence[TimePart], first: int, parent: Any, depth: int
+    ) -> None:
         if not parts:
             return
-        inside = self._api.set_span_in_context(self._span)
+        inside = self._api.set_span_in_context(parent)
         span = self._tracer.start_span(
             f"stage {hop.stage}",
             inside,
@@ -153,8 +178,29 @@ class OtlpTrace:
             start = first + part.start * 1000
             child = self._tracer.start_span(part.kind, below, start_time=start)
             child.end(start + part.length * 1000)
+            if part.kind == "compute" and depth < DEEPEST:
+                for work in inside_of(hop):
+                    self._inside(work, start, below, depth)
         last = parts[-1]
         span.end(first + (last.start + last.length) * 1000)
+
+    def _inside(self, work: InnerWork, first: int, around: Any, depth: int) -> None:
+        """A piece of work inside a hop's run, which begins at `first`."""
+        if self._ids is not None and work.span:
+            self._ids.given = int(work.span, 16)
+        start = first + work.at * 1000
+        span = self._tracer.start_span(
+            f"part {work.name}",
+            around,
+            start_time=start,
+            attributes={
+                f"swarm.part.{key}": _fitting(value) if type(value) is int else value
+                for key, value in work.about.items()
+            },
+        )
+        for ask in () if work.own else work.asks:
+            self._hops(ask.hops, first + ask.at * 1000, ask.length, span, depth + 1)
+        span.end(start + work.length * 1000)
 
 
 def _fitting(told: int) -> int:

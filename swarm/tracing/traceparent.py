@@ -39,6 +39,15 @@ def make(*, sampled: bool = True) -> str:
     return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-{'01' if sampled else '00'}"
 
 
+def below(header: str) -> tuple[str, str]:
+    """The header of what a new span asks, and that span's id, below a sampled header. The id is ""
+    for another header, which stays."""
+    if not is_sampled(header):
+        return header, ""
+    span = secrets.token_hex(8)
+    return f"{header[:36]}{span}{header[52:]}", span
+
+
 def checked(header: str) -> str:
     """A caller's header; "" for one that names no trace: a new trace begins then, as the standard
     says."""

@@ -32,6 +32,7 @@ _SIZE = 2  # bytes of the record's size, which it does not count
 _MOST_US = (1 << 32) - 1  # 71 minutes; budgets are shorter
 MOST_WEIGHTS = 1 << 53  # a number of weights is less: JSON keeps such integers exactly
 LONGEST_CODEC = 32  # characters
+DEEPEST = 16  # maps and lists inside each other that JSON gets of a field
 NAMED = 0  # tag of a field that says its name
 NO_FIELDS: Mapping[str, Any] = {}
 _RECORDED = frozenset({"stage", "node", "queue_us", "compute_us", "batch"})
@@ -155,11 +156,16 @@ def unpack_hops(packed: bytes) -> list[Hop]:
     return hops
 
 
-def _is_json(name: Any, value: Any) -> bool:
+def _is_json(name: Any, value: Any, depth: int = 0) -> bool:
     if type(name) is not str:  # msgpack takes bytes as keys of inner maps
         return False
     if type(value) is float:
         return math.isfinite(value)
+    if type(value) is dict:
+        value, names = value.values(), value.keys()
+        return depth < DEEPEST and all(map(partial(_is_json, depth=depth + 1), names, value))
+    if type(value) is list:
+        return depth < DEEPEST and all(_is_json("", each, depth + 1) for each in value)
     return value is None or type(value) in (int, bool, str)
 
 

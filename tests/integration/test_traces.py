@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import numpy as np
 import pytest
 from nats.aio.client import Client
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from support.collectors import Collector, attributes
 
 import swarm
 from nodes.up.mesh import LocalMesh
@@ -24,49 +21,11 @@ pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="session")]
 IMAGE = {"image": np.zeros((1, 1, 8, 8), np.float32)}
 
 
-class Collector:
-    """Takes OTLP over HTTP, and keeps the spans."""
-
-    def __init__(self) -> None:
-        self.spans: list[Any] = []
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                request = ExportTraceServiceRequest.FromString(body)
-                for resource in request.resource_spans:
-                    for scope in resource.scope_spans:
-                        collector.spans.extend(scope.spans)
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Nothing to say."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self._thread = threading.Thread(target=self.server.serve_forever)
-        self._thread.start()
-
-    def named(self, start: str) -> list[Any]:
-        return [span for span in self.spans if span.name.startswith(start)]
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join(10)
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     made = Collector()
     yield made
     made.close()
-
-
-def attributes(span: Any) -> dict[str, Any]:
-    return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
 
 
 async def test_a_request_is_a_span_with_a_child_a_hop_inside_its_time(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from messages_strategies import documents
 
 from swarm.errors import DecodeError
-from swarm.wire.hops import NAMED, Hop, is_hop, pack_hop, unpack_hops
+from swarm.wire.hops import DEEPEST, NAMED, Hop, is_hop, pack_hop, unpack_hops
 
 HOP = {"stage": 1, "node": "n", "queue_us": 5, "compute_us": 7, "batch": 2}
 
@@ -68,6 +68,10 @@ def test_a_map_without_a_batch_is_a_hop_of_one_request() -> None:
     assert unpack_hops(pack_hop(doc)) == [Hop(1, "n", 5, 7, 1, {"later": 1})]
 
 
+def deep(levels: int) -> list[Any]:
+    return [deep(levels - 1)] if levels > 1 else []
+
+
 def test_json_shows_the_unknown_fields_that_it_can_say() -> None:
     more: dict[Any, Any] = {
         "a": 1,
@@ -75,11 +79,16 @@ def test_json_shows_the_unknown_fields_that_it_can_say() -> None:
         "c": 0.5,
         "d": b"raw",
         "e": float("nan"),
-        "f": [1],
+        "f": [1, {"x": "y"}],
         "g": None,
         b"h": 1,
+        "i": [1, {"x": b"raw"}],
+        "j": {"x": [float("inf")]},
+        "k": {b"x": 1},
+        "l": deep(DEEPEST + 1),
+        "m": deep(DEEPEST),
     }
-    shown = {"a": 1, "b": "x", "c": 0.5, "g": None}
+    shown = {"a": 1, "b": "x", "c": 0.5, "f": [1, {"x": "y"}], "g": None, "m": deep(DEEPEST)}
     assert Hop.from_doc(HOP | more).as_json() == HOP | shown
 
 

@@ -1,0 +1,106 @@
+"""What the hop of a composition tells of its parts: always how long each took, and of a traced
+request what each asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from shards.compose.composition import AskPart, Composition, OperatePart, parts_asked
+from shards.compose.run import PartRun
+from swarm.tracing.inside import MOST_ASKS, InnerAsk, InnerWork, told_inside
+from swarm.tracing.traceparent import below, is_sampled
+from swarm.wire.messages import Result
+
+LONGEST_REASON = 200  # characters of why a part was left out
+
+
+def told(parts: Mapping[str, PartRun]) -> dict[str, Any]:
+    """How many milliseconds each part took, and which were left out, and why."""
+    now = time.monotonic()
+    return {
+        "parts": {
+            name: round(((part.ended or now) - part.began) * 1e3, 3) for name, part in parts.items()
+        },
+        "left_out": {
+            name: part.left_out[:LONGEST_REASON] for name, part in parts.items() if part.left_out
+        },
+    }
+
+
+class AskedParts:
+    """What the parts of one run ask, where its request is traced. traceparent: its header. own:
+    whether this node sends the spans of what it asks itself."""
+
+    def __init__(self, traceparent: str, own: bool = False) -> None:
+        self.is_traced = is_sampled(traceparent)
+        self._header = traceparent
+        self._own = own
+        self._spans: dict[str, tuple[str, str]] = {}
+        self._answers: dict[str, list[tuple[float, float, Result]]] = {}
+        self._counts: dict[str, int] = {}
+
+    def header(self, part: str) -> str:
+        """What a part asks with: its span is the parent of what it asks."""
+        if not self.is_traced:
+            return self._header
+        if part not in self._spans:
+            self._spans[part] = below(self._header)
+        return self._spans[part][0]
+
+    def answered(self, part: str, asked: float, answer: Result) -> None:
+        """A request of a part was answered; asked: `time.monotonic()`."""
+        if self.is_traced:
+            self._counts[part] = self._counts.get(part, 0) + 1
+            answers = self._answers.setdefault(part, [])
+            if len(answers) < MOST_ASKS:
+                answers.append((asked, time.monotonic(), answer))
+
+    def told(
+        self, composition: Composition, parts: Mapping[str, PartRun], started: float
+    ) -> dict[str, Any]:
+        """Fields of the hop. started: `time.monotonic()`, of the run."""
+        now = time.monotonic()
+        return told_inside(
+            [self._work(composition, name, run, started, now) for name, run in parts.items()]
+        )
+
+    def _work(
+        self, composition: Composition, name: str, run: PartRun, started: float, now: float
+    ) -> InnerWork:
+        part = composition.parts[name]
+        about: dict[str, str | int | float | bool] = {}
+        match part:
+            case AskPart():
+                about["model"] = f"{part.model}@{part.version}"
+                about["requests"] = self._counts.get(name, 0)
+                if part.each_row:
+                    about["rows"] = run.rows
+            case OperatePart():
+                about["operator"] = part.operator
+        if run.taken:
+            about["taken"] = run.taken
+        if run.left_out:
+            about["left_out"] = run.left_out
+        if not run.ended:
+            about["cancelled"] = True
+        asks = [
+            InnerAsk(_us(asked - started), _us(ended - asked), answer.hops)
+            for asked, ended, answer in self._answers.get(name, ())
+        ]
+        reads = [ref.part for ref in part.tensors() if ref.part] + list(parts_asked(part))
+        return InnerWork(
+            name,
+            _us(run.began - started),
+            _us((run.ended or now) - run.began),
+            self._spans.get(name, ("", ""))[1],
+            tuple(dict.fromkeys(reads)),
+            about,
+            tuple(asks),
+            self._own,
+        )
+
+
+def _us(seconds: float) -> int:
+    return max(0, round(seconds * 1e6))
