@@ -212,6 +212,8 @@ Source = Callable[[], "tuple[Path | bytes, ModelHints]"]
 Note = Callable[["Link", "Subjects", str, str, Mapping[str, Any]], Awaitable[bool]]
 
 Samples = Callable[["Mesh", str, int, float], Awaitable[dict[str, "np.ndarray"]]]
+# (part of the manifest, link, version, what makes the runs of a stage) -> what makes them.
+AroundStage = Callable[[Any, "Link", "ModelInfo", Callable[..., Any]], Callable[..., Any]]
 Prepare = Callable[["Loading"], Awaitable[Callable[[], "Loaded"]]]
 
 
@@ -340,6 +342,12 @@ class Feature:
     """How versions of a kind of models (`shards.parts.Kind`) are loaded, by its field: prepare(
     loading) gives what loads one, in a thread. Both raise `SwarmError` and `ShardsError`."""
 
+    around_runs: Mapping[str, AroundStage] = field(default_factory=dict)
+    """What stands around the runs of each stage of versions that have a part, by its field:
+    around(the part, link, info, runs) gives what computes in the place of `runs`, which it may
+    ask; both make a `nodes.stage.compute.StageRuns`. It is called once for a stage that a node
+    serves, and for no other version."""
+
     services: Callable[[Surroundings, Notices], Iterable[Service]] = lambda around, notices: ()
     """What else clients may ask a node for; they tell the witnesses by these notices."""
 
@@ -355,6 +363,10 @@ class Feature:
 
     companions: Callable[[Given], Sequence[Companion]] = lambda given: ()
     """What it does in a run of `swarm up` or `swarm demo`. Raises `InvalidArgument`."""
+
+    adds: Callable[[Given, Manifest], Mapping[str, Any]] = lambda given, manifest: {}
+    """Parts of the manifest, by field, that options of `model split` ask for. Raises
+    `InvalidArgument` where they do not go with the model."""
 
     cuts: Callable[[Given], Sequence[Sequence[str]] | None] = lambda given: None
     """The tensors behind each stage but the last, where options of `model split` say so, else None.

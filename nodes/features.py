@@ -25,6 +25,7 @@ NAMES = (
     "rollout",
     "upgrade",
     "compose",
+    "cache",
 )
 
 

@@ -21,6 +21,7 @@ NAMES = (
     "watch",
     "upgrade",
     "gateway",
+    "cache",
 )
 
 

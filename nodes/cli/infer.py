@@ -167,6 +167,8 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
     }
     if last.way:
         doc |= {"way": last.way, "why": last.why}
+    if last.cached_ms is not None:
+        doc |= {"cached": True, "age_ms": last.cached_ms}
     if last.status is not Status.OK:
         doc["error"] = last.message
     elif with_outputs:
@@ -217,5 +219,7 @@ def show(results: list[Result], options: InferOptions, said: AnswerMeaning | Non
         out.print(f"the outputs came as {last.codec}")
     out.print(
         f"{doc['answered']} of {doc['requests']} answered, latency p50 {doc['p50_ms']} ms, "
-        f"p99 {doc['p99_ms']} ms" + (", degraded" if last.degraded else "")
+        f"p99 {doc['p99_ms']} ms"
+        + (", degraded" if last.degraded else "")
+        + ("" if last.cached_ms is None else f", kept for {last.cached_ms / 1e3:.1f} s")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,8 +126,11 @@ async def split(file: ModelSource, options: SplitOptions, given: Given, json: Js
             shapes=options.shapes(),
             outputs=outputs if addition is None else (),
         )
-    write_dir(options.output, result.manifest, result.files)
-    show(result.manifest, json)
+    manifest = result.manifest
+    for feature in features():
+        manifest = replace(manifest, parts={**manifest.parts, **feature.adds(given, manifest)})
+    write_dir(options.output, manifest, result.files)
+    show(manifest, json)
     if not json:
         for note in result.notes:
             err.print(f"note: {note}", markup=False, soft_wrap=True)

@@ -173,4 +173,6 @@ def of_answer(result: Result, request: Request) -> dict[str, bool | int | str]:
         "latency_us": round(result.latency * 1e6),
         "hops": json.dumps([hop.as_json() for hop in result.hops]),
     }
+    if (age := result.cached_ms) is not None:
+        said |= {"cached": True, "age_us": round(age * 1e3)}
     return said | ({IGNORED: request.ignored} if request.ignored else {})

@@ -23,7 +23,8 @@ class Job:
     run together. started: `time.monotonic()`, when its run began. idle_since: when the run before
     that ended. sending: its result under way to the next stage. ended: its work here is over.
     is_own_fault: its run failed and known input passed: what it asks for cannot be computed. told:
-    further fields of its hop, None for none.
+    further fields of its hop, None for none. is_whole_answer: what came of it are the outputs of
+    the model, whatever the stage.
     """
 
     delivery: Delivery
@@ -41,6 +42,7 @@ class Job:
     ended: bool = False
     is_own_fault: bool = False
     told: dict[str, Any] | None = None
+    is_whole_answer: bool = False
     inputs: dict[str, np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -142,6 +142,11 @@ class StageServer:
         return self._compute.model
 
     @property
+    def runs(self) -> StageRuns:
+        """What computes its requests."""
+        return self._compute
+
+    @property
     def running_since(self) -> float:
         """`time.monotonic()` when the present run in the thread began; 0.0 while there is none."""
         return self._compute.running_since
@@ -235,7 +240,7 @@ class StageServer:
         if self._audit is not None:
             self._audit.received(features, hop)
         features.hops.append(hop)
-        if self._onward is None:
+        if self._onward is None or job.is_whole_answer:
             urgent = delivery.fast or seconds > LONG_RUN
             delivery.answer(outputs, urgent, partial(self._answered, job))
             if self._audit is not None:
@@ -250,6 +255,8 @@ class StageServer:
                 self._pass_on(job)
         # Behind the sending: with the caches that a long run leaves, these take 0.04 ms.
         self._link.push()
+        if job.is_whole_answer:
+            return  # nothing was computed: it says nothing of the stage's runs
         now = self._clock()
         self.stats.compute.add(seconds, now)
         self.stats.busy += seconds / batch + job.decode_us / 1e6

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodes.config import NodeConfig
 from nodes.connection.events import Tell
@@ -45,7 +45,8 @@ T = TypeVar("T")
 class Loaded:
     """The runtimes of a version that this node needs: its stages, and stage 0 if it asks.
 
-    local: stages that an edge computes itself (`--placement`), for nobody else. known: what the
+    local: stages that an edge computes itself (`--placement`), for nobody else. parts: of its
+    manifest, which features read. known: what the
     stages gave for known input, by stage (`learn_known`). on_replaced: callbacks of those that
     compute with the stages, called when the runtimes are replaced.
     """
@@ -59,6 +60,7 @@ class Loaded:
     known: dict[int, Known] = field(default_factory=dict)
     on_replaced: list[OnReplaced] = field(default_factory=list)
     local: dict[int, StageRuntime] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def weights(self) -> int:
@@ -237,7 +239,9 @@ async def load(
         light_ms = light.warm() if light is not None else 0.0
         local = at_hand()
         seconds = time.monotonic() - started
-        return Loaded(info, loaded, first, light, seconds, light_ms / 1e3, local=local)
+        return Loaded(
+            info, loaded, first, light, seconds, light_ms / 1e3, local=local, parts=manifest.parts
+        )
 
     return await in_background(config, build, urgent)
 

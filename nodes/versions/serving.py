@@ -12,6 +12,7 @@ from typing import Any
 
 from nodes.audit import Audit
 from nodes.connection.connection import Connection
+from nodes.features import features
 from nodes.limits import check_payload, credit_of, lane_options
 from nodes.stage.compute import (
     INLINE_ALONE_BELOW,
@@ -221,6 +222,9 @@ def server_of(
     """What serves a stage of a version on a node. runs: as for `StageServer`."""
     connection, info = shared.connection, loaded.info
     config = connection.config
+    for each in features():
+        for part in each.around_runs.keys() & loaded.parts.keys():
+            runs = each.around_runs[part](loaded.parts[part], connection.mesh.link, info, runs)
     credit, most_credit = credit_of(config.credit, model.compute_ms / 1e3)
     source = SourceOptions(
         priority=config.priority,

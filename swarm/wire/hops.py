@@ -38,6 +38,7 @@ NO_FIELDS: Mapping[str, Any] = {}
 _RECORDED = frozenset({"stage", "node", "queue_us", "compute_us", "batch"})
 WEIGHTS = "weights"
 CODEC = "codec"
+CACHED = "cached_ms"  # milliseconds: the age of an answer that the stage had kept
 _KNOWN = _RECORDED | {WEIGHTS, CODEC}
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True, max_ext_len=0)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from swarm.errors import DecodeError, Status
 from swarm.subjects import may_answer
-from swarm.wire.hops import Hop, hop_of, is_hop, unpack_hops
+from swarm.wire.hops import CACHED, Hop, hop_of, is_hop, unpack_hops
 from swarm.wire.maps import pack_open_map, unpack_map
 from swarm.wire.tensors import (
     LIMITS,
@@ -217,6 +217,16 @@ class Result:
     def weights(self) -> int:
         """The highest weight version of the hops. Each hop names its own."""
         return max([hop.weights for hop in self.hops], default=0)
+
+    @property
+    def cached_ms(self) -> float | None:
+        """The age of the answer in milliseconds where a node had kept it, None where it was
+        computed for this request."""
+        for hop in self.hops:
+            age = hop.extra.get(CACHED) if hop.extra else None
+            if isinstance(age, int | float) and 0 <= age < inf:
+                return float(age)
+        return None
 
     def parts(self) -> list[Part]:
         return result_parts(self, [hop.as_doc() for hop in self.hops])

@@ -250,6 +250,8 @@ def as_doc(result: Result) -> dict[str, Any]:
         "latency_ms": round(result.latency * 1e3, 3),
         "hops": [hop.as_json() for hop in result.hops],
     }
+    if (age := result.cached_ms) is not None:
+        parameters |= {"cached": True, "age_ms": age}
     if result.way:
         parameters |= {"way": result.way, "why": result.why}
     if result.ignored:

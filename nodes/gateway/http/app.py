@@ -161,6 +161,8 @@ class App(HttpApplication):
         headers: Headers = [JSON]
         if tensors:
             headers = [BINARY, (HEADER_LENGTH.encode(), b"%d" % len(head))]
+        if (age := result.cached_ms) is not None:  # RFC 9211 and RFC 9111
+            headers += [(b"cache-status", b"swarm; hit"), (b"age", b"%d" % (age / 1e3))]
         if self._options.compress:
             encoding = compression.accepted(asked.headers.get("accept-encoding", ""))
             whole = b"".join(parts)

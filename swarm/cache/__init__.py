@@ -1,0 +1,1 @@
+"""What the mesh tells of kept answers."""
