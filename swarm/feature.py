@@ -94,9 +94,10 @@ class MeshFeature:
     asks it to. streams(subjects): those whose copies grow with the cluster. gossip(): entries that
     nodes gossip of themselves, by the kind that their keys begin with. status: the module whose
     `STATUS` has what a node's status says beside the core's fields, by the field, and what reads it
-    (`swarm.fleet.documents`). trial(document): the version on trial that desired state has in the
-    field `rollout`; raises `InvalidArgument`. trials(link, subjects, under_way): follows versions
-    on trial (`swarm.models.trials`).
+    (`swarm.fleet.documents`). asks(manifest): the versions of other models, NAME@VERSION, that a
+    version asks, by its manifest, a JSON document. trial(document): the version on trial that
+    desired state has in the field `rollout`; raises `InvalidArgument`. trials(link, subjects,
+    under_way): follows versions on trial (`swarm.models.trials`).
     """
 
     name: str
@@ -111,5 +112,6 @@ class MeshFeature:
     streams: Callable[[Subjects], Iterable[str]] = lambda subjects: ()
     gossip: Callable[[], Mapping[str, GossipEntry]] = dict
     status: str = ""
+    asks: Callable[[Mapping[str, Any]], Iterable[str]] = lambda manifest: ()
     trial: Callable[[Any], Trial] | None = None
     trials: Callable[[Link, Subjects, Callable[[], int]], Trials] | None = None

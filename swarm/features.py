@@ -22,6 +22,7 @@ NAMES = (
     "upgrade",
     "gateway",
     "cache",
+    "compose",
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import InvalidArgument, NotFound
+from swarm.features import features
 from swarm.subjects import token
 from swarm.wire.codecs import CODECS
 from swarm.wire.picture import MOST_BYTES as MOST_PICTURE
@@ -65,7 +66,8 @@ class Stage:
 class ModelInfo:
     """One version of a model. codecs: those with a loss that its owner allows for features on the
     wire. result_codecs: those for results. batchable: requests may share a run, which is proved.
-    generates: it is a language model. tokenizer: SHA-256 of its file, "" where it has none. task:
+    generates: it is a language model. asks: versions of other models, NAME@VERSION, without which
+    it does not answer. tokenizer: SHA-256 of its file, "" where it has none. task:
     what the model is for, as the manifest has it, unread; None where its owner did not say."""
 
     model: str
@@ -80,6 +82,7 @@ class ModelInfo:
     generates: bool = False
     tokenizer: str = ""
     task: Mapping[str, Any] | None = field(default=None, compare=False)
+    asks: tuple[str, ...] = ()
 
     @property
     def is_large(self) -> bool:
@@ -147,6 +150,7 @@ class ModelInfo:
                 generates=doc.get("decoder") is not None,
                 tokenizer=_tokenizer(doc.get("decoder") or {}),
                 task=doc["task"] if isinstance(doc.get("task"), dict) else None,
+                asks=_asks(doc),
             )
         except (
             ValueError,
@@ -157,6 +161,14 @@ class ModelInfo:
             RecursionError,
         ) as error:
             raise InvalidArgument(f"this is no model manifest: {error!r:.200}") from None
+
+
+def _asks(doc: Mapping[str, Any]) -> tuple[str, ...]:
+    names = sorted({str(name) for each in features() for name in each.asks(doc)})
+    for name in names:
+        model, _, version = name.partition("@")
+        token(model, "model name"), token(version, "version")
+    return tuple(names)
 
 
 def _tokenizer(decoder: Mapping[str, Any]) -> str:

@@ -89,7 +89,8 @@ def served_document(model: str, present: InForce | None) -> dict[str, Any]:
     if present is None:
         raise unknown_model(model)
     serve = {entry.version: entry.share for entry in present.state.serve}
-    return {"model": model, "serve": serve, "pins": dict(present.state.pins)}
+    asked = {asker: list(versions) for asker, versions in present.state.asked.items()}
+    return {"model": model, "serve": serve, "pins": dict(present.state.pins), "asked": asked}
 
 
 def show_served(doc: dict[str, Any]) -> None:
@@ -98,6 +99,8 @@ def show_served(doc: dict[str, Any]) -> None:
     out.print(f"{doc['model']}: version {shares} serves")
     for agent, version in doc["pins"].items():
         out.print(f"agent {agent} keeps to version {version}", markup=False)
+    for asker, versions in doc["asked"].items():
+        out.print(f"{asker} asks version {', '.join(versions)}", markup=False)
 
 
 async def pin(

@@ -8,12 +8,17 @@ from collections.abc import Iterator, Mapping
 from nodes.compose.telling import AskedParts
 from shards.compose.composition import AskPart, Composition, parts_asked
 from shards.compose.run import AskModel, NotAnswered, PartRun, Tensors
-from swarm.errors import DeadlineExceeded, SwarmError
+from swarm.errors import DeadlineExceeded, SwarmError, Unavailable
+from swarm.fleet.placement import Served
 from swarm.flow.latency import LatencyWindow
 from swarm.mesh import Mesh
+from swarm.model import ModelInfo
 from swarm.wire.messages import Features
 
 LEAST = 0.001  # seconds: what has less left is not asked
+# Seconds for which a model without a node is asked all the same: a killed node is started again,
+# or one of a version that has just begun to serve is heard of, within that time.
+NOBODY_FOR = 3.0
 
 
 class PartsAsked:
@@ -21,10 +26,17 @@ class PartsAsked:
 
     A part that is needed has all of the budget that is left, less the usual 99th percentile of what
     comes behind it. So an optional part ends in time for the rest to do without it.
+
+    A model that no node has served for `NOBODY_FOR` is not asked: its part fails at once.
     """
 
-    def __init__(self, mesh: Mesh, composition: Composition) -> None:
+    def __init__(
+        self, mesh: Mesh, composition: Composition, models: Mapping[str, ModelInfo]
+    ) -> None:
+        """models: by part."""
         self._mesh = mesh
+        self._models = models
+        self._nobody: dict[str, float] = {}  # since when nobody serves a part's model
         self._behind = dict(_behind(composition))
         self._parts = composition.parts
         self._took = {name: LatencyWindow() for name in composition.parts}
@@ -43,6 +55,8 @@ class PartsAsked:
             left = expires - now - (self._rest(part.name, now) if part.optional else 0.0)
             name = f"{part.model}@{part.version}"
             try:
+                if self._is_unserved(part.name, now):
+                    raise Unavailable("no node serves it")
                 if left < LEAST:
                     raise DeadlineExceeded(f"{left * 1e3:.1f} ms are left")
                 header = asked.header(part.name)
@@ -55,6 +69,23 @@ class PartsAsked:
             return dict(answer.outputs)
 
         return ask
+
+    def look(self, now: float) -> None:
+        """Learn which models nobody serves at present."""
+        for name, info in self._models.items():
+            if self._mesh.placement.served(info) is not Served.NOWHERE:
+                self._nobody.pop(name, None)
+            else:
+                self._nobody.setdefault(name, now)
+
+    def waits_for(self, now: float) -> list[str]:
+        """The versions, NAME@VERSION, that nobody has served for a while."""
+        return sorted(
+            {f"{i.model}@{i.version}" for n, i in self._models.items() if self._is_unserved(n, now)}
+        )
+
+    def _is_unserved(self, part: str, now: float) -> bool:
+        return part in self._nobody and now - self._nobody[part] >= NOBODY_FOR
 
     def learn(self, parts: Mapping[str, PartRun]) -> None:
         """How long parts took in a run that ended well."""

@@ -13,7 +13,7 @@ from shards.compose.composition import Composition
 from shards.compose.errors import CompositionError
 from shards.errors import InputError
 from shards.specs import Example, TensorSpec
-from swarm.errors import InvalidArgument
+from swarm.errors import InvalidArgument, NotFound
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo, Spec, check_tensors
 
@@ -23,10 +23,11 @@ MOST_RUNS = 64  # at once; others wait
 @dataclass
 class CompositionModel:
     """What a stage needs of a loaded shard, where that is a composition: nothing is computed but by
-    asking. signatures: of the models, by part."""
+    asking. models: by part, and their signatures."""
 
     info: ModelInfo
     composition: Composition
+    models: Mapping[str, ModelInfo]
     signatures: Mapping[str, ModelSignature]
     compute_ms: float
     batchable: bool = False
@@ -56,16 +57,13 @@ async def models_of(mesh: Mesh, composition: Composition) -> dict[str, ModelInfo
     found: dict[str, ModelInfo] = {}
     for part in composition.asks():
         name = f"{part.model}@{part.version}" if part.version else part.model
-        info = found[part.name] = await mesh.model(name)
+        try:
+            info = found[part.name] = await mesh.model(name)
+        except NotFound as error:
+            raise NotFound(f"part {part.name!r}: {error}") from None
         if info.generates:
             raise CompositionError(part.name, f"{name} is a language model, and makes no tensors")
     return found
-
-
-async def signatures_of(mesh: Mesh, composition: Composition) -> dict[str, ModelSignature]:
-    """See `models_of`."""
-    found = await models_of(mesh, composition)
-    return {name: signature_of(info) for name, info in found.items()}
 
 
 def signature_of(info: ModelInfo) -> ModelSignature:

@@ -10,7 +10,7 @@ from functools import partial
 
 from nodes.compose.asking import PartsAsked
 from nodes.compose.engine import CompositionRuns
-from nodes.compose.model import CompositionModel, signatures_of
+from nodes.compose.model import CompositionModel, models_of, signature_of
 from nodes.stage.server import StageServer
 from nodes.versions.loaded import Loaded, Loading
 from nodes.versions.serving import Serving, SharedByStages, server_of
@@ -18,8 +18,10 @@ from shards.compose.check import check
 from shards.compose.composition import Composition, from_json
 from shards.compose.part import FILE
 from shards.manifest import verify
+from swarm.models.asked_versions import check_asked
 
 STAGE = 1
+LOOK_EVERY = 0.5  # seconds between looks at which models are served
 
 
 @dataclass(kw_only=True)
@@ -36,10 +38,28 @@ class CompositionServing(Serving):
     """A `Serving` whose stage runs a composition."""
 
     def __init__(self, shared: SharedByStages, loaded: LoadedComposition) -> None:
-        self._model = loaded.model
-        self._asked = PartsAsked(shared.connection.mesh, loaded.model.composition)
+        self._model = model = loaded.model
+        self._asked = PartsAsked(shared.connection.mesh, model.composition, model.models)
         super().__init__(shared, loaded)
         self.add(STAGE)
+
+    @property
+    def lacks(self) -> str:
+        waits = ", ".join(self._asked.waits_for(time.monotonic()))
+        name = f"{self.info.model}@{self.info.version}"
+        return f"composition {name} waits for {waits}: no node serves it" if waits else ""
+
+    async def run(self) -> None:
+        looking = asyncio.create_task(self._look(), name="which parts are served")
+        try:
+            await super().run()
+        finally:
+            looking.cancel()
+
+    async def _look(self) -> None:
+        while True:
+            self._asked.look(time.monotonic())
+            await asyncio.sleep(LOOK_EVERY)
 
     def _server(self, stage: int) -> StageServer:
         runs = partial(CompositionRuns, self._asked)
@@ -58,10 +78,12 @@ async def prepare(loading: Loading) -> Callable[[], LoadedComposition]:
         )
 
     composition = await asyncio.to_thread(read)
-    signatures = await signatures_of(loading.mesh, composition)
+    await check_asked(loading.info, loading.mesh.registry.info)
+    models = await models_of(loading.mesh, composition)
+    signatures = {name: signature_of(info) for name, info in models.items()}
     check(composition, signatures)
     shard = loading.manifest.shard(1)
-    model = CompositionModel(loading.info, composition, signatures, shard.compute_ms)
+    model = CompositionModel(loading.info, composition, models, signatures, shard.compute_ms)
 
     def loaded() -> LoadedComposition:
         seconds = time.monotonic() - loading.started

@@ -198,6 +198,11 @@ class Serving:
         ]
         return "; ".join(waits)
 
+    @property
+    def lacks(self) -> str:
+        """What others have to serve before it can answer, and do not, in words; "" for nothing."""
+        return ""
+
     async def drain(self) -> None:
         """Hand back what is queued, finish what runs, and free the runtimes."""
         await asyncio.gather(*(server.drain() for server in self.servers))

@@ -42,10 +42,11 @@ PULLS_WITHIN = 5.0  # in which the lanes of a version have to pull when it is lo
 PULLS_AGAIN_WITHIN = 1.0  # in which they have to pull at each reconciliation after that
 # From one reconciliation to the next while a version waits for its end.
 ROLLING_EVERY = 0.5
+ASKED_EVERY = 1.0  # the same where a version asks others, which may not be served
 
 
 class LanesWait(Unavailable):
-    """A version is loaded, and its lanes do not pull yet."""
+    """A version is loaded, and its lanes do not pull yet, or it asks one that nobody serves."""
 
 
 class Versions:
@@ -115,7 +116,9 @@ class Versions:
     def due_after(self) -> float | None:
         """Seconds after which `reconcile` has something to do even if nothing changes; else
         None."""
-        return ROLLING_EVERY if self._unwanted or self._is_rolling_out() else None
+        if self._unwanted or self._is_rolling_out():
+            return ROLLING_EVERY
+        return ASKED_EVERY if any(serving.info.asks for serving in self.all()) else None
 
     def _is_rolling_out(self) -> bool:
         followed = self._mesh.rollouts.of(self._config.model_name)
@@ -161,8 +164,9 @@ class Versions:
             if lingered >= LINGERS or now - since >= LINGERS_AT_MOST:
                 log.info("version %s serves no more", version)
                 await self._retire(version)
-        if waits := [v for v in wanted if v in self._waiting]:
-            raise LanesWait("; ".join(map(self._why_it_waits, waits)))
+        waits = [self._why_it_waits(v) for v in wanted if v in self._waiting]
+        if waits := waits + [serving.lacks for serving in self.all() if serving.lacks]:
+            raise LanesWait("; ".join(waits))
 
     def _is_served_as_well(self, version: str) -> bool:
         """Whether a version that stays is served as well as those that shall end: each of its
@@ -398,7 +402,7 @@ def wanted_of(state: DesiredState, followed: FollowedTrial | None) -> list[str]:
     if plan is None or followed is None or followed.plan.id != plan.id:
         return list(state.versions)
     if followed.aborted:
-        return [v for v in state.versions if v != plan.version or v in state.pins.values()]
+        return [v for v in state.versions if v != plan.version or v in state.kept]
     if followed.done:
-        return list(dict.fromkeys([plan.version, *state.pins.values()]))
+        return list(dict.fromkeys([plan.version, *state.kept]))
     return list(state.versions)

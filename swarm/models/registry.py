@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
 from swarm.model import ModelInfo, unknown_model
 from swarm.models.artifacts import Cut, ObjectStore, Source, evenly
+from swarm.models.asked_versions import asked_by, check_asked, joined, with_asked
 from swarm.models.push_claim import PushClaim, same_version
 from swarm.models.recipes import Recipe
 from swarm.routing import BadDesiredState, DesiredState, parse_desired
@@ -168,9 +169,39 @@ class Registry:
     async def _replace(
         self, model: str, document: Document, present: StoredDocument[Document]
     ) -> bool:
-        """Whether the desired state was still the present one, and is this document now."""
+        """Whether the desired state was still the present one, and is this document now. The
+        versions of other models that its versions ask are kept in service before that, those that
+        nobody asks any more are let go of after it."""
         parse_desired(document | {"model": model})
-        return await self._desired.write(f"serve.{model}", json.dumps(document).encode(), present)
+        before = await asked_by(model, present.document, self.info)
+        asked = await asked_by(model, document, self.info)
+        for other, versions in joined(before, asked).items():
+            await self._keep_asked(other, model, versions, asked.get(other, set()))
+        written = await self._desired.write(
+            f"serve.{model}", json.dumps(document).encode(), present
+        )
+        for other in before if written else ():
+            await self._keep_asked(other, model, asked.get(other, set()))
+        return written
+
+    async def _keep_asked(
+        self, model: str, asker: str, versions: set[str], needed: Collection[str] = ()
+    ) -> None:
+        """Have a model serve the versions that `asker` asks. needed: those that have to be there.
+        Raises `NotFound`."""
+        for _ in range(PROMOTIONS):
+            present = await self._present(model)
+            if not needed and present.document is None:
+                return  # it is gone, or nobody can say
+            for version in needed:
+                await self.manifest(model, version)
+            document = present.believed()
+            if document is None:
+                raise unknown_model(model)
+            changed = with_asked(document, asker, versions)
+            if changed == document or await self._replace(model, changed, present):
+                return
+        raise _busy(model)
 
     async def desire(self, model: str, document: Document) -> None:
         """Put a whole desired state in force, of versions that the mesh has.
@@ -181,7 +212,10 @@ class Registry:
         for entry in document["serve"]:
             await self.manifest(model, entry["version"])
         for _ in range(PROMOTIONS):
-            if await self._replace(model, document, await self._present(model)):
+            present = await self._present(model)
+            asked = (present.document or {}).get("asked", {})  # is not the operator's to say
+            kept = {name: value for name, value in document.items() if name != "asked"}
+            if await self._replace(model, kept | ({"asked": asked} if asked else {}), present):
                 return
         raise _busy(model)
 
@@ -338,6 +372,8 @@ class Registry:
         reader fetches those that it has not. prepare(info) is awaited before the
         manifest: nodes find there what it has made.
 
+        The versions of other models that it asks are there already, else `NotFound` is raised.
+
         The first version of a model serves at once. The manifest of a version that exists stays
         where this one differs in what was measured alone. Raises `InvalidArgument` when the
         version exists with other content: versions are immutable. What lies in a version's place
@@ -346,6 +382,7 @@ class Registry:
         with other content: of such pushes the one that began last stores it.
         """
         info = ModelInfo.from_manifest(manifest)
+        await check_asked(info, self.info)
         await self.prepare()
         key = f"models.{info.model}.{info.version}"
         existing, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)

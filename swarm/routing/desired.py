@@ -2,12 +2,13 @@
 
     {"model": "digits", "serve": [{"version": "1", "share": 90}, {"version": "2", "share": 10}],
      "sticky": "agent", "policy": "pull", "policy_options": {}, "memory_bytes": 0, "device": "cpu",
-     "pins": {"camera-7": "1"}, "rollout": {…},
+     "pins": {"camera-7": "1"}, "asked": {"cascade": ["1"]}, "rollout": {…},
      "slo": {"p99_ms": 20, "errors": 0.001}, "samples": false}
 
 Only `model` and `serve` are required; unknown fields are ignored. A document with any problem is
 refused as a whole, with all its problems named. `rollout`: a version on trial, of which a feature
-knows the plan (`swarm.feature.MeshFeature.trial`). `slo`: see `swarm.flow.objective`.
+knows the plan (`swarm.feature.MeshFeature.trial`). `slo`: see `swarm.flow.objective`. `asked`: the
+versions that other models ask; the registry keeps it (`swarm.models.asked_versions`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from swarm.errors import InvalidArgument
@@ -38,6 +40,7 @@ STICKY = ("agent", "session", "none")
 MAX_VERSIONS = 64
 MOST_BYTES = 256 << 10  # of a document
 MAX_PINS = 256
+MAX_ASKERS = 64  # models that ask one
 
 T = TypeVar("T")
 
@@ -69,9 +72,10 @@ class DesiredState:
     sticky: what keeps a requester on one version: its agent, its session, or "none" (each request
     by itself). memory_bytes: free memory that a request needs on a node. device: preferred; others
     serve where none has it; "" for no preference. pins: the version of each agent that keeps to
-    one. rollout: a version that gets a share of the traffic by a plan of its own, or None. slo: the
-    objective that who answers requests measures, or None. samples: whether an operator may take
-    inputs from the traffic, to calibrate with.
+    one. asked: the versions that other models ask, by their names. rollout: a version that gets a
+    share of the traffic by a plan of its own, or None. slo: the objective that who answers requests
+    measures, or None. samples: whether an operator may take inputs from the traffic, to calibrate
+    with.
     """
 
     model: str
@@ -82,15 +86,22 @@ class DesiredState:
     memory_bytes: int = 0
     device: str = ""
     pins: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rollout: Trial | None = None
     slo: Objective | None = None
     samples: bool = False
 
     @property
+    def kept(self) -> tuple[str, ...]:
+        """The versions that serve whatever the shares are: agents are pinned to them, or other
+        models ask them."""
+        return (*self.pins.values(), *chain.from_iterable(self.asked.values()))
+
+    @property
     def versions(self) -> tuple[str, ...]:
         """All versions that requests may go to, each once; a rollout's is the last."""
         names = [entry.version for entry in self.serve]
-        names += self.pins.values()
+        names += self.kept
         if self.rollout is not None:
             names.append(self.rollout.version)
         return tuple(dict.fromkeys(names))
@@ -199,6 +210,16 @@ def parse_desired(document: Any) -> DesiredState:
     fine = isinstance(pins, Mapping) and len(pins) <= MAX_PINS
     fine = fine and all(isinstance(a, str) and a and _is_token(v) for a, v in pins.items())
     check("pins", fine, f"must name a version for each agent, {MAX_PINS} at most")
+    asked = document.get("asked", {})
+    fine = isinstance(asked, Mapping) and len(asked) <= MAX_ASKERS
+    fine = fine and all(
+        _is_token(asker)
+        and isinstance(versions, list)
+        and len(versions) <= MAX_VERSIONS
+        and all(map(_is_token, versions))
+        for asker, versions in asked.items()
+    )
+    check("asked", fine, f"must list versions for each model that asks, {MAX_ASKERS} at most")
     rollout = _part(document, "rollout", _trial, problems)
     if rollout is not None and any(entry.version == rollout.version for entry in serve):
         problems.append(Problem("rollout.version", f"version {rollout.version} serves already"))
@@ -216,6 +237,7 @@ def parse_desired(document: Any) -> DesiredState:
         memory_bytes=memory,
         device=device,
         pins=dict(pins),
+        asked={asker: tuple(versions) for asker, versions in asked.items()},
         rollout=rollout,
         slo=slo,
         samples=samples,

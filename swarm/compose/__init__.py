@@ -1,0 +1,1 @@
+"""Compositions: what the mesh knows of them."""
