@@ -459,10 +459,19 @@ class UnderWay:
     async def _last_chance(self, failed: Result) -> Result:
         """No attempt is left; an earlier one may still be answered inside the budget."""
         self._is_last = True
+        config, loop = self._shared.config, asyncio.get_running_loop()
         waits = failed.status is Status.DEADLINE_EXCEEDED or self.may_be_answered
         while waits and self._late_answer is None:
-            self._outcome = asyncio.get_running_loop().create_future()
-            outcome = await self._outcome
+            left = self.ask.deadline - loop.time()
+            if failed.status is Status.DEADLINE_EXCEEDED:
+                outcome = await self._wait(left + 1.0)
+            else:
+                # A node that has two copies of an attempt, one by a lane and one handed over late,
+                # answers one of them.
+                least = config.missing_after
+                outcome = await self._wait(max(least, config.missing_after_share * left))
+                if outcome is None:
+                    break
             if isinstance(outcome, Result):
                 failed = outcome
             waits = self.may_be_answered and failed.status is Status.UNAVAILABLE

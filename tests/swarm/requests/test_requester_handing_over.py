@@ -90,6 +90,19 @@ async def test_a_late_request_that_cannot_be_stored_may_still_be_answered(
     assert (shop.requester.retries, shop.wire.subjects) == (0, [])
 
 
+@pytest.mark.parametrize("shop", [AttemptConfig(retries_per_second=0.0)], indirect=True)
+async def test_a_failure_is_told_though_another_copy_of_the_attempt_is_never_answered(
+    shop: Shop,
+) -> None:
+    """A node that was handed one copy and pulls the other one answers once."""
+    began = now()
+    asked = await shop.ask(10.0)
+    await shop.stored()
+    shop.answer(status=Status.UNAVAILABLE)
+    assert (await asked).status is Status.UNAVAILABLE
+    assert 1.0 < now() - began < 5.0, "an answer to the other copy was waited for, not all the time"
+
+
 async def test_an_answer_that_comes_while_there_is_no_connection_counts(shop: Shop) -> None:
     shop.lanes.at_once = NotConnected("lost")
     asked = await shop.ask()
