@@ -1,4 +1,4 @@
-"""Models and compositions for tests: digits, a second one whose versions differ, and their parts."""
+"""Models and compositions for tests: digits, and a second model whose versions differ."""
 
 from __future__ import annotations
 
@@ -63,14 +63,17 @@ async def built(
     local: LocalMesh, folder: Path, text: str, name: str, version: str = "1"
 ) -> tuple[Manifest, dict[str, bytes]]:
     """A composition as `swarm compose build` makes it against this mesh."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}-{version}.toml").write_text(text, encoding="utf-8")
-    told = await asyncio.to_thread(
-        said,
-        *("compose", "build", str(folder / f"{name}-{version}.toml")),
-        *("-o", str(folder / f"{name}-{version}"), "--name", name, "--version", version),
-        *("--nats", local.url, "--mesh", local.name),
-    )
+    return await asyncio.to_thread(_built, local, folder, text, name, version)
+
+
+def _built(
+    local: LocalMesh, folder: Path, text: str, name: str, version: str
+) -> tuple[Manifest, dict[str, bytes]]:
+    file, out = folder / f"{name}-{version}.toml", folder / f"{name}-{version}"
+    file.write_text(text, encoding="utf-8")
+    named = ("--name", name, "--version", version)
+    where = ("--nats", local.url, "--mesh", local.name)
+    told = said("compose", "build", str(file), "-o", str(out), *named, *where)
     assert told.code == 0, told.stderr
-    manifest, fetch = read_dir(folder / f"{name}-{version}")
+    manifest, fetch = read_dir(out)
     return manifest, {file: fetch(file) for file in manifest.files()}

@@ -180,7 +180,9 @@ def test_what_cannot_be_asked_is_refused(asked: Any) -> None:
         parse_desired(document)
 
 
-@pytest.mark.parametrize("models", [None, [], {"a": 3}, {"a": "small"}, {"a": "s.x@1"}, {"a": "@1"}])
+@pytest.mark.parametrize(
+    "models", [None, [], {"a": 3}, {"a": "small"}, {"a": "s.x@1"}, {"a": "@1"}]
+)
 def test_a_manifest_that_asks_for_what_has_no_name_is_no_manifest(models: Any) -> None:
     data = manifest("1", composition={"parts": 1, "models": models})
     with pytest.raises(InvalidArgument):
