@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nodes.cli.command import seldom
 from nodes.feature import Given
-from shards.cache.part import PART, CacheBounds
+from shards.cache.part import PART, SIZES, CacheBounds, in_units
 from shards.errors import ManifestError
 from shards.manifest import Manifest
 from swarm.errors import InvalidArgument
 
-_SIZES = {"KB": 1e3, "MB": 1e6, "GB": 1e9}
 _TIMES = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -37,7 +35,7 @@ def parts_of(given: Given, manifest: Manifest) -> Mapping[str, Any]:
         return {}
     if (kind := manifest.kind) is not None:
         raise InvalidArgument(f"--cache: this is {kind.about}, whose answers are not kept")
-    size = _number("--cache", options.cache, _SIZES)
+    size = _number("--cache", options.cache, SIZES)
     age = _number("--cache-age", options.cache_age, _TIMES)
     try:
         return {PART.field: CacheBounds.of({"bytes": int(size), "age_s": age}).to_doc()}
@@ -47,7 +45,7 @@ def parts_of(given: Given, manifest: Manifest) -> Mapping[str, Any]:
 
 def _number(flag: str, text: str, units: Mapping[str, float]) -> float:
     """Raises `InvalidArgument`."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?) ?([a-zA-Z]{1,3})", text)
-    if found is None or found[2] not in units:
+    number = in_units(text, units)
+    if number is None:
         raise InvalidArgument(f"{flag} {text!r}: it is a number with {', '.join(units)}")
-    return float(found[1]) * units[found[2]]
+    return number

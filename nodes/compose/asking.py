@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 
+from nodes.compose.kept import PartAnswers
 from nodes.compose.telling import AskedParts
 from shards.compose.composition import AskPart, Composition, parts_asked
 from shards.compose.run import AskModel, NotAnswered, PartRun, Tensors
@@ -13,8 +15,9 @@ from swarm.fleet.placement import Served
 from swarm.flow.latency import LatencyWindow
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
-from swarm.wire.messages import Features
+from swarm.wire.messages import Features, Result
 
+JOINED_SHARE = 0.5  # of a budget, for which a part waits for the answer of an equal one
 LEAST = 0.001  # seconds: what has less left is not asked
 # Seconds for which a model without a node is asked all the same: a killed node is started again,
 # or one of a version that has just begun to serve is heard of, within that time.
@@ -39,6 +42,11 @@ class PartsAsked:
         self._nobody: dict[str, float] = {}  # since when nobody serves a part's model
         self._behind = dict(_behind(composition))
         self._parts = composition.parts
+        self._kept = {
+            part.name: PartAnswers(part.cache, part.each_row)
+            for part in composition.asks()
+            if part.cache is not None
+        }
         self._took = {name: LatencyWindow() for name in composition.parts}
 
     @property
@@ -50,7 +58,7 @@ class PartsAsked:
         """What asks for a run. expires: `time.monotonic()`, when its budget ends. asked: what is
         told of a traced request. Raises NotAnswered."""
 
-        async def ask(part: AskPart, tensors: Tensors) -> Tensors:
+        async def ask(part: AskPart, tensors: Tensors) -> Result:
             now = time.monotonic()
             left = expires - now - (self._rest(part.name, now) if part.optional else 0.0)
             name = f"{part.model}@{part.version}"
@@ -66,9 +74,18 @@ class PartsAsked:
             except SwarmError as error:
                 raise NotAnswered(f"part {part.name!r}, {name}: {error}") from error
             asked.answered(part.name, now, answer)
-            return dict(answer.outputs)
+            return answer
 
-        return ask
+        async def ask_or_recall(part: AskPart, tensors: Tensors) -> Tensors:
+            kept = self._kept.get(part.name)
+            if kept is None or features.session or features.shadow:
+                return dict((await ask(part, tensors)).outputs)
+            wait = (expires - time.monotonic()) * JOINED_SHARE
+            outputs, hits = await kept.asked(tensors, partial(ask, part), wait)
+            asked.recalled(part.name, hits)
+            return outputs
+
+        return ask_or_recall
 
     def look(self, now: float) -> None:
         """Learn which models nobody serves at present."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shards.compose.composition import AskPart, Composition, OperatePart, parts_asked
@@ -29,6 +30,19 @@ def told(parts: Mapping[str, PartRun]) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """rows: answered by kept answers, of so many. age: seconds of the oldest of these."""
+
+    rows: int = 0
+    of: int = 0
+    age: float = 0.0
+
+    def __add__(self, other: Recalled) -> Recalled:
+        rows, of = self.rows + other.rows, self.of + other.of
+        return Recalled(rows, of, max(self.age, other.age))
+
+
 class AskedParts:
     """What the parts of one run ask, where its request is traced. traceparent: its header. own:
     whether this node sends the spans of what it asks itself."""
@@ -40,6 +54,7 @@ class AskedParts:
         self._spans: dict[str, tuple[str, str]] = {}
         self._answers: dict[str, list[tuple[float, float, Result]]] = {}
         self._counts: dict[str, int] = {}
+        self._recalled: dict[str, Recalled] = {}
 
     def header(self, part: str) -> str:
         """What a part asks with: its span is the parent of what it asks."""
@@ -56,6 +71,23 @@ class AskedParts:
             answers = self._answers.setdefault(part, [])
             if len(answers) < MOST_ASKS:
                 answers.append((asked, time.monotonic(), answer))
+
+    def recalled(self, part: str, rows: Recalled) -> None:
+        """So much of a part was not asked for, since the answers were kept."""
+        before = self._recalled.get(part)
+        self._recalled[part] = rows if before is None else before + rows
+
+    def cached(self) -> dict[str, Any]:
+        """A field of the hop where a part keeps answers: by part, how many of its rows were kept
+        ones, of how many, and the age of the oldest in milliseconds."""
+        if not self._recalled:
+            return {}
+        return {
+            "cached": {
+                name: {"rows": each.rows, "of": each.of, "age_ms": round(each.age * 1e3, 3)}
+                for name, each in self._recalled.items()
+            }
+        }
 
     def told(
         self, composition: Composition, parts: Mapping[str, PartRun], started: float

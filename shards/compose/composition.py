@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shards.cache.part import CacheBounds
 from shards.compose.errors import CompositionError
 from shards.compose.measures import MEASURES, MeasureBound
 from shards.compose.operators import OPERATORS
@@ -76,7 +77,7 @@ class Ref:
 class AskPart:
     """A part that asks a model: once, or once for each row of its inputs (`each_row`), of `most` at
     most. version: "" until one is pinned. optional: where it is not answered in time, the
-    composition is answered without it."""
+    composition is answered without it. cache: within these bounds its node keeps the answers."""
 
     name: str
     model: str
@@ -85,6 +86,7 @@ class AskPart:
     each_row: bool = False
     most: int = 1
     optional: bool = False
+    cache: CacheBounds | None = None
 
     def tensors(self) -> tuple[Ref, ...]:
         return tuple(self.inputs.values())
@@ -237,7 +239,7 @@ def _part(raw: Mapping[str, Any]) -> Part:
 def _ask(name: str, raw: Mapping[str, Any]) -> AskPart:
     each_row = "map" in raw
     key = "map" if each_row else "model"
-    keys = {"name", key, "inputs", "optional"} | ({"most"} if each_row else set())
+    keys = {"name", key, "inputs", "optional", "cache"} | ({"most"} if each_row else set())
     _known(raw, keys, name)
     model, at, version = str(raw[key]).partition("@")
     try:
@@ -255,7 +257,11 @@ def _ask(name: str, raw: Mapping[str, Any]) -> AskPart:
     inputs = _refs(raw.get("inputs"), name)
     if not inputs:
         raise CompositionError(name, "`inputs` says what the model is given")
-    return AskPart(name, model, version, inputs, each_row, most, optional)
+    try:
+        cache = CacheBounds.of(raw["cache"]) if "cache" in raw else None
+    except ManifestError as error:
+        raise CompositionError(name, str(error)) from None
+    return AskPart(name, model, version, inputs, each_row, most, optional, cache)
 
 
 def _choose(name: str, raw: Mapping[str, Any]) -> ChoosePart:
