@@ -39,6 +39,7 @@ from bench.rivals.ultraface import NoModel
 from nodes.compose.model import signatures_of
 from nodes.console import out
 from nodes.up.mesh import LocalMesh, push
+from nodes.up.supervisor import NodeProcess
 from shards.compose.both_ways import both_ways, choice
 from shards.compose.composition import AskPart, from_toml
 from shards.compose.fit import cheapest, curve, point, set_aside, wilson
@@ -54,7 +55,9 @@ BUDGET = 10.0  # seconds
 WARM_UP = 20  # requests of each way from each place
 TOLERANCE = 1e-4  # of an output's largest value
 KILL_EVERY = 1.5  # seconds
-RATE = 20.0  # requests a second of each way, while nodes die
+# Requests a second of each way, while nodes die; and the share of the time that requests may take,
+# one after the other: a mesh that has too few nodes for the load refuses some, whoever dies.
+MOST_RATE, BUSY = 20.0, 0.2
 GRACE = 1.0  # seconds past its budget after which a request is lost
 ACCURACY = 0.975  # that the cascade's threshold is fitted for
 COMPOSED = "composed"  # the name of the composition in its mesh
@@ -124,7 +127,7 @@ async def _play(scene: Scene, plan: ComposePlan, progress: Progress) -> dict[str
     async with mesh_of() as local:
         for name, model in scene.models.items():
             result = await asyncio.to_thread(split, model, name=name, stages=1, bandwidth=LOOPBACK)
-            await add_model(local, result, "shard-1", "shard-1")
+            await add_model(local, result, "shard-1")
         document: dict[str, Any] = {}
         if scene.name == "cascade":
             progress("cascade: its threshold …")
@@ -135,12 +138,14 @@ async def _play(scene: Scene, plan: ComposePlan, progress: Progress) -> dict[str
         figures, places = await _timed(scene, plan, local, progress)
         document |= {"places": places, "figures": figures}
         if plan.kills:
-            document["killed"] = await _killed(scene, plan.kills, local, progress)
+            ms = sum(of["p50_ms"] for of in places[HOST].values())
+            rate = min(MOST_RATE, BUSY * 1e3 / ms)
+            document["killed"] = await _killed(scene, plan.kills, rate, local, progress)
     return document
 
 
 async def _compose(scene: Scene, local: LocalMesh) -> None:
-    """Build the composition as a user does, push it, and start two nodes of it."""
+    """Build the composition as a user does, push it, and start a node of it."""
     with TemporaryDirectory(prefix="swarm-compose-") as root:
         file, folder = Path(root) / f"{COMPOSED}.toml", Path(root) / "built"
         file.write_text(scene.declared, encoding="utf-8")
@@ -153,8 +158,7 @@ async def _compose(scene: Scene, local: LocalMesh) -> None:
             raise Unavailable(built.stderr)
         manifest, fetch = await asyncio.to_thread(read_dir, folder)
         await push(local, manifest.to_json(), {name: fetch(name) for name in manifest.files()})
-    for _ in range(2):
-        local.start("shard-1", COMPOSED)
+    local.start("shard-1", COMPOSED)
     await local.ready(READY)
 
 
@@ -306,8 +310,15 @@ async def _ask_all(ask: Ask, scene: Scene, start: int, count: int) -> list[float
 # --- kill -9 -------------------------------------------------------------------------------------
 
 
-async def _killed(scene: Scene, kills: int, local: LocalMesh, progress: Progress) -> dict[str, Any]:
-    """What became of requests while nodes were killed, by way."""
+async def _killed(
+    scene: Scene, kills: int, rate: float, local: LocalMesh, progress: Progress
+) -> dict[str, Any]:
+    """What became of requests while nodes were killed, by way; each had a second one beside it."""
+    nodes = list(local.supervisor.nodes)
+    for name in (*scene.models, COMPOSED):
+        local.start("shard-1", name)
+    await local.ready(READY)
+    order = [*nodes, *local.supervisor.nodes[len(nodes) :]]  # so that one of each two is there
     seconds = (kills + 1) * KILL_EVERY
     expected: dict[int, Tensors] = {}
     for place, inputs in enumerate(scene.inputs[:20]):
@@ -333,20 +344,19 @@ async def _killed(scene: Scene, kills: int, local: LocalMesh, progress: Progress
         record["ms"] = (time.perf_counter() - began) * 1e3
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(_kill(local, kills, progress))
-        async for number, _ in paced(RATE, int(RATE * seconds)):
+        group.create_task(_kill(order, kills, progress))
+        async for number, _ in paced(rate, int(rate * seconds)):
             for way in WAYS:
                 group.create_task(ask(way, number))
     await all_ready(local)
-    return {"kills": kills, "seconds": seconds, **{way: _told(outcomes[way]) for way in WAYS}}
+    told = {"kills": kills, "seconds": seconds, "per_s": round(rate, 1)}
+    return {**told, **{way: _told(outcomes[way]) for way in WAYS}}
 
 
-async def _kill(local: LocalMesh, kills: int, progress: Progress) -> None:
-    nodes = list(local.supervisor.nodes)
+async def _kill(nodes: Sequence[NodeProcess], kills: int, progress: Progress) -> None:
     for number in range(kills):
         await asyncio.sleep(KILL_EVERY)
-        # One of each two of a model in turn, so that the other one is there.
-        node = nodes[(2 * number + 2 * number // len(nodes)) % len(nodes)]
+        node = nodes[number % len(nodes)]
         progress(f"kill -9, {number + 1} of {kills}: {node.role} …")
         if node.alive:
             node.signal(signal.SIGKILL)

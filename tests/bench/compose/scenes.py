@@ -26,7 +26,7 @@ ByHand = Callable[[swarm.Mesh, Tensors, float], Awaitable[Tensors]]
 """mesh, inputs, budget in seconds. Raises `SwarmError`."""
 
 MARGIN = 2.0  # of the cascade's small model, until a threshold is fitted
-NOISE = 0.35  # of each view of a digit, whose pixels are 0 to 1
+NOISE = 0.25  # of each view of a digit, whose pixels are 0 to 1
 
 
 @dataclass(frozen=True)
