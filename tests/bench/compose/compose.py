@@ -36,7 +36,7 @@ from bench.report.figure import Figure, percentile
 from bench.report.frame import Benchmark, Progress, by_turns
 from bench.report.tables import new_table
 from bench.rivals.ultraface import NoModel
-from nodes.compose.model import signatures_of
+from nodes.compose.model import models_of, signature_of
 from nodes.console import out
 from nodes.up.mesh import LocalMesh, push
 from nodes.up.supervisor import NodeProcess
@@ -173,9 +173,10 @@ async def _fitted(scene: Scene, local: LocalMesh) -> dict[str, Any]:
         return dict(answer.outputs)
 
     images = np.concatenate([each["image"] for each in scene.inputs])
+    models = await models_of(local.mesh, composition)
     scores = await both_ways(
         composition,
-        await signatures_of(local.mesh, composition),
+        {name: signature_of(info) for name, info in models.items()},
         Samples({"image": images}, scene.labels),
         ask,
         part=part,
