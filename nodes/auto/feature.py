@@ -27,13 +27,17 @@ def _parts(around: Surroundings) -> list[Part]:
 
 
 COMMANDS: Commands = {
-    "Choose the version that runs": {"model plan": "nodes.auto.commands.plan:plan"}
+    "Choose the version that runs": {
+        "model plan": "nodes.auto.commands.plan:plan",
+        "model rooms": "nodes.auto.commands.rooms:rooms",
+        "model priority": "nodes.auto.commands.rooms:priority",
+    }
 }
 
 
 FEATURE = Feature(
     "auto",
-    tells=["planned", "proposed"],
+    tells=["planned", "proposed", "no-room"],
     settings=[AutoOptions],
     roles={
         AUTO: NodeRole(

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from nodes.config import NodeConfig
@@ -24,6 +25,7 @@ from nodes.versions.artifacts import NodeArtifacts
 from shards.errors import ShardsError
 from shards.manifest import Manifest
 from shards.runtimes.load import load_stage
+from shards.runtimes.memory import need_of
 from shards.runtimes.synthetic import random_feeds
 from shards.schema import Shard
 from swarm.errors import SwarmError
@@ -43,16 +45,19 @@ class Measuring:
         self._config = config
         self._folder = Path(config.cache_folder) / "pace" if config.cache_folder else None
 
-    async def pace(self, manifest: Manifest, within: float = MEASURE_WITHIN) -> list[int]:
+    async def pace(
+        self, manifest: Manifest, within: float = MEASURE_WITHIN, room: float = inf
+    ) -> list[int]:
         """Microseconds of each stage from stage 1 on; of a stage that there was no time for, or
         that does not fit, as the splitter measured it, corrected by the stages that were measured.
+        room: bytes; a stage that needs more is loaded to be measured nowhere.
         """
         shards = [shard for shard in manifest.shards if shard.stage > 0]
         found: dict[int, int] = {}
         until = time.monotonic() + within
         for shard in shards:
             kept = await asyncio.to_thread(self._kept, shard)
-            if kept is None and time.monotonic() < until:
+            if kept is None and time.monotonic() < until and need_of(shard.bytes) <= room:
                 kept = await self._measured(manifest, shard)
             if kept is not None:
                 found[shard.stage] = kept

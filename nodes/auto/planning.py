@@ -17,11 +17,11 @@ from typing import Any
 
 from nodes.auto.measuring import Measuring
 from nodes.auto.own_link import OwnLink
+from nodes.auto.own_room import STEP, OwnRoom
 from nodes.auto.places import AutoPlaces
 from nodes.auto.quota import cores_left
 from nodes.auto.replicas import Replicas
 from nodes.auto.searching import Searching
-from nodes.auto.settings import AutoOptions
 from nodes.connection.connection import Connection
 from nodes.connection.events import REASON_LIMIT
 from nodes.feature import Part
@@ -29,17 +29,18 @@ from nodes.low_priority import in_low_priority_thread
 from nodes.versions.serving import Serving, by_stage, link_rate
 from nodes.versions.versions import Versions
 from shards.manifest import Manifest
-from shards.runtimes.memory import free_bytes, need_of
-from swarm.auto.advertised import fills_entry, pace_entry
-from swarm.auto.auto_nodes import auto_nodes, named_by_hand
-from swarm.auto.document import PlanInForce, outline
-from swarm.auto.drafting import Drafting
+from shards.runtimes.memory import need_of
+from swarm.auto.advertised import fills_entry, pace_entry, uses_entry
+from swarm.auto.auto_nodes import FleetRooms, auto_nodes, named_by_hand, rooms_of, views
+from swarm.auto.document import PlanInForce, PlanSlot, outline
+from swarm.auto.drafting import Drafting, first_draft
 from swarm.auto.drafts import Draft, Planner, StageEstimate, predicted, with_replicas
 from swarm.auto.hanging import Hanging
 from swarm.auto.links import KEY as LINK_KEY
 from swarm.auto.links import NEAR
 from swarm.auto.plan_store import PlanStore, StoredPlan
 from swarm.auto.proposing import PROPOSERS, Proposing, Situation, place_of
+from swarm.auto.rooms import RoomUse
 from swarm.auto.slots import AutoNode, SlotClaim, empty, fill, is_behind, to_hold
 from swarm.auto.slowing import Slowing, each_run
 from swarm.errors import SwarmError
@@ -62,8 +63,9 @@ LISTEN_FIRST = 1.0  # seconds for which a new node takes no slot: it has not hea
 PACE_EVERY = 3.0  # seconds between two looks at how long requests take here
 FEW = 10  # requests between two looks that tell something
 NO_ROOM_FOR = 60.0  # seconds for which a slot whose stages could not be loaded is not tried again
-ROOM_STEP = 1 << 20  # bytes; room is gossiped in these steps …
-ROOM_MOVED = 0.1  # … and again when it has changed by this share
+# Seconds between a claim and the loading, where others take from the same memory: twice as long as
+# news take, so that of two claims which do not fit together one is withdrawn first.
+CLAIMED_FOR = 2.0
 
 
 @dataclass
@@ -77,6 +79,10 @@ class _Tended:
     read_at: float = -inf
     slot: int | None = None
     claim: SlotClaim | None = None  # as gossiped
+    hold: frozenset[int] = frozenset()  # stages that it shall serve here …
+    loads: frozenset[int] = frozenset()  # … and those of them that it may
+    grown_at: float = -inf  # when `hold` got stages last
+    room: int = 0  # bytes for this version
     hanging: Hanging = field(default_factory=Hanging)
     left_out: frozenset[str] = frozenset()  # nodes that hang
     proposing: Proposing = field(default_factory=Proposing)
@@ -90,6 +96,11 @@ class _Tended:
     no_room_until: float = -inf
     no_room_for: int = 0  # bytes
     drafting: asyncio.Task[Draft | None] | None = None
+    given_up: bool = False
+
+    def need(self, stages: Collection[int]) -> int:
+        """Bytes of memory that stages take."""
+        return sum(self.stages[stage - 1].need for stage in stages)
 
     def cancel(self) -> None:
         """End what goes on beside the looks."""
@@ -126,7 +137,9 @@ class Planning(Part):
         self._plans = PlanStore(connection.mesh.link, connection.mesh.subjects)
         self._measuring = Measuring(versions.loader.artifacts, connection.config)
         self._tended: dict[str, _Tended] = {}
-        self._room = -1
+        self._own_room = OwnRoom(connection.config)
+        self._pools: dict[str, int] = {}
+        self._uses: list[list[Any]] | None = None
         self._own_link = OwnLink(self._link)
         self._link_told = NEAR
         self._began = 0.0
@@ -172,7 +185,7 @@ class Planning(Part):
         changed = self._changed.is_set()
         self._changed.clear()
         present = {serving.info.version: serving for serving in self._versions.all()}
-        self._write_link()
+        self._write_device()
         for version in self._tended.keys() - present.keys():
             self._end(version)
         for version, serving in present.items():
@@ -182,6 +195,12 @@ class Planning(Part):
                 log.info("the plan of %s is left as it is: %s", version, error)
                 if version in self._tended:
                     self._tended[version].read_at = -inf
+
+    def _write_device(self) -> None:
+        """Tell of this node's link and memory."""
+        self._write_link()
+        self._write_uses()
+        self._write_room(rooms_of(self._peers.alive()))
 
     def _end(self, version: str) -> None:
         tended = self._tended.pop(version)
@@ -203,13 +222,13 @@ class Planning(Part):
             return
         if not tended.pace:
             self._has_measured(info.version, tended)
-        self._write_room(now)
         self._write_pace(serving, tended, now)
         if changed or now - tended.read_at >= READ_EVERY:
             tended.stored = await self._plans.read(info.model, info.version)
             tended.read_at = now
         alive = self._peers.alive()
-        nodes = auto_nodes(alive, info.model, info.version)
+        rooms = rooms_of(alive)
+        nodes = auto_nodes(alive, info.model, info.version, self._priority, rooms)
         if now - tended.read_at >= READ_AGAIN and is_behind(tended.stored.plan, nodes):
             tended.stored = await self._plans.read(info.model, info.version)
             tended.read_at = now
@@ -218,11 +237,14 @@ class Planning(Part):
         if me is None or now - self._began < LISTEN_FIRST:
             return  # it leaves, and has said so; or it has just come
         me = replace(me, serves=serving.stages)
+        tended.room = me.room
         plan = tended.stored.plan
         others = [node for node in nodes if node.node != me.node]
         hanging = self._hanging(info.version, tended, others, now)
         filled = {} if plan is None else fill(plan, nodes, hanging)
         self._take(info.version, tended, me, others, filled.get(me.node))
+        self._write_uses()  # what is claimed is told before it is loaded
+        self._load(info.version, tended, serving.stages, rooms_of(self._peers.alive()), now)
         place = place_of(f"{info.model}/{info.version}", me.node, [node.node for node in nodes])
         nodes = [node for node in nodes if node.node not in hanging]
         filled = {node: slot for node, slot in filled.items() if node not in hanging}
@@ -231,7 +253,7 @@ class Planning(Part):
         if place >= PROPOSERS:
             tended.lacking = ""  # others look
         else:
-            await self._propose(info.version, tended, place, nodes, named, filled)
+            await self._propose(info.version, tended, place, nodes, rooms, named, filled)
             if place == 0 and plan is not None and not tended.lacking:
                 await self._replicate(info.version, tended, plan, filled, nodes)
 
@@ -249,7 +271,9 @@ class Planning(Part):
         info = serving.info
         manifest = Manifest.from_json(await self._mesh.registry.manifest(info.model, info.version))
         stages = facts_of(manifest, info, self._config.codec)
-        task = asyncio.create_task(self._measuring.pace(manifest), name="measuring")
+        pools = rooms_of(self._peers.alive()).of(self._peers.node)
+        left = min((pool.left() for pool in pools), default=inf)
+        task = asyncio.create_task(self._measuring.pace(manifest, room=left), name="measuring")
         task.add_done_callback(lambda _: self._news.set())
         tended = self._tended[info.version] = _Tended(stages, task)
         return tended
@@ -282,7 +306,32 @@ class Planning(Part):
             else:
                 self._members.set(*self._fills(version, claim.number, claim.slot))
         hold = to_hold(plan, me, slot, others, lambda n: tended.stages[n - 1].need)
-        self._places.want(version, hold & frozenset(range(1, len(tended.stages) + 1)))
+        hold &= frozenset(range(1, len(tended.stages) + 1))
+        if hold - tended.hold:
+            tended.grown_at = time.monotonic()
+        tended.hold = hold
+
+    def _load(
+        self,
+        version: str,
+        tended: _Tended,
+        serves: frozenset[int],
+        rooms: FleetRooms,
+        now: float,
+    ) -> None:
+        """Load what shall be held, as soon as those that give way have let go."""
+        who = self._peers.node, self._config.model_name, version
+        wanted = tended.hold & (serves | tended.loads)
+        lacks = tended.hold - wanted
+        pools = rooms.of(self._peers.node)
+        has_waited = now - tended.grown_at >= CLAIMED_FOR
+        if lacks and (has_waited or not _is_shared(rooms, self._peers.node)):
+            more = max(0, tended.need(tended.hold) - tended.need(wanted))
+            if all(pool.may_load(*who, more) for pool in pools):
+                wanted = tended.hold
+        tended.loads = wanted
+        self._places.want(version, wanted)
+        self._write_uses()
 
     def _failed(self, version: str, stage: int, error: Exception) -> None:
         log.warning("stage %d is not served here: %s", stage, error)
@@ -294,7 +343,7 @@ class Planning(Part):
         if tended.slot >= len(plan.slots):
             return  # another plan has just come: the next look takes a slot of it
         # Others see that it has no room, and give the slot to another node.
-        tended.no_room_for = max(0, plan.slots[tended.slot].need - ROOM_STEP)
+        tended.no_room_for = max(0, plan.slots[tended.slot].need - STEP)
         tended.no_room_until = time.monotonic() + NO_ROOM_FOR
         self._news.set()
 
@@ -337,23 +386,56 @@ class Planning(Part):
         else:
             self._members.set(LINK_KEY, [seen.round_trip_us, seen.down, seen.up])
 
-    def _write_room(self, now: float) -> None:
-        """Tell how much memory this node has for stages, those that it holds included."""
-        held, least = 0, inf
+    @property
+    def _priority(self) -> int:
+        """Of this node's model."""
+        desired = self._versions.desired
+        return 0 if desired is None else desired.priority
+
+    def _uses_now(self) -> list[list[Any]]:
+        model, node = self._config.model_name, self._peers.node
+        found = []
         for serving in self._versions.all():
-            tended = self._tended.get(serving.info.version)
-            if tended is None:
-                continue
-            held += sum(tended.stages[stage - 1].need for stage in serving.stages)
-            if now < tended.no_room_until:
-                least = min(least, tended.no_room_for)
-        limit = self._config.of(AutoOptions).memory or inf
-        free = free_bytes()
-        room = min(limit, least, inf if free is None else free + held, float(1 << 50))
-        steps = int(room) // ROOM_STEP
-        if self._room < 0 or abs(steps - self._room) > ROOM_MOVED * self._room:
-            self._room = steps
-            self._members.set("room", steps * ROOM_STEP)
+            version, held, claimed = serving.info.version, 0, 0
+            if (tended := self._tended.get(version)) is not None:
+                held = tended.need(serving.stages | tended.loads)
+                slot = self._slot_of(tended)
+                claimed = max(
+                    held, tended.need(tended.hold | frozenset(slot.stages if slot else ()))
+                )
+            found.append(RoomUse(node, model, version, self._priority, claimed, held))
+        return uses_entry(found)
+
+    def _slot_of(self, tended: _Tended) -> PlanSlot | None:
+        plan = tended.stored.plan
+        if plan is None or tended.slot is None or tended.slot >= len(plan.slots):
+            return None
+        slot = plan.slots[tended.slot]
+        return slot if slot.last <= len(tended.stages) else None
+
+    def _write_uses(self) -> None:
+        """Tell what each version takes here: others count it, wherever they take from the same
+        memory."""
+        uses = self._uses_now()
+        if uses != self._uses:
+            self._uses = uses
+            self._members.set("uses", uses)
+
+    def _write_room(self, rooms: FleetRooms) -> None:
+        """Tell how much memory this node has for stages, what they take already included."""
+        held = {name: sum(u.held for u in pool.uses) for name, pool in rooms.pools.items()}
+        now = time.monotonic()
+        least = min(
+            (t.no_room_for for t in self._tended.values() if now < t.no_room_until), default=inf
+        )
+        node, host = self._peers.node, self._mesh.lender.host
+        pools = self._own_room.look(node, host, held, least)
+        if pools == self._pools:
+            return
+        self._pools = pools
+        self._members.set("room", min(pools.values()))
+        if self._own_room.is_shared():
+            self._members.set("pools", [[name, size] for name, size in pools.items()])
 
     # --- another plan -------------------------------------------------------------------------
 
@@ -363,19 +445,23 @@ class Planning(Part):
         tended: _Tended,
         place: int,
         nodes: Sequence[AutoNode],
+        rooms: FleetRooms,
         named: Collection[int],
         filled: dict[str, int],
     ) -> None:
         model, now, plan = self._config.model_name, time.monotonic(), tended.stored.plan
         broken = tended.stored.refused or lacks(plan, len(tended.stages), filled, named)
         drafts, stages = tended.drafts, tended.stages
+        if not broken:  # no model gives way for a gain
+            nodes = [replace(node, room=min(node.room, node.spare)) for node in nodes]
         if tended.drafting is not None and tended.drafting.done():
             drafting, tended.drafting = tended.drafting, None
             drafts.ends(drafting.result(), now)
         if tended.drafting is None and drafts.is_due(nodes, named, stages, not broken, now):
             drafts.begins(nodes, named, not broken, now)
             key = f"{model}/{version}"
-            make = partial(self._planner.draft, key, stages, nodes, named, not broken)
+            seen = views(nodes, rooms, (model, version), self._priority, bool(broken))
+            make = partial(first_draft, self._planner, key, stages, seen, named, not broken)
             tended.drafting = asyncio.create_task(in_low_priority_thread(make), name="draft")
             tended.drafting.add_done_callback(lambda _: self._news.set())
         if tended.drafting is not None:
@@ -384,7 +470,8 @@ class Planning(Part):
         best = drafts.best(nodes, named, stages)
         if best is not None:
             best = with_replicas(best, plan)
-        self._say_what_lacks(version, tended, broken, best is not None)
+        beside = rooms.beside([node.node for node in nodes], model, self._priority)
+        self._say_what_lacks(version, tended, broken, best is not None, beside)
         present = inf
         if plan is not None and not broken:
             present = predicted(plan, filled, nodes, stages)
@@ -420,14 +507,27 @@ class Planning(Part):
         self._news.set()
         self._tell_of(made, plan)
 
-    def _say_what_lacks(self, version: str, tended: _Tended, broken: str, helped: bool) -> None:
-        """In the status, and once in the log where no plan helps."""
-        lacking = broken
-        if broken and not helped:
-            lacking = f"{broken}, and the nodes have no room for all stages: start more of them"
-            if lacking != tended.lacking:
+    def _say_what_lacks(
+        self,
+        version: str,
+        tended: _Tended,
+        broken: str,
+        helped: bool,
+        beside: Sequence[str],
+    ) -> None:
+        """In the status; once in the log and as an event where no plan helps. beside: other models
+        that take room and do not give way."""
+        lacking, is_given_up = broken, bool(broken) and not helped
+        if is_given_up:
+            taken = f" beside {', '.join(beside)}" if beside else ""
+            lacking = f"{broken}, and the nodes have no room for all stages{taken}: "
+            lacking += "start more of them"
+            lacking += ", or raise its priority (`swarm model plan --priority`)" if beside else ""
+            if not tended.given_up:
                 log.warning("%s: %s", version, lacking)
-        tended.lacking = lacking
+                about = {"model": self._config.model_name, "version": version}
+                self._tell("no-room", about | {"detail": lacking[:REASON_LIMIT]})
+        tended.lacking, tended.given_up = lacking, is_given_up
 
     def _tell_of(
         self, plan: PlanInForce, before: PlanInForce | None, is_in_force: bool = True
@@ -454,7 +554,8 @@ class Planning(Part):
         plans = [self._status_of(v, tended) for v, tended in self._tended.items()]
         link = {} if self._link_told == NEAR else {"link": asdict(self._link_told)}
         wanted = [row for tended in self._tended.values() for row in _wanted_of(tended)]
-        return {"plans": plans, **link, **({"wanted": wanted} if wanted else {})}
+        pools = {"pools": self._pools} if self._pools else {}
+        return {"plans": plans, **pools, **link, **({"wanted": wanted} if wanted else {})}
 
     def _status_of(self, version: str, tended: _Tended) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -462,7 +563,9 @@ class Planning(Part):
             "version": version,
             "measured": tended.measured.done(),
             "pace_us": tended.told,
-            "room_bytes": max(0, self._room) * ROOM_STEP,
+            "room_bytes": tended.room,
+            "priority": self._priority,
+            "held_bytes": tended.need(tended.loads),
         }
         if tended.lacking:
             document["lacking"] = tended.lacking
@@ -475,6 +578,12 @@ class Planning(Part):
                 slot = plan.slots[tended.slot]
                 document["slot"] = [slot.first, slot.last]
         return document
+
+
+def _is_shared(rooms: FleetRooms, node: str) -> bool:
+    """Whether other nodes take from a node's memories."""
+    own = set(rooms.of_node.get(node, ()))
+    return any(own.intersection(names) for other, names in rooms.of_node.items() if other != node)
 
 
 def _wanted_of(tended: _Tended) -> list[dict[str, Any]]:

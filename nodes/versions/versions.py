@@ -97,6 +97,11 @@ class Versions:
         return [server for serving in self.serving.values() for server in serving.servers]
 
     @property
+    def desired(self) -> DesiredState | None:
+        """As it was read last; None before."""
+        return self._state
+
+    @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """One task for each version; a task that ends has failed."""
         return list(self._runs.values())

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 
 from swarm.auto.document import PlanInForce
-from swarm.auto.drafts import Draft, StageEstimate, predicted, to_load
+from swarm.auto.drafts import Draft, Planner, StageEstimate, predicted, to_load
 from swarm.auto.slots import AutoNode
 
 SHARE = 0.05  # of a core, at most, for drafts
@@ -77,3 +77,18 @@ class Drafting:
         filled = {slot.node: number for number, slot in enumerate(draft.slots)}
         period = predicted(PlanInForce("", "", 1, draft.slots), filled, nodes, stages)
         return Draft(draft.slots, period, load)
+
+
+def first_draft(
+    planner: Planner,
+    key: str,
+    stages: Sequence[StageEstimate],
+    views: Sequence[Sequence[AutoNode]],
+    named: Collection[int],
+    thorough: bool,
+) -> Draft | None:
+    """The draft of the first view of the nodes that has room for one. See `Planner`."""
+    for nodes in views:
+        if (draft := planner.draft(key, stages, nodes, named, thorough)) is not None:
+            return draft
+    return None

@@ -12,6 +12,8 @@ def _gossip() -> Mapping[str, GossipEntry]:
 
     return {
         "room": GossipEntry(advertised.valid_room, of_load=True),
+        "pools": GossipEntry(advertised.valid_pools, of_load=True),
+        "uses": GossipEntry(advertised.valid_uses),
         "link": GossipEntry(advertised.valid_link, of_load=True),
         "fills": GossipEntry(advertised.valid_fills),
         "pace": GossipEntry(advertised.valid_pace, of_load=True),

@@ -69,7 +69,9 @@ def change(
         if load is None or number in loading:
             continue
         want, share = wanted.get(load.where, load.nodes), f"{_share(load):.0%} of the time"
-        if want > load.nodes >= slot.replicas and any(n.may_take(slot) for n in free):
+        if want > load.nodes >= slot.replicas and any(
+            n.may_take(slot) and n.has_spare(slot) for n in free
+        ):
             why = f"the nodes of stages {slot.first}-{slot.last} compute {share}"
             burns = "the objective burns, and " if load.where in helped else ""
             return Change(slot.first, slot.replicas + 1, burns + why)

@@ -2,7 +2,8 @@
 
 A node fills one slot at most. Who has filled a slot of the present plan keeps it; then each slot
 goes to the node that the plan was computed for; then free nodes are taken, those first that are
-fast enough for the slot and hold most of its stages, by rendezvous hashing. Two nodes that filled
+fast enough for the slot and hold most of its stages, by rendezvous hashing. Models of lower
+priority give way only to the node that a plan was computed for. Two nodes that filled
 one place, because their views of the mesh differed for a moment, are told apart by the same
 order: the second gives it back as soon as it hears of the first.
 
@@ -39,7 +40,8 @@ class AutoNode:
 
     room: bytes that it has for stages, those that it holds included. pace_us: microseconds of each
     stage on it, from stage 1; () where it has not measured. serves: stages that it serves now.
-    link: to the server.
+    link: to the server. spare: bytes of the room for which no other model has to give way; -1: all
+    of it. yields: models of higher priority need what it holds.
     """
 
     node: str
@@ -49,6 +51,12 @@ class AutoNode:
     serves: frozenset[int] = frozenset()
     host: str = ""
     link: NodeLink = NEAR
+    spare: int = -1
+    yields: bool = False
+
+    def has_spare(self, slot: PlanSlot) -> bool:
+        """Whether it may take a slot without another model's giving way."""
+        return min(self.room, self.spare) >= slot.need if self.spare >= 0 else True
 
     def time_of(self, slot: PlanSlot) -> float:
         """Microseconds of a request at this slot on this node; inf where nobody knows."""
@@ -101,7 +109,7 @@ def fill(
             if places[number] < slot.replicas - turn or not places[number]:
                 continue
             if number not in able:
-                may = [node for node in free.values() if node.may_take(slot)]
+                may = [n for n in free.values() if n.may_take(slot) and n.has_spare(slot)]
                 able[number] = nsmallest(vacant, may, _order(plan, number))[::-1]
             while able[number] and able[number][-1].node not in free:
                 able[number].pop()
@@ -138,7 +146,7 @@ def to_hold(
     peers: the other nodes of the role. need: bytes that a stage takes. Stages of no slot are
     served by nodes named by hand, or by nobody any more: they are let go. A node without room for
     both lets go first, or two such nodes would wait for each other for ever: fallbacks serve
-    meanwhile, or requests wait in the lane.
+    meanwhile, or requests wait in the lane. So does one whose room models of higher priority need.
     """
     if plan is None:
         return me.serves
@@ -154,7 +162,7 @@ def to_hold(
         if stage in peer.serves
     }
     kept = {s for s in me.serves if s not in served and plan.of_stage(s) is not None}
-    if kept - own and sum(map(need, own | kept)) > me.room:
+    if me.yields or (kept - own and sum(map(need, own | kept)) > me.room):
         return own & me.serves  # and the rest of its slot at the next look
     return own | kept
 
@@ -164,8 +172,9 @@ def _fits(node: AutoNode, slot: PlanSlot) -> bool:
 
 
 def _keeps(node: AutoNode, slot: PlanSlot) -> bool:
-    """What is free varies: who holds the stages already has room for them."""
-    return _fits(node, slot) or node.serves.issuperset(slot.stages)
+    """What is free varies: who holds the stages already has room for them, unless others may have
+    it."""
+    return _fits(node, slot) or (not node.yields and node.serves.issuperset(slot.stages))
 
 
 def _order(plan: PlanInForce, number: int) -> Callable[[AutoNode], tuple[object, ...]]:

@@ -260,6 +260,11 @@ class Registry:
         `set_objective`."""
         await self._set(model, "samples", allowed)
 
+    async def set_priority(self, model: str, priority: int) -> None:
+        """Which models keep their place where devices have no room for all: the higher ones. Raises
+        as `set_objective`, and `BadDesiredState` for a number out of range."""
+        await self._set(model, "priority", priority)
+
     async def _set(self, model: str, name: str, value: Any) -> None:
         """Give one field of a model's desired state a value, None for no such field."""
 

@@ -3,7 +3,7 @@
     {"model": "digits", "serve": [{"version": "1", "share": 90}, {"version": "2", "share": 10}],
      "sticky": "agent", "policy": "pull", "policy_options": {}, "memory_bytes": 0, "device": "cpu",
      "pins": {"camera-7": "1"}, "asked": {"cascade": ["1"]}, "rollout": {…},
-     "slo": {"p99_ms": 20, "errors": 0.001}, "samples": false}
+     "slo": {"p99_ms": 20, "errors": 0.001}, "samples": false, "priority": 0}
 
 Only `model` and `serve` are required; unknown fields are ignored. A document with any problem is
 refused as a whole, with all its problems named. `rollout`: a version on trial, of which a feature
@@ -41,6 +41,7 @@ MAX_VERSIONS = 64
 MOST_BYTES = 256 << 10  # of a document
 MAX_PINS = 256
 MAX_ASKERS = 64  # models that ask one
+MOST_PRIORITY = 1000
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class DesiredState:
     one. asked: the versions that other models ask, by their names. rollout: a version that gets a
     share of the traffic by a plan of its own, or None. slo: the objective that who answers requests
     measures, or None. samples: whether an operator may take inputs from the traffic, to calibrate
-    with.
+    with. priority: where devices have no room for all models, those of lower priority give way.
     """
 
     model: str
@@ -90,6 +91,7 @@ class DesiredState:
     rollout: Trial | None = None
     slo: Objective | None = None
     samples: bool = False
+    priority: int = 0
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -226,6 +228,10 @@ def parse_desired(document: Any) -> DesiredState:
     slo = _part(document, "slo", parse_objective, problems)
     samples = document.get("samples", False)
     check("samples", isinstance(samples, bool), "must be true or false")
+    priority = document.get("priority", 0)
+    whole = isinstance(priority, int) and not isinstance(priority, bool)
+    fine = whole and abs(priority) <= MOST_PRIORITY
+    check("priority", fine, f"must be a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}")
     if problems:
         raise BadDesiredState(problems)
     return DesiredState(
@@ -241,6 +247,7 @@ def parse_desired(document: Any) -> DesiredState:
         rollout=rollout,
         slo=slo,
         samples=samples,
+        priority=priority,
     )
 
 

@@ -99,7 +99,7 @@ async def test_an_error_of_one_version_leaves_the_others_tended(
             raise Unavailable("the plan was changed meanwhile")
 
     monkeypatch.setattr(rig.planning, "_tend", tend)
-    monkeypatch.setattr(rig.planning, "_write_link", lambda: None)
+    monkeypatch.setattr(rig.planning, "_write_device", lambda: None)
     duty = asyncio.create_task(rig.planning.run())
     await eventually(lambda: len(tended) >= 6, "it looks again")
     duty.cancel()
