@@ -45,6 +45,7 @@ from swarm.auto.slots import AutoNode, SlotClaim, empty, fill, is_behind, to_hol
 from swarm.auto.slowing import Slowing, each_run
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import of_load
+from swarm.flow.lasting import holds_since
 from swarm.gossip import Event
 from swarm.link import Link
 from swarm.model import ModelInfo
@@ -66,6 +67,8 @@ NO_ROOM_FOR = 60.0  # seconds for which a slot whose stages could not be loaded 
 # Seconds between a claim and the loading, where others take from the same memory: twice as long as
 # news take, so that of two claims which do not fit together one is withdrawn first.
 CLAIMED_FOR = 2.0
+# Seconds for which a version has no room until its nodes let go of the stages that they have still.
+GIVE_UP_AFTER = 30.0
 
 
 @dataclass
@@ -96,7 +99,8 @@ class _Tended:
     no_room_until: float = -inf
     no_room_for: int = 0  # bytes
     drafting: asyncio.Task[Draft | None] | None = None
-    given_up: bool = False
+    has_no_room: bool = False
+    no_room_since: float | None = None
 
     def need(self, stages: Collection[int]) -> int:
         """Bytes of memory that stages take."""
@@ -472,19 +476,38 @@ class Planning(Part):
             best = with_replicas(best, plan)
         beside = rooms.beside([node.node for node in nodes], model, self._priority)
         self._say_what_lacks(version, tended, broken, best is not None, beside)
+        if place == 0 and self._is_given_up(tended, rooms, now):
+            best = Draft((), 0.0)
+            reason = f"given up, its memory is for others: {tended.lacking}"
+            await self._put(version, tended, best, reason, now)
+            return
         present = inf
         if plan is not None and not broken:
             present = predicted(plan, filled, nodes, stages)
         reason = tended.proposing.observe(Situation(plan, broken, present, best), place, now)
-        if not reason or best is None:
-            return
+        if reason and best is not None:
+            await self._put(version, tended, best, reason, now)
+
+    async def _put(
+        self, version: str, tended: _Tended, draft: Draft, reason: str, now: float
+    ) -> None:
+        """Propose a draft in the place of the plan that was seen."""
+        model, plan = self._config.model_name, tended.stored.plan
         made, was_first = await self._plans.propose(
-            model, version, best, self._peers.node, reason[:REASON_LIMIT], tended.stored
+            model, version, draft, self._peers.node, reason[:REASON_LIMIT], tended.stored
         )
         tended.stored = await self._plans.read(model, version)
         tended.read_at = now
         self._news.set()
         self._tell_of(made, plan, was_first)
+
+    def _is_given_up(self, tended: _Tended, rooms: FleetRooms, now: float) -> bool:
+        """Whether what nodes hold of a version that cannot run shall be for other models."""
+        tended.no_room_since = holds_since(tended.no_room_since, tended.has_no_room, now)
+        plan, since = tended.stored.plan, tended.no_room_since
+        if plan is None or not plan.slots or plan.frozen or since is None:
+            return False
+        return now - since >= GIVE_UP_AFTER and rooms.is_for_several(self._config.model_name)
 
     async def _replicate(
         self,
@@ -517,17 +540,17 @@ class Planning(Part):
     ) -> None:
         """In the status; once in the log and as an event where no plan helps. beside: other models
         that take room and do not give way."""
-        lacking, is_given_up = broken, bool(broken) and not helped
-        if is_given_up:
+        lacking, has_no_room = broken, bool(broken) and not helped
+        if has_no_room:
             taken = f" beside {', '.join(beside)}" if beside else ""
             lacking = f"{broken}, and the nodes have no room for all stages{taken}: "
             lacking += "start more of them"
-            lacking += ", or raise its priority (`swarm model plan --priority`)" if beside else ""
-            if not tended.given_up:
+            lacking += ", or raise its priority (`swarm model priority`)" if beside else ""
+            if not tended.has_no_room:
                 log.warning("%s: %s", version, lacking)
                 about = {"model": self._config.model_name, "version": version}
                 self._tell("no-room", about | {"detail": lacking[:REASON_LIMIT]})
-        tended.lacking, tended.given_up = lacking, is_given_up
+        tended.lacking, tended.has_no_room = lacking, has_no_room
 
     def _tell_of(
         self, plan: PlanInForce, before: PlanInForce | None, is_in_force: bool = True

@@ -35,6 +35,10 @@ class FleetRooms:
         uses = (use for pool in self.pools.values() for use in pool.uses)
         return sorted({u.priority for u in uses if u.priority < priority and (u.claimed or u.held)})
 
+    def is_for_several(self, model: str) -> bool:
+        """Whether nodes of another model are there."""
+        return any(use.model != model for pool in self.pools.values() for use in pool.uses)
+
     def beside(self, nodes: Iterable[str], model: str, priority: float) -> list[str]:
         """The other models that take room at these nodes and do not give way, as NAME@VERSION."""
         uses = (use for node in nodes for pool in self.of(node) for use in pool.uses)
