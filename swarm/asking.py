@@ -28,6 +28,7 @@ from swarm.tasks import told
 from swarm.wire.messages import Request, Result
 from swarm.wire.picture import Inputs, tensors_of
 from swarm.wire.tensors import Part
+from swarm.wire.urgency import checked_priority
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Connection
@@ -144,6 +145,7 @@ class OverNats:
         weights: int = 0,
         traceparent: str = "",
         version: str = "",
+        priority: str = "",
     ) -> Result:
         """Run `model` on `inputs`: arguments, result and errors as of `swarm.Mesh.infer`. After
         silence it is asked once more, with the same id."""
@@ -155,6 +157,7 @@ class OverNats:
             session=session,
             weights=weights,
             traceparent=traceparent,
+            priority=checked_priority(priority),
         )
         return answered(await self._by_service.ask(name, request, budget))
 

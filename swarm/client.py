@@ -51,6 +51,7 @@ from swarm.transport.process_links import Links, Own
 from swarm.wire.codec_choice import AUTO, mode_of
 from swarm.wire.messages import Request, Result
 from swarm.wire.picture import Inputs, tensors_of
+from swarm.wire.urgency import NAME_OF, checked_priority, urgency_of
 
 DEFAULT_BUDGET = 5.0  # seconds
 CONNECT_TIMEOUT = 5.0  # seconds
@@ -254,6 +255,7 @@ class Client:
         weights: int = 0,
         traceparent: str = "",
         version: str = "",
+        priority: str = "",
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds. A model that
         has a task takes a `Picture` for its input. version: as in NAME@VERSION; without either,
@@ -264,7 +266,8 @@ class Client:
         retries recover a lost request. hedge: percentile (0..1) of the usual latency after which a
         second copy is sent; at most 5 % of requests are. traceparent: the header (W3C Trace
         Context) of the trace that this request belongs to; hops of a sampled one say more
-        (`swarm.tracing.anatomy`).
+        (`swarm.tracing.anatomy`). priority: `low`, `normal` or `high`: high ones pass others that
+        wait; "" is normal, or what an answerer between has for this client.
 
         Raises the error of the result's status: `InvalidArgument`, `NotFound`,
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
@@ -279,6 +282,7 @@ class Client:
             hedge=hedge,
             weights=weights,
             traceparent=traceparent,
+            priority=priority,
         )
         return answered(result)
 
@@ -294,6 +298,7 @@ class Client:
         hedge: float | None = None,
         weights: int = 0,
         traceparent: str = "",
+        priority: str = "",
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised. request_id: comes
         back with the result; on its way the request has an id that begins so and that nobody can
@@ -307,6 +312,7 @@ class Client:
                 session=session,
                 weights=weights,
                 traceparent=header if trace is None else trace.traceparent,
+                priority=priority,
             )
             result = await self._ask(model, request, budget, delivery, hedge)
             self.observed.note(model.partition("@")[0], str(result.status))
@@ -324,6 +330,8 @@ class Client:
     ) -> Result:
         try:
             check_budget(budget)
+            request.priority = checked_priority(request.priority)
+            urgency = urgency_of(request.priority)
         except InvalidArgument as error:
             return refused(request.id, model, error)
         if self._by_service.is_only_way(model):
@@ -360,6 +368,7 @@ class Client:
             session=request.session,
             weights=request.weights,
             traceparent=request.traceparent,
+            urgency=urgency,
         )
         if not self.rollouts.follows:
             return await self.requester.infer(ask)
@@ -425,6 +434,7 @@ class Client:
                     ask.session,
                     weights=ask.weights,
                     traceparent=ask.traceparent,
+                    priority=NAME_OF[ask.urgency],
                 )
             return await self.requester.infer(replace(ask, info=info, id=ulid()))
 
@@ -462,6 +472,7 @@ class Client:
         request_id: str = "",
         weights: int = 0,
         traceparent: str = "",
+        priority: str = "",
     ) -> Result:
         """Ask whichever node serves `infer.<model>`: for models whose first layers are the
         edge's (stage 0), which a client without a runtime cannot run, and for a user that may do
@@ -472,5 +483,6 @@ class Client:
             session=session,
             weights=weights,
             traceparent=traceparent,
+            priority=priority,
         )
         return await self._by_service.ask(model, request, budget)

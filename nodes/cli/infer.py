@@ -26,6 +26,7 @@ from swarm.tracing.anatomy import parts_of
 from swarm.tracing.traceparent import make
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
+from swarm.wire.urgency import checked_priority
 
 NOBODY_ANSWERED = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED}
 
@@ -49,6 +50,9 @@ class InferOptions:
         "durable: a stage that dies loses no request. fast: sooner, but a lost request is asked "
         "again by this client only.",
     )
+    priority: str = option(
+        "", "low, normal or high: a high one passes others that wait. Empty: normal."
+    )
     weights: int = seldom(0, "The least weight version of the answer; 0 for any.", min=0)
     explain: bool = option(False, "Show the last answer's time as a bar for each hop.")
     codec: str = seldom(
@@ -70,6 +74,7 @@ async def infer(
     inputs = {} if options.random or opens else read_inputs(options.input)
     duration(options.budget)  # a wrong option is told before anything is asked
     delivery(options.delivery)
+    checked_priority(options.priority)
     async with connect(target, agent="swarm-infer", codec=options.codec) as client:
         model = await asked_model(client, model, "swarm infer")
         opened = await opens(client, model) if opens else None
@@ -136,6 +141,7 @@ async def ask_many(
                     budget,
                     delivery=way,
                     weights=options.weights,
+                    priority=options.priority,
                     traceparent=make() if options.explain else "",
                 )
             )

@@ -6,7 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from swarm.errors import PermissionDenied
 from swarm.wire.messages import Request
+from swarm.wire.urgency import NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a caller's requests are among those of others. priority: of requests that name none.
+    most: the highest that they may name. share: of the turns while many wait, beside those of other
+    callers; 0.0 where none is given, which counts as 1."""
+
+    priority: str = "normal"
+    most: str = "high"
+    share: float = 0.0
+
+    def priority_of(self, named: str, agent: str) -> str:
+        """The priority of a request that names this one, or "". Raises `PermissionDenied`."""
+        if named and NAMES[named] > NAMES[self.most]:
+            raise PermissionDenied(
+                f"agent {agent!r} may ask with priority {self.most} at most, and asked with {named}"
+            )
+        return named or self.priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +39,7 @@ class Caller:
     agent: str = ""
     known_by: str = "loopback"
     quotas: Mapping[str, float] = field(default_factory=dict, compare=False)
+    standing: Standing = field(default=Standing(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from nodes.gateway.call import Region
+from nodes.gateway.call import Caller, Region
 from nodes.gateway.statuses import NotOffered
 from swarm.errors import InvalidArgument
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
+from swarm.wire.urgency import checked_priority
 
 MOST = 64  # parameters of a request, or of a tensor
 LONGEST_WORD = 128  # characters of an id, a version, a session, a region's name
@@ -21,6 +22,7 @@ SHM_OFFSET = "shared_memory_offset"
 SHM_SIZE = "shared_memory_byte_size"
 BINARY, BINARY_SIZE = "binary_data", "binary_data_size"
 SESSION_HEADER = "swarm-session"
+PRIORITY_HEADER = "swarm-priority"
 NOT_FINITE = "not_finite"  # of an output in JSON: so many values are NaN or infinite, and null here
 IGNORED = "ignored"  # of an answer: the request's parameters that nobody here knows
 KNOWN = frozenset(
@@ -53,7 +55,7 @@ def checked(parameters: Any, of: str) -> Mapping[str, Any]:
 def request_of(
     inputs: dict[str, np.ndarray],
     outputs: Iterable[str],
-    agent: str,
+    caller: Caller,
     parameters: Mapping[str, Any],
     headers: Mapping[str, str],
     *,
@@ -63,8 +65,9 @@ def request_of(
 ) -> Request:
     """What the mesh is asked, by a request's parameters and its headers, which go before. version:
     beside the parameters, "" for none. of_tensors: parameters of its tensors. Raises
-    `InvalidArgument`, `NotOffered`."""
+    `InvalidArgument`, `NotOffered`, and `PermissionDenied` for a priority above the caller's."""
     _check_request(parameters)
+    named = checked_priority(headers.get(PRIORITY_HEADER) or parameters.get("priority", ""))
     session = headers.get(SESSION_HEADER) or parameters.get("session", "")
     trace = headers.get("traceparent") or parameters.get("traceparent", "")
     return Request(
@@ -73,19 +76,19 @@ def request_of(
         version=word(version or parameters.get("version", ""), "version"),
         budget=_budget(parameters),
         session=word(session, f"a session ({SESSION_HEADER})"),
-        agent=agent,
+        agent=caller.agent,
         weights=count(parameters.get("weights", 0), "parameter weights"),
         # One that is no trace's is no error, by W3C's rules: the trace begins anew.
         traceparent=whole(trace) if isinstance(trace, str) and len(trace) <= LONGEST_WORD else "",
         outputs=tuple(outputs),
         ignored=_unknown(parameters, of_tensors),
+        priority=caller.standing.priority_of(named, caller.agent),
+        share=caller.standing.share,
     )
 
 
 def _check_request(parameters: Mapping[str, Any]) -> None:
-    """Raises `NotOffered` for a sequence, `InvalidArgument` for a priority that is none. The mesh
-    has no classes of priority: each request has the same."""
-    count(parameters.get("priority", 0), "parameter priority")
+    """Raises `NotOffered` for a sequence."""
     if any(parameters.get(name) for name in ("sequence_id", "sequence_start", "sequence_end")):
         raise NotOffered(
             "sequences (parameter sequence_id) are not offered: send whole inputs; requests of one "

@@ -46,6 +46,7 @@ from swarm.requests.request import Ask, check_budget
 from swarm.tracing.traceparent import checked
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
+from swarm.wire.urgency import urgency_of
 
 log = logging.getLogger("swarm.node")
 
@@ -321,6 +322,8 @@ class InferAnswerer:
                 shadow=request.shadow or shadow,
                 tried_until=tried_until,
                 stage=stage,
+                urgency=urgency_of(request.priority),
+                share=request.share,
             )
         )
 

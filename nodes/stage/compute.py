@@ -185,7 +185,7 @@ class Compute:
     def waiting(self) -> int:
         """Requests that wait for a run, for newer weights, for their picture, or for their age."""
         apart = (self._behind, self._decoding, self._doubted)
-        return len(self._waiting.queue) + sum(map(len, apart))
+        return len(self._waiting) + sum(map(len, apart))
 
     @property
     def running_since(self) -> float:
@@ -269,7 +269,7 @@ class Compute:
             return False
         # The time at the start says little where all nodes of a host start at once.
         usual = self._usual
-        if usual >= self._options.inline_alone_below or self._waiting.queue:
+        if usual >= self._options.inline_alone_below or len(self._waiting):
             return False
         busy = self._worker is not None and self._worker.queued > 0
         return not busy and job.arrived - self._ended > IDLE_RUNS * usual

@@ -51,8 +51,9 @@ from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
 from swarm.transport.stage_sender import StageSender
-from swarm.wire.hops import CODEC, WEIGHTS
+from swarm.wire.hops import CODEC, PRIORITIES, WEIGHTS
 from swarm.wire.messages import Features
+from swarm.wire.urgency import IN_USE_FOR
 
 log = logging.getLogger("swarm.stage")
 
@@ -112,6 +113,7 @@ class StageServer:
         self._quota = rate
         self._quotas = Quotas(rate, max(1.0, rate)) if rate > 0 else None
         self._stopping = False
+        self._priorities_until = 0.0  # some have been seen lately
         self._blocked = 0  # results that wait for room in the next lane
         self._longest_budget_us = 0  # of the requests since it was asked for last
         self._clock = routes.clock
@@ -183,6 +185,8 @@ class StageServer:
         features = delivery.features
         if features.budget_us > self._longest_budget_us:
             self._longest_budget_us = features.budget_us
+        if features.urgency:
+            self._priorities_until = delivery.received / 1e9 + IN_USE_FOR
         if features.shadow and self._is_crowded():
             self.stats.counters.shadows_dropped += 1
             text = "requests are served before copies of requests"
@@ -235,6 +239,8 @@ class StageServer:
             hop[CODEC] = features.codec
         if job.told is not None:
             hop |= job.told
+        if self._priorities_until and self._priorities_until > self._clock():
+            hop[PRIORITIES] = True
         if features.traceparent and is_sampled(features.traceparent):
             hop |= self._moments(job)
         if self._audit is not None:

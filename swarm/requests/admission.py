@@ -20,6 +20,9 @@ moment, so a request waits for its end. A request whose budget would probably en
 `UNAVAILABLE` now. An outage is expected to last as long again as it has lasted, which is the usual
 guess for a duration without a known scale.
 
+A request of another urgency than those inside waits for fewer, or for more, of them: as many as its
+class's share of the turns lets pass (`swarm.flow.shares`), and never more than there are.
+
 `ENTER` is the table by which a request is let in; the page shows it.
 """
 
@@ -37,6 +40,7 @@ from swarm.flow.rules import DecisionRule, decide
 from swarm.requests.breaker import Breaker, BreakerState
 from swarm.requests.silence import Silences
 from swarm.wire.messages import Result
+from swarm.wire.urgency import NORMAL, WEIGHTS
 
 WHOLE_PIPELINE = 0  # the breaker's stage where the failing one is not known
 
@@ -72,12 +76,15 @@ USUAL_FOR = 0.2  # time for which a computed percentile is used again: it takes 
 
 class Decision(NamedTuple):
     """admitted, or why not; predicted: seconds until the answer; retry_after: seconds after which
-    the same request would be admitted if nothing else came."""
+    the same request would be admitted if nothing else came. urgency: of the request. passes:
+    whether it goes before others that wait, so that its time tells nothing of theirs."""
 
     admitted: bool
     predicted: float
     retry_after: float = 0.0
     reason: str = ""
+    urgency: int = NORMAL
+    passes: bool = False
 
 
 class QueueAdmission:
@@ -99,13 +106,17 @@ class QueueAdmission:
         """Whether queueing has stayed above the target for an interval."""
         self.correction = 1.0
         """Observed over predicted time, smoothed, 0.5 .. 4."""
+        self._others: dict[int, int] = {}  # of `inside` those that are not normal, by urgency
 
-    def decide(self, answer_interval: float, budget: float, now: float) -> Decision:
+    def decide(
+        self, answer_interval: float, budget: float, now: float, urgency: int = NORMAL
+    ) -> Decision:
         """Admit or refuse a request with `budget` seconds left, at `now` (seconds).
 
         answer_interval: seconds from one answer to the next while requests wait; 0.0 while none do.
         """
-        queueing = self.inside * answer_interval * self.correction
+        before = self._before(urgency) if urgency or self._others else self.inside
+        queueing = before * answer_interval * self.correction
         predicted = queueing + answer_interval
         usable = budget * MARGIN
         if predicted > usable:
@@ -121,16 +132,34 @@ class QueueAdmission:
                 self._refused_at = now
                 after = self._drained_after(over, answer_interval)
                 return Decision(False, predicted, after, "the queue is standing")
+        passes = before < self.inside
         self.inside += 1
-        return Decision(True, predicted)
+        if urgency:
+            self._others[urgency] = self._others.get(urgency, 0) + 1
+        return Decision(True, predicted, urgency=urgency, passes=passes)
+
+    def _before(self, urgency: int) -> float:
+        """Of those inside, how many have their turns before a request of this urgency."""
+        own, weight = self._of(urgency), WEIGHTS[urgency]
+        others = sum(each for of, each in WEIGHTS.items() if of != urgency and self._of(of))
+        return min(self.inside, own * (weight + others) / weight)
+
+    def _of(self, urgency: int) -> int:
+        if urgency == NORMAL:
+            return self.inside - sum(self._others.values())
+        return self._others.get(urgency, 0)
 
     def _drained_after(self, over: float, answer_interval: float) -> float:
         """Seconds until so many have been answered that queueing is shorter by `over` seconds."""
         return ceil(over / (answer_interval * self.correction)) * answer_interval
 
-    def lost(self) -> None:
+    def lost(self, urgency: int = NORMAL) -> None:
         """An admitted request ended without an answer."""
         self.inside = max(0, self.inside - 1)
+        if urgency:
+            self._others[urgency] -= 1
+            if not self._others[urgency]:
+                del self._others[urgency]
 
     def observe(
         self,
@@ -145,7 +174,9 @@ class QueueAdmission:
         answer_interval: by which it was admitted. catching_up: the queue is the backlog of a stall,
         which goes by itself: it does not count as standing.
         """
-        self.lost()
+        self.lost(decision.urgency)
+        if decision.passes:
+            return
         queueing = max(0.0, seconds - answer_interval)
         predicted = decision.predicted - answer_interval
         target = self._target(answer_interval)
@@ -321,7 +352,7 @@ class ModelAdmission:
         the failing one is not known."""
         return {stage: breaker.state for stage, breaker in self._breakers.items()}
 
-    def enter(self, budget: float, now: float) -> Admitted:
+    def enter(self, budget: float, now: float, urgency: int = NORMAL) -> Admitted:
         """Raises `ResourceExhausted` or `Unavailable`, at once."""
         queue = self._queue
         self._busy = self._busy and queue.inside > 0
@@ -329,7 +360,7 @@ class ModelAdmission:
         # anything is let in.
         is_busy = self._busy and queue.inside >= BUSY_FROM
         answer_interval = self.answer_interval if is_busy else 0.0
-        decision = queue.decide(answer_interval, budget, now)
+        decision = queue.decide(answer_interval, budget, now, urgency)
         if decision.admitted and self._outage_since is None and not self._breakers:
             return Admitted(decision, answer_interval, now, budget)  # the last rule of `ENTER`
         blocking: list[int] = []
@@ -353,7 +384,7 @@ class ModelAdmission:
                 self._breakers[stage].try_call(now)  # if it blocks, its lost probe can expire
         if does in (Enter.NO_LANE, Enter.BROKEN):
             self.refused += 1
-            self._queue.lost()
+            self._queue.lost(urgency)
             raise Unavailable(
                 f"no lane has taken a request for {outage:.1f} s, longer than the budget: the "
                 "server, or the link to it, is away"
@@ -395,7 +426,7 @@ class ModelAdmission:
         to expect of other requests. judged: its failure counts for the breakers of the stages.
         no_lane_at: when it was sent for the last time, where no lane took it."""
         if result is None:
-            self._queue.lost()
+            self._queue.lost(admitted.decision.urgency)
             return
         if no_lane_at is not None:
             self.no_lane(no_lane_at)
@@ -418,7 +449,7 @@ class ModelAdmission:
                 admitted.decision, admitted.answer_interval, seconds, now, catching_up
             )
         else:
-            self._queue.lost()
+            self._queue.lost(admitted.decision.urgency)
         if judged and no_lane_at is None and (self._breakers or not ok):
             self.judge(admitted, result, now)
         if ok:

@@ -13,6 +13,7 @@ from swarm.errors import InvalidArgument, Status, SwarmError, error_for, retry_a
 from swarm.ids import ulid
 from swarm.model import ModelInfo
 from swarm.wire.messages import Result
+from swarm.wire.urgency import NORMAL
 
 MAX_BUDGET = 600.0  # seconds
 DURABLE = "durable"
@@ -31,6 +32,7 @@ class Ask:
     dropped under load. hops: of stages that ran before it was sent (the edge's), as maps.
     tried_until: the loop's time, after which it is asked no more where no lane takes it: somebody
     else could answer. stage: at which it enters; the requester has run those before it.
+    urgency: its priority (`swarm.wire.urgency`). share: as of `Request`.
     """
 
     info: ModelInfo
@@ -48,6 +50,8 @@ class Ask:
     shadow: bool = False
     tried_until: float = inf
     stage: int = 1
+    urgency: int = NORMAL
+    share: float = 0.0
 
     def failed(self, error: SwarmError, attempt: int = 0) -> Result:
         """The result of a request that this error ends; attempt 0: before it was sent."""

@@ -34,6 +34,7 @@ from swarm.requests.under_way import RequesterState, UnderWay
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Result
 
+NO_TURN = "the budget ended before the request's turn: others went before it"
 MOST_VERSIONS = 16  # model versions whose ways are kept, by entry; the longest unused one goes
 
 
@@ -112,7 +113,7 @@ class Requester:
         if remaining <= 0:  # this is no overload, so no `retry_after` is told
             return ask.failed(DeadlineExceeded("the budget was over before the request was sent"))
         try:
-            admitted = way.admission.enter(remaining, started)
+            admitted = way.admission.enter(remaining, started, ask.urgency)
         except SwarmError as error:
             if isinstance(error, Unavailable) and self._routes.look_out is not None:
                 self._routes.look_out()  # a node that comes back closes the breaker
@@ -133,8 +134,14 @@ class Requester:
         attempts = Attempts(fast, started)
         request = UnderWay(ask, way, attempts, admitted.is_probe, self._shared, silences)
         result: Result | None = None
+        if ask.urgency or ask.share:
+            way.open_gate()
+        in_time = True
         try:
-            result = await request.run()
+            if way.gate is not None and not admitted.is_probe:
+                in_time = await way.turn(ask)
+                attempts.begun = self._routes.clock()
+            result = await request.run() if in_time else ask.failed(DeadlineExceeded(NO_TURN))
         finally:
             now = self._routes.clock()
             ok = result is not None and result.status is Status.OK
@@ -144,11 +151,16 @@ class Requester:
                 now,
                 unusual=attempts.wants_fast
                 and is_unusual(attempts, ask.hedge is not None, result, now - started),
-                judged=ok or not (request.was_behind or is_silence(result) or is_own_fault(result)),
+                judged=ok
+                or (
+                    in_time
+                    and not (request.was_behind or is_silence(result) or is_own_fault(result))
+                ),
                 no_lane_at=attempts.at if request.no_lane and not ok else None,
             )
+            way.ended(result)
         result.latency = now - started
-        result.reached = ok or not request.no_lane
+        result.reached = ok or (in_time and not request.no_lane)
         if is_silence(result) and not request.no_lane:
             self._judge_once_heard(way, admitted, result, attempts.at)
         if result.status is Status.DEADLINE_EXCEEDED and self._routes.look_out is not None:

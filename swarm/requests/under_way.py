@@ -320,6 +320,7 @@ class UnderWay:
             shadow=ask.shadow,
             accepts=codecs,
             answer_rate=rate,
+            urgency=ask.urgency,
         )
         parcel = Parcel(
             features,

@@ -27,7 +27,7 @@ from swarm.errors import DecodeError
 from swarm.samehost.lending import Loan
 from swarm.subjects import may_answer
 from swarm.wire.hops import pack_hop, unpack_hops
-from swarm.wire.messages import Features, Result, result_parts
+from swarm.wire.messages import Features, Result, read_urgency, result_parts
 from swarm.wire.tensors import DATATYPES, LIMITS, Claimed, Part, plain, read_spec
 
 MARK = 0xC1  # a byte that no MessagePack value begins with
@@ -36,7 +36,7 @@ FEATURES, RESULT = 1, 2
 _FEATURES = struct.Struct("<BBHHHHHHqq")
 # mark | kind | attempt | sizes: id, shared, hops
 _RESULT = struct.Struct("<BBHHHH")
-_NO_MORE: tuple[Any, ...] = (0, "", 0)  # weights, accepts, answer_rate
+_NO_MORE: tuple[Any, ...] = (0, "", 0, 0)  # weights, accepts, answer_rate, urgency
 _MOST_SHARED = 128  # pieces of shared values that are remembered
 
 
@@ -63,6 +63,7 @@ class _Shared(NamedTuple):
     weights: int = 0
     accepts: str = ""
     answer_rate: int = 0
+    urgency: int = 0
 
 
 # --- writing ----------------------------------------------------------------------
@@ -87,6 +88,7 @@ def features_parts(features: Features, loan: Loan) -> list[Part]:
             features.weights,
             features.accepts,
             features.answer_rate,
+            features.urgency,
         )
         hops = _hops(features)
         head = _FEATURES.pack(
@@ -160,6 +162,7 @@ def _pack_shared(
     weights: int = 0,
     accepts: str = "",
     answer_rate: int = 0,
+    urgency: int = 0,
 ) -> bytes:
     # The bytes are little-endian, whatever the array is; in shared memory too.
     tensors = [
@@ -167,7 +170,9 @@ def _pack_shared(
         for name, dtype, shape, owner in specs
     ]
     values = (model, version, tensors, stage, agent, session, host)
-    more = (weights, accepts, answer_rate) if accepts else (weights,) if weights else ()
+    more: tuple[Any, ...] = (weights, accepts, answer_rate, urgency)
+    if not urgency:  # older nodes read no more than three
+        more = more[:3] if accepts else more[:1] if weights else ()
     packed: bytes = msgpack.packb((*values, *more))
     return packed
 
@@ -216,6 +221,7 @@ def decode_features(data: bytes | memoryview) -> Features:
         shared.weights,
         shared.accepts,
         shared.answer_rate,
+        urgency=shared.urgency,
     )
 
 
@@ -292,7 +298,7 @@ def _read_shared(packed: bytes, kind: int) -> _Shared:
     for text in (model, version):
         if not (0 if kind == RESULT else 1) <= len(_text(text.encode())) <= 128:
             raise DecodeError("model and version must have 1 to 128 characters")
-    weights, accepts, rate = [*more, *_NO_MORE[len(more) :]][:3]
+    weights, accepts, rate, urgency = [*more, *_NO_MORE[len(more) :]][:4]
     numbers = (stage, weights, rate)
     if not all(type(number) is int for number in numbers) or len(specs) > LIMITS.tensors:
         raise DecodeError(
@@ -300,7 +306,19 @@ def _read_shared(packed: bytes, kind: int) -> _Shared:
         )
     if type(accepts) is not str:
         raise DecodeError("the codecs that a requester accepts are a string")
-    return _Shared(model, version, specs, stage, agent, session, host, weights, accepts, rate)
+    return _Shared(
+        model,
+        version,
+        specs,
+        stage,
+        agent,
+        session,
+        host,
+        weights,
+        accepts,
+        rate,
+        read_urgency(urgency),
+    )
 
 
 def _read_spec(name: Any, datatype: Any, shape: Any, owner: Any) -> _Tensor:

@@ -39,6 +39,7 @@ _RECORDED = frozenset({"stage", "node", "queue_us", "compute_us", "batch"})
 WEIGHTS = "weights"
 CODEC = "codec"
 CACHED = "cached_ms"  # milliseconds: the age of an answer that the stage had kept
+PRIORITIES = "priorities"  # of a stage that has seen some lately; a field without an attribute
 _KNOWN = _RECORDED | {WEIGHTS, CODEC}
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True, max_ext_len=0)
 

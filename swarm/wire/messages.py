@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from swarm.errors import DecodeError, Status
+from swarm.errors import DecodeError, InvalidArgument, Status
 from swarm.subjects import may_answer
 from swarm.wire.hops import CACHED, Hop, hop_of, is_hop, unpack_hops
 from swarm.wire.maps import pack_open_map, unpack_map
@@ -27,6 +27,7 @@ from swarm.wire.tensors import (
     decode_tensors,
     encode_tensors,
 )
+from swarm.wire.urgency import HIGH, LOW, NORMAL, checked_priority
 
 VERSION = 1
 _PRINTABLE = re.compile("[!-~]+")  # no space, no control character
@@ -50,7 +51,8 @@ class Features:
     load. packed_hops: the hops before them, packed, as they came from a process of this host
     (`swarm.wire.hops`). accepts: codecs that the requester reads, separated by commas
     (`swarm.wire.tensors.known_codecs`). answer_rate: bytes a second that the requester's link
-    carries, 0 where it is fast or unknown. codec: how these features came; it does not travel.
+    carries, 0 where it is fast or unknown. urgency: of the request (`swarm.wire.urgency`). codec:
+    how these features came; it does not travel.
     """
 
     id: str
@@ -73,6 +75,7 @@ class Features:
     answer_rate: int = 0
     codec: str = ""
     shadow: bool = False
+    urgency: int = NORMAL
 
     @property
     def all_hops(self) -> list[dict[str, Any]]:
@@ -117,6 +120,8 @@ class Features:
             doc["accepts"] = self.accepts
         if self.answer_rate:
             doc["answer_rate"] = self.answer_rate
+        if self.urgency:
+            doc["urgency"] = self.urgency
         return doc
 
     def parts(
@@ -154,6 +159,7 @@ class Features:
             accepts=get("accepts", ""),
             answer_rate=get("answer_rate", 0),
             codec=codec_of(get("tensors")),
+            urgency=read_urgency(get("urgency", NORMAL)),
         )
         # One pass over all types (measured: a fifth of the time of checks field by field).
         if not (
@@ -334,12 +340,26 @@ def _seconds(value: Any) -> float:
     return float(value) if type(value) in (int, float) and 0 < value < inf else 0.0
 
 
+_OF_REQUEST = (
+    "id",
+    "version",
+    "session",
+    "agent",
+    "weights",
+    "traceparent",
+    "key",
+    "priority",
+)
+
+
 @dataclass(slots=True)
 class Request:
     """A request of a simple client to `infer.<model>`; every field but `inputs` is optional.
+    priority: low, normal, high, or "" for that of who asks.
     key: a secret of the client, by which alone it can end the request; "" where it never wants to.
     These do not travel in MessagePack: outputs, those that are wanted, () for all; ignored, names
-    of its parameters that mean nothing; shadow, of a copy that an answerer makes for itself."""
+    of its parameters that mean nothing; shadow, of a copy that an answerer makes for itself; share,
+    of the turns that its agent's requests have while many wait, 0.0 where nobody gives shares."""
 
     inputs: dict[str, np.ndarray]
     id: str = ""
@@ -353,10 +373,12 @@ class Request:
     key: str = field(default="", repr=False)
     outputs: tuple[str, ...] = ()
     ignored: str = ""
+    priority: str = ""
+    share: float = 0.0
 
     def parts(self) -> list[Part]:
         doc: dict[str, Any] = {"v": VERSION}
-        for key in ("id", "version", "session", "agent", "weights", "traceparent", "key"):
+        for key in _OF_REQUEST:
             if value := getattr(self, key):
                 doc[key] = value
         if self.budget is not None:
@@ -382,7 +404,23 @@ class Request:
             weights=_get(doc, "weights", int, 0),
             traceparent=_get(doc, "traceparent", str, "")[:128],
             key=checked_key(doc.get("key", "")),
+            priority=read_priority(doc.get("priority", "")),
         )
+
+
+def read_priority(value: Any) -> str:
+    """The priority that a client names. Raises `DecodeError`."""
+    if value == "":
+        return ""
+    try:
+        return checked_priority(value)
+    except InvalidArgument as error:
+        raise DecodeError(str(error)) from None
+
+
+def read_urgency(value: Any) -> int:
+    """Of features; normal for what a later version of the code may mean by it."""
+    return value if type(value) is int and LOW <= value <= HIGH else NORMAL
 
 
 def checked_key(value: Any) -> str:

@@ -2,8 +2,8 @@
 
 Any client without MessagePack sends this: `{"inputs":[{"name","shape","datatype","data"}]}`,
 `data` flat or nested; `parameters` may carry `budget_ms`, `session`, `agent`, `version`, `weights`,
-the least weight version, and `key`, by which its client can end it. `outputs` names those that are
-wanted. FP16 travels as numbers too.
+the least weight version, `priority`, and `key`, by which its client can end it. `outputs` names
+those that are wanted. FP16 travels as numbers too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from swarm.errors import DecodeError, Status
 from swarm.wire.maps import is_packed_map
-from swarm.wire.messages import Request, Result, checked_key
+from swarm.wire.messages import Request, Result, checked_key, read_priority
 from swarm.wire.tensors import DTYPES, LIMITS, MessageLimits, datatype_of
 
 # As Python has them: a number with its place in a list (32 and 8), or an empty list (56 and 8), and
@@ -31,7 +31,9 @@ BYTE_BYTES = 134  # at most, of a text: three bytes are an object and its place,
 _CODES = {"f2": "d", "f4": "d", "f8": "d", "i1": "b", "u1": "B", "i2": "h", "u2": "H"}
 _CODES |= {"i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 _FORM = 'a request is {"inputs": [{"name", "shape", "datatype", "data"}, …]}'
-KNOWN = frozenset({"budget_ms", "session", "agent", "version", "weights", "traceparent", "key"})
+KNOWN = frozenset(
+    {"budget_ms", "session", "agent", "version", "weights", "traceparent", "key", "priority"}
+)
 MOST_NAMED = 8  # parameters that an answer names as unknown
 LONGEST_NAMED = 128  # characters of such a name
 
@@ -155,6 +157,7 @@ def request_of(doc: dict[str, Any], inputs: dict[str, np.ndarray]) -> Request:
         weights=weights,
         traceparent=str(parameters.get("traceparent", ""))[:128],
         key=checked_key(parameters.get("key", "")),
+        priority=read_priority(parameters.get("priority", "")),
     )
 
 

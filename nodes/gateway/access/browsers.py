@@ -17,7 +17,7 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 ASKED_AGAIN = b"600"  # seconds for which a browser keeps the answer to a preflight
 MAY_SEND = (
     b"content-type, inference-header-content-length, authorization, x-api-key, traceparent, "
-    b"swarm-agent, swarm-session"
+    b"swarm-agent, swarm-session, swarm-priority"
 )
 MAY_READ = b"inference-header-content-length, retry-after, retry-after-ms"
 

@@ -95,7 +95,7 @@ class ListedCallers:
             agent = rules.keys.get(hash_of(shown))
             if agent is None:
                 raise Unauthenticated("the key is of nobody here")
-            return Caller(agent, "key", rules.quotas[agent])
+            return Caller(agent, "key", rules.quotas[agent], rules.standings[agent])
         if shown:
             bearer = self._tokens.of(shown, time.time())
             if bearer.agent in rules.own:
@@ -103,12 +103,12 @@ class ListedCallers:
                     f"the token names agent {bearer.agent!r}, whose key or certificate this gateway"
                     " knows: that one alone may ask by this name"
                 )
-            return Caller(bearer.agent, "token", bearer.quotas)
+            return Caller(bearer.agent, "token", bearer.quotas, bearer.standing)
         if certificate:
             agent = rules.certificates.get(certificate)
             if agent is None:
                 raise PermissionDenied("the name in the certificate is of nobody here")
-            return Caller(agent, "certificate", rules.quotas[agent])
+            return Caller(agent, "certificate", rules.quotas[agent], rules.standings[agent])
         raise Unauthenticated("show a key or a token: Authorization: Bearer …")
 
     def _take(self, agent: str, quota: float) -> None:

@@ -16,6 +16,9 @@
     [[certificate]]
     name = "robot-7"              # the common name in a client's certificate
     agent = "robot-7"
+    priority = "high"             # of its requests that name none; left out: normal
+    most_priority = "high"        # the highest that they may name; left out: priority, or normal
+    share = 3                     # of the turns while many wait; left out: 1, if others have one
 
 Other features may add fields to all blocks, beside `quota`.
 
@@ -35,9 +38,11 @@ from pathlib import Path
 from typing import Any
 
 from nodes.gateway.added import added
+from nodes.gateway.call import Standing
 from swarm.errors import BadKey, InvalidArgument, SwarmError
 from swarm.security.files import read_private
 from swarm.subjects import token
+from swarm.wire.urgency import NAMES
 
 QUOTA = "quota"  # the field of requests a second
 ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
@@ -46,6 +51,8 @@ MOST_BYTES = 4 << 20  # of the file
 MOST_ISSUERS = 16  # each may be asked about a token
 LEAST_SECRET = 32  # bytes of a secret of HS256, RFC 7518, 3.2
 LEAST_RSA = 2048  # bits, RFC 7518, 3.3
+PRIORITY, MOST_PRIORITY, SHARE = "priority", "most_priority", "share"
+MOST_SHARE = 1000.0  # times that of a caller without one
 _FIELDS = {
     "key": {"agent", "sha256"},
     "token": {"algorithm", "key", "issuer", "audience", "claim"},
@@ -56,7 +63,7 @@ _FIELDS = {
 @dataclass(frozen=True, slots=True)
 class Issuer:
     """Whose tokens are taken. key: bytes of a secret, or a public key of `cryptography`. quotas:
-    of each of its agents, see `Caller`."""
+    and standing: of each of its agents, see `Caller`."""
 
     algorithm: str
     key: Any
@@ -64,18 +71,20 @@ class Issuer:
     audience: str
     claim: str
     quotas: Mapping[str, float]
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """keys: agents by the SHA-256 of their keys. certificates: agents by common name. quotas: by
-    agent, see `Caller`. own: agents that have a key or a
+    """keys: agents by the SHA-256 of their keys. certificates: agents by common name. quotas,
+    standings: by agent, see `Caller`. own: agents that have a key or a
     certificate here, which no token may name. files: all that they were read from."""
 
     keys: Mapping[bytes, str]
     certificates: Mapping[str, str]
     issuers: tuple[Issuer, ...]
     quotas: Mapping[str, Mapping[str, float]]
+    standings: Mapping[str, Standing]
     own: frozenset[str]
     files: tuple[Path, ...]
 
@@ -115,6 +124,7 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
     certificates: dict[str, str] = {}
     issuers: list[Issuer] = []
     quotas: dict[str, dict[str, float]] = {}
+    standings: dict[str, Standing] = {}
     counted = {QUOTA: "requests"}
     for feature in added():
         counted |= feature.quotas
@@ -125,15 +135,18 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
             raise InvalidArgument(f"{kind}: write [[{kind}]] above each block")
         for number, each in enumerate(blocks, start=1):
             try:
-                if unknown := sorted(set(each) - fields - set(counted)):
+                known = {*fields, *counted, PRIORITY, MOST_PRIORITY, SHARE}
+                if unknown := sorted(set(each) - known):
                     raise InvalidArgument(f"{unknown[0]!r} is no field of it")
-                quota = _quotas(each, counted)
+                quota, standing = _quotas(each, counted), _standing(each)
                 if kind == "token":
                     file = path.parent / _text(each, "key")
                     files.append(file)
-                    issuers.append(_issuer(each, file, quota))
+                    issuers.append(_issuer(each, file, quota, standing))
                     continue
                 agent = token(_text(each, "agent"), "agent's name")
+                if standings.setdefault(agent, standing) != standing:
+                    raise InvalidArgument(f"agent {agent!r} has another standing in another block")
                 if quotas.setdefault(agent, quota) != quota:
                     raise InvalidArgument(f"agent {agent!r} has another quota in another block")
                 if kind == "key":
@@ -145,7 +158,7 @@ def _rules(path: Path, document: dict[str, Any]) -> Rules:
     if len(issuers) > MOST_ISSUERS:
         raise InvalidArgument(f"{len(issuers)} blocks [[token]], of {MOST_ISSUERS} at most")
     own = frozenset(keys.values()) | frozenset(certificates.values())
-    return Rules(keys, certificates, tuple(issuers), quotas, own, tuple(files))
+    return Rules(keys, certificates, tuple(issuers), quotas, standings, own, tuple(files))
 
 
 def _text(block: dict[str, Any], name: str, default: str | None = None) -> str:
@@ -164,6 +177,20 @@ def _quotas(block: dict[str, Any], counted: Mapping[str, str]) -> dict[str, floa
     return {name: float(value) for name, value in given.items() if value}
 
 
+def _standing(block: dict[str, Any]) -> Standing:
+    priority = block.get(PRIORITY, "normal")
+    most = block.get(MOST_PRIORITY, priority if priority == "high" else "normal")
+    for name, value in ((PRIORITY, priority), (MOST_PRIORITY, most)):
+        if not isinstance(value, str) or value not in NAMES:
+            raise InvalidArgument(f"{name} = {value!r}: it is low, normal or high")
+    if NAMES[priority] > NAMES[most]:
+        raise InvalidArgument(f"{PRIORITY} = {priority!r} is above {MOST_PRIORITY} = {most!r}")
+    share = block.get(SHARE, 0.0)
+    if type(share) not in (int, float) or not 0 <= share <= MOST_SHARE:
+        raise InvalidArgument(f"{SHARE} = {share!r}: it is a number, {MOST_SHARE:g} at most")
+    return Standing(priority, most, float(share))
+
+
 def _digest(block: dict[str, Any]) -> bytes:
     value = _text(block, "sha256")
     if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
@@ -171,7 +198,9 @@ def _digest(block: dict[str, Any]) -> bytes:
     return bytes.fromhex(value)
 
 
-def _issuer(block: dict[str, Any], file: Path, quotas: Mapping[str, float]) -> Issuer:
+def _issuer(
+    block: dict[str, Any], file: Path, quotas: Mapping[str, float], standing: Standing
+) -> Issuer:
     algorithm = _text(block, "algorithm")
     if algorithm not in ALGORITHMS:
         raise InvalidArgument(f"algorithm {algorithm!r}: it is {', '.join(ALGORITHMS)}")
@@ -182,6 +211,7 @@ def _issuer(block: dict[str, Any], file: Path, quotas: Mapping[str, float]) -> I
         _text(block, "audience", ""),
         _text(block, "claim", "sub"),
         quotas,
+        standing,
     )
 
 

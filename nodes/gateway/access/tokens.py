@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from nodes.gateway.access.rules import Issuer
+from nodes.gateway.call import Standing
 from swarm.errors import Unauthenticated
 from swarm.subjects import TOKEN
 
@@ -18,11 +19,13 @@ MOST_KNOWN = 1024  # tokens whose signature need not be computed again
 
 
 class Bearer(NamedTuple):
-    """Whom a token names. until: seconds since 1970. quotas: see `Issuer`."""
+    """Whom a token names. until: seconds since 1970. quotas, standing: see
+    `Issuer`."""
 
     agent: str
     quotas: Mapping[str, float]
     until: float
+    standing: Standing
 
 
 class Tokens:
@@ -80,4 +83,4 @@ def _bearer(claims: dict[str, Any], issuer: Issuer) -> Bearer:
             f"the token's claim {issuer.claim!r} is no agent's name: at most {MOST_AGENT} of "
             "letters, digits, - and _"
         )
-    return Bearer(agent, issuer.quotas, float(claims["exp"]))
+    return Bearer(agent, issuer.quotas, float(claims["exp"]), issuer.standing)

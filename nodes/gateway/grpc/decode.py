@@ -50,7 +50,7 @@ def infer_call(
     request = words.request_of(
         inputs,
         wanted,
-        caller.agent,
+        caller,
         parameters,
         headers,
         id=message.id,

@@ -44,7 +44,7 @@ def decoded(
     request = words.request_of(
         inputs,
         wanted,
-        caller.agent,
+        caller,
         parameters,
         headers,
         id=str(id) if type(id) is int else "" if id is None else id,  # clients send numbers too

@@ -121,7 +121,7 @@ SCHEMAS: dict[str, Schema] = {
             "id": TEXT,
             "parameters": {
                 **PARAMETERS,
-                "description": "timeout: microseconds. priority: checked, without effect. "
+                "description": "timeout: microseconds. priority: low, normal or high. "
                 "binary_data_output: outputs follow the JSON.",
             },
             "outputs": _list(_object({"name": TEXT}, {"parameters": PARAMETERS})),

@@ -7,12 +7,15 @@ import time
 from typing import Any, cast
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 from stage_bench import LIMIT
 
 from nodes.stage.jobs import Job
 from nodes.stage.waiting import Waiting
 from swarm.transport.api import Delivery
 from swarm.wire.messages import Features
+from swarm.wire.urgency import HIGH, LOW, NORMAL
 
 
 def job(request_id: str, shape: tuple[Any, ...] = ((4,),)) -> Job:
@@ -78,3 +81,74 @@ async def test_a_wait_for_company_ends_by_itself() -> None:
     async with asyncio.timeout(LIMIT):
         await over.wait()
     assert ids(queue.take(0.020)) == ["a"], "it was waited for long enough"
+
+
+# --- priorities -----------------------------------------------------------------------------------
+
+
+def urgent(request_id: str, urgency: int, shape: tuple[Any, ...] = ((4,),)) -> Job:
+    made = job(request_id, shape)
+    made.features.urgency = urgency
+    return made
+
+
+async def test_a_high_one_is_in_the_next_run_whatever_waits() -> None:
+    queue = waiting(*(job(name) for name in "abcdef"), max_batch=4)
+    queue.add(urgent("high", HIGH))
+    assert len(queue) == 7
+    # It runs alone: company would make its run longer.
+    assert [ids(queue.take(0.0)) for _ in range(4)] == [["high"], [*"abcd"], [*"ef"], []]
+
+
+async def test_high_ones_beyond_their_share_run_together_behind_a_normal_one() -> None:
+    queue = waiting(job("a"), urgent("h1", HIGH), urgent("h2", HIGH), urgent("h3", HIGH))
+    assert [ids(queue.take(0.0)) for _ in range(3)] == [["h1"], ["a"], ["h2", "h3"]]
+
+
+async def test_low_ones_wait_behind_normal_ones_and_have_their_share() -> None:
+    jobs = [urgent(f"low{n}", LOW) for n in range(4)] + [job(f"n{n}") for n in range(8)]
+    queue = waiting(*jobs, max_batch=1)
+    served = [ids(queue.take(0.0))[0] for _ in range(12)]
+    assert served[:6] == ["n0", "low0", "n1", "n2", "n3", "n4"]
+    assert [each for each in served if each.startswith("low")] == [f"low{n}" for n in range(4)]
+    assert queue.take(0.0) == []
+
+
+async def test_without_company_a_high_one_does_not_wait_for_it() -> None:
+    queue = waiting(max_wait=10.0, max_batch=8)
+    now = time.monotonic()
+    for number in range(20):
+        queue.arrived(now - 0.02 + number / 1000)
+    queue.add(job("a"))
+    assert queue.take(1.0) == []
+    queue.add(urgent("high", HIGH))
+    assert ids(queue.take(1.0)) == ["high"]
+    queue.take_all()
+
+
+async def test_a_request_of_any_priority_can_be_taken_out() -> None:
+    queue = waiting(job("a"), urgent("h", HIGH), urgent("l", LOW), urgent("h", HIGH))
+    assert ids(queue.take_out("h")) == ["h", "h"]
+    assert ids(queue.take_out("l")) == ["l"]
+    assert sorted(ids(queue.take_all())) == ["a"]
+    queue.add(urgent("h", HIGH))
+    assert ids(queue.take_out("h")) == ["h"]
+    assert len(queue) == 0
+
+
+@given(st.lists(st.sampled_from([LOW, NORMAL, HIGH]), max_size=60), st.integers(1, 8))
+async def test_each_request_is_taken_once_and_equals_stay_in_order(
+    urgencies: list[int], most: int
+) -> None:
+    queue = waiting(max_batch=most)
+    taken: list[Job] = []
+    for number, urgency in enumerate(urgencies):
+        queue.add(urgent(str(number), urgency))
+        if number % 3 == 0:
+            taken += queue.take(0.0)
+    while len(queue):
+        taken += queue.take(0.0)
+    assert sorted(map(int, ids(taken))) == list(range(len(urgencies)))
+    for urgency in (LOW, NORMAL, HIGH):
+        alike = [int(j.features.id) for j in taken if j.features.urgency == urgency]
+        assert alike == sorted(alike)
