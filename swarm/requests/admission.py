@@ -142,7 +142,7 @@ class QueueAdmission:
         """Of those inside, how many have their turns before a request of this urgency."""
         own, weight = self._of(urgency), WEIGHTS[urgency]
         others = sum(each for of, each in WEIGHTS.items() if of != urgency and self._of(of))
-        return min(self.inside, own * (weight + others) / weight)
+        return min(self.inside, (own * (weight + others) + others) / weight)
 
     def _of(self, urgency: int) -> int:
         if urgency == NORMAL:

@@ -18,6 +18,7 @@ from swarm.requests.admission import (
 )
 from swarm.requests.breaker import MOST_OPEN_S, PROBE_TIMEOUT_S
 from swarm.wire.messages import Result
+from swarm.wire.urgency import HIGH, LOW, NORMAL
 
 INTERVAL = 0.01  # seconds from one answer to the next
 SECONDS = st.floats(0, 100, allow_nan=False)
@@ -291,22 +292,23 @@ def test_the_time_in_which_nobody_was_inside_is_no_pace() -> None:
             st.integers(0, 3),  # the answer that comes: how many places back
             st.sampled_from(OUTCOMES),
             st.integers(0, 3),  # its stage
+            st.sampled_from([LOW, NORMAL, HIGH]),
         ),
         max_size=120,
     )
 )
 def test_nothing_leaks_whatever_the_outcomes(
-    steps: list[tuple[float, float, int, Status | None, int]],
+    steps: list[tuple[float, float, int, Status | None, int, int]],
 ) -> None:
     """Entered and left in any order with any outcome, refused or not: inside ends at 0, and the
     admission opens again by itself."""
     admission = ModelAdmission()
     now = 100.0
     held = []
-    for passed, budget, back, status, stage in steps:
+    for passed, budget, back, status, stage, urgency in steps:
         now += passed
         with contextlib.suppress(ResourceExhausted, Unavailable):
-            held.append(admission.enter(budget, now))
+            held.append(admission.enter(budget, now, urgency))
         assert admission.inside == len(held)
         if back and len(held) >= back:
             taken = held.pop(-back)

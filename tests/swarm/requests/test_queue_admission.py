@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from swarm.requests import admission
 from swarm.requests.admission import Decision, QueueAdmission
+from swarm.wire.urgency import HIGH, LOW, NORMAL
 
 SERVICE_S = (0.004, 0.005, 0.003)
 CAPACITY = 1 / max(SERVICE_S)
@@ -189,3 +190,59 @@ def test_a_standing_queue_is_forgotten_when_no_answers_tell_of_it() -> None:
     assert not gate.decide(interval, 1.0, 0.30).admitted
     assert gate.decide(interval, 1.0, 5.0).admitted
     assert not gate.standing
+
+
+# --- priorities ---------------------------------------------------------------------------------
+
+
+def busy_gate(normal: int, high: int = 0, low: int = 0) -> QueueAdmission:
+    """With so many inside, admitted while the queue was short."""
+    gate = QueueAdmission()
+    for urgency, how_many in ((NORMAL, normal), (HIGH, high), (LOW, low)):
+        for _ in range(how_many):
+            assert gate.decide(0.0, 1.0, 0.0, urgency).admitted
+    return gate
+
+
+def test_a_high_one_is_let_in_where_a_normal_one_would_wait_for_longer_than_its_budget() -> None:
+    gate = busy_gate(normal=100)
+    assert not gate.decide(0.01, 1.0, 0.0).admitted
+    assert gate.decide(0.01, 1.0, 0.0, HIGH).admitted
+    # But not any number: high ones wait for each other, and others have their turns between.
+    admitted = sum(gate.decide(0.01, 1.0, 0.0, HIGH).admitted for _ in range(100))
+    assert 20 < admitted < 60
+
+
+def test_the_wait_of_each_priority_is_predicted_by_its_share_and_is_no_longer_than_all() -> None:
+    def predicted(gate: QueueAdmission, urgency: int) -> float:
+        return int(gate.decide(0.01, 1e9, 0.0, urgency).predicted / 0.01 - 0.99)
+
+    assert predicted(busy_gate(normal=100), NORMAL) == 100
+    assert predicted(busy_gate(normal=100, high=4), HIGH) == 6
+    assert predicted(busy_gate(normal=100, high=4), NORMAL) == 104
+    assert predicted(busy_gate(normal=4, high=100), NORMAL) == 14
+    assert predicted(busy_gate(normal=0, high=100), NORMAL) == 2
+    assert predicted(busy_gate(normal=100, low=3), LOW) == 19
+    assert predicted(busy_gate(normal=10, high=10, low=100), LOW) == 120
+
+
+def test_what_passes_others_does_not_hide_that_their_queue_stands() -> None:
+    gate, interval, now = busy_gate(normal=40), 0.01, 0.0
+    for _ in range(200):
+        now += interval
+        normal = gate.decide(interval, 10.0, now)
+        high = gate.decide(interval, 10.0, now, HIGH)
+        assert high.admitted
+        gate.observe(high, interval, interval, now)
+        if normal.admitted:
+            gate.observe(normal, interval, 0.6, now)
+    assert gate.standing
+
+
+def test_a_mesh_of_one_priority_is_decided_for_as_ever() -> None:
+    for urgency in (LOW, NORMAL, HIGH):
+        gates = QueueAdmission(), QueueAdmission()
+        for number in range(100):
+            now = number / 100
+            one, other = gates[0].decide(0.01, 1.0, now, urgency), gates[1].decide(0.01, 1.0, now)
+            assert one[:4] == other[:4]

@@ -10,6 +10,7 @@ from fake_stage import INFO, outcome
 from simulated_desk import (
     DEPTH,
     TRIP,
+    Behaviour,
     Message,
     SimulatedDesk,
     SimulatedStage,
@@ -23,7 +24,9 @@ from simulated_desk import (
 from swarm.errors import NotAdmitted, NotConnected, Status
 from swarm.requests.attempts import AttemptConfig
 from swarm.requests.request import Ask
+from swarm.wire.hops import PRIORITIES, Hop
 from swarm.wire.messages import Features
+from swarm.wire.urgency import HIGH, IN_USE_FOR, LOW, NORMAL
 
 KNOBS = AttemptConfig()
 
@@ -485,3 +488,133 @@ async def test_a_request_of_an_edge_counts_its_own_hops(desk: SimulatedDesk) -> 
     result = await desk.requester.infer(Ask(INFO, inputs, now() + 1.0, hops=hops))
     [features] = desk.stage.seen
     assert (result.status, features.hops) == (Status.OK, hops)
+
+
+# --- priorities ---------------------------------------------------------------------------------
+
+
+def one_at_a_time(seconds: float, tells: bool = False) -> Behaviour:
+    """A stage that computes one request after the other. tells: that it has seen priorities."""
+    free = 0.0
+
+    def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
+        nonlocal free
+        begins = max(free, now())
+        free = begins + seconds
+        result = outcome(features)
+        extra = {PRIORITIES: True} if tells else {}
+        queue = int((begins - now()) * 1e6)
+        result.hops = (Hop(1, "fake", queue, int(seconds * 1e6), 1, extra),)
+        later(free - now(), stage.reply, features, result)
+        later(free - now(), message.done)
+
+    return behave
+
+
+async def ended_in_order(desk: SimulatedDesk, *asked: tuple[str, int]) -> list[str]:
+    """The names, in the order of their answers."""
+    order: list[str] = []
+
+    async def ask(name: str, urgency: int) -> None:
+        assert (await desk.infer(60.0, urgency=urgency)).status is Status.OK
+        order.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        for name, urgency in asked:
+            group.create_task(ask(name, urgency))
+    return order
+
+
+async def test_a_high_request_passes_all_that_are_not_under_way(desk: SimulatedDesk) -> None:
+    desk.lanes.depth = 1000
+    desk.stage.behave = one_at_a_time(0.1)
+    await desk.infer(10.0, urgency=HIGH)
+    order = await ended_in_order(desk, *[("normal", NORMAL)] * 60, *[("high", HIGH)] * 2)
+    assert [at for at, name in enumerate(order) if name == "high"][-1] <= 10
+    assert len(order) == 62
+
+
+async def test_low_requests_wait_and_do_not_starve(desk: SimulatedDesk) -> None:
+    desk.lanes.depth = 1000
+    desk.stage.behave = one_at_a_time(0.1)
+    asked = [("low", LOW)] * 12 + [("normal", NORMAL)] * 60
+    order = await ended_in_order(desk, *asked)
+    lows = [at for at, name in enumerate(order) if name == "low"]
+    assert lows[3] < 30 < lows[-1]
+
+
+async def test_a_requester_hears_from_a_stage_that_others_use_priorities(
+    desk: SimulatedDesk,
+) -> None:
+    """So its own requests wait at it, and not in the lane, where nobody could pass them."""
+    desk.lanes.depth = 1000
+    desk.stage.behave = one_at_a_time(0.1)
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(desk.infer(60.0)) for _ in range(40)]
+        await asyncio.sleep(0.01)
+        assert len(desk.lanes.held) == len(asked)  # nobody waits at a requester
+    desk.stage.behave = one_at_a_time(0.1, tells=True)
+    await desk.infer(10.0)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(40):
+            group.create_task(desk.infer(60.0))
+        await asyncio.sleep(0.01)
+        assert len(desk.lanes.held) < 8
+
+
+async def test_a_request_whose_turn_does_not_come_in_time_says_so(desk: SimulatedDesk) -> None:
+    desk.lanes.depth = 1000
+    desk.stage.behave = one_at_a_time(0.1)
+    await desk.infer(10.0, urgency=HIGH)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(40):
+            group.create_task(desk.infer(60.0))
+        await asyncio.sleep(0.01)
+        ended = await desk.infer(0.5)
+    assert (ended.status, ended.reached) == (Status.DEADLINE_EXCEEDED, False)
+    assert "before the request's turn" in ended.message
+    assert not desk.admission.breakers
+
+
+async def test_a_request_that_is_given_up_while_it_waits_takes_no_turn(
+    desk: SimulatedDesk,
+) -> None:
+    desk.lanes.depth = 1000
+    desk.stage.behave = one_at_a_time(0.1)
+    await desk.infer(10.0, urgency=HIGH)
+    tasks = [desk.begin(60.0) for _ in range(40)]
+    await asyncio.sleep(0.01)
+    for task in tasks[1:]:
+        task.cancel()
+    begun = now()
+    assert (await desk.infer(60.0)).status is Status.OK
+    assert now() - begun < 1.5
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_while_a_stage_is_away_no_turn_is_lost(desk: SimulatedDesk) -> None:
+    desk.lanes.depth = 1000
+    held: list[tuple[Message, Features]] = []
+    desk.stage.behave = one_at_a_time(0.01)
+    await desk.infer(10.0, urgency=HIGH)
+    desk.stage.behave = lambda stage, message, features: held.append((message, features))
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(desk.infer(60.0)) for _ in range(40)]
+        await asyncio.sleep(1.0)
+        behave = desk.stage.behave = one_at_a_time(0.01)
+        for message, features in held:
+            behave(desk.stage, message, features)
+    assert {task.result().status for task in asked} == {Status.OK}
+
+
+async def test_the_gate_goes_when_nobody_uses_priorities(desk: SimulatedDesk) -> None:
+    desk.lanes.depth = 1000
+    desk.stage.behave = one_at_a_time(0.1)
+    await desk.infer(10.0, urgency=HIGH)
+    await asyncio.sleep(IN_USE_FOR + 0.1)
+    desk.requester.tend()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(40):
+            group.create_task(desk.infer(60.0))
+        await asyncio.sleep(0.01)
+        assert len(desk.lanes.held) == 40
