@@ -23,9 +23,9 @@ from swarm.wire.urgency import HIGH, IN_USE_FOR, WEIGHTS
 
 Turn = TypeVar("Turn")
 
-# Queueing in all stages that is let be: a run of each, which has begun when a request comes; so many
-# runs of the slowest one, which then finds the next request, or batch, at hand; and seconds for the
-# ways and the event loops.
+# Queueing in all stages that is let be: a run of each, which has begun when a request comes; so
+# many runs of the slowest one, which then finds the next request, or batch, at hand; and seconds
+# for the ways and the event loops.
 RUNS, BESIDE = 2.0, 0.002
 GROWTH = 1 / 8  # of the requests that are let in, with each round of answers
 LEAST_FACTOR = 0.5  # by which a round of answers lowers their number at most
