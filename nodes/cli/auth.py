@@ -59,6 +59,9 @@ class OfRole:
     stages: int = seldom(
         16, "Of a fallback's, a standby's or an auto node's models.", min=1, max=64
     )
+    asks: Annotated[list[str] | None, Named("model")] = seldom(
+        None, "A model that its own asks, where that is a composition; several times for several."
+    )
     json: Json = False
 
 
@@ -74,12 +77,14 @@ async def add(name: UserName, options: AddOptions) -> None:
     """Issue one user's credentials. No server needs to be told, but one of --plain."""
     authority, role = Authority(options.auth), options.role
     valid = validity(options.valid) if options.valid else 0.0
-    user = authority.add(name, role, options.model or [], valid, options.stages)
+    user = authority.add(name, role, options.model or [], valid, options.stages, options.asks or [])
     path = authority.credentials(name)
     conclude(
         options.json,
         _document(user, time.time()) | {"credentials": str(path)},
-        f"{path}: {role}" + (f" of {', '.join(user.models)}" if user.models else ""),
+        f"{path}: {role}"
+        + (f" of {', '.join(user.models)}" if user.models else "")
+        + (f", asks {', '.join(user.asks)}" if user.asks else ""),
         f"next: give it to {name} alone, and there: {_use_of(role, user.models)} "
         f"--credentials {name}.creds",
     )
@@ -222,6 +227,7 @@ async def permissions(options: RightsOptions) -> None:
         models=options.model or [],
         user=options.user,
         stages=options.stages,
+        asks=options.asks or [],
     )
     if options.json:
         print_json(rights.as_doc())
@@ -243,6 +249,7 @@ def _document(user: User, now: float) -> dict[str, Any]:
         "name": user.name,
         "role": user.role,
         "models": user.models,
+        "asks": user.asks,
         "state": user.state(now),
         "issued": _time(user.issued),
         "expires": _time(user.expires),

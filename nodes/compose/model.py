@@ -13,7 +13,7 @@ from shards.compose.composition import Composition
 from shards.compose.errors import CompositionError
 from shards.errors import InputError
 from shards.specs import Example, TensorSpec
-from swarm.errors import InvalidArgument, NotFound
+from swarm.errors import InvalidArgument, NotFound, PermissionDenied
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo, Spec, check_tensors
 
@@ -61,6 +61,9 @@ async def models_of(mesh: Mesh, composition: Composition) -> dict[str, ModelInfo
             info = found[part.name] = await mesh.model(name)
         except NotFound as error:
             raise NotFound(f"part {part.name!r}: {error}") from None
+        except PermissionDenied as error:
+            text = f"who serves the composition is issued --asks {part.model} (`swarm auth add`)"
+            raise PermissionDenied(f"part {part.name!r}: {error}; {text}") from None
         if info.generates:
             raise CompositionError(part.name, f"{name} is a language model, and makes no tensors")
     return found

@@ -28,6 +28,7 @@ from nodes.versions.upkeep import make_stores
 from swarm.errors import InvalidArgument, Unavailable
 from swarm.fleet.events import ensure_events
 from swarm.link import LinkMessage, LinkOptions
+from swarm.model import ModelInfo
 from swarm.models.artifacts import Source
 from swarm.scratch import Scratch
 from swarm.security.identity import Identity
@@ -50,9 +51,9 @@ class LocalMesh:
 
     changed: set at each status. shm: see `local_mesh`. servers: those that are embedded. report:
     what people hear of them. rights: of users, where its servers are embedded and know any.
-    access: of all its processes to another server. trusted: what its nodes are given for --trust:
-    the user's own file and, where a key was made for this mesh, one with that key. tasks: live as
-    long as the mesh.
+    asked: the models that a model asks, by its name. access: of all its processes to another
+    server. trusted: what its nodes are given for --trust: the user's own file and, where a key was
+    made for this mesh, one with that key. tasks: live as long as the mesh.
     """
 
     url: str
@@ -68,6 +69,7 @@ class LocalMesh:
     trusted: str = ""
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: dict[str, list[str]] = field(default_factory=dict)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     @property
@@ -80,8 +82,15 @@ class LocalMesh:
         loses it. The folder stays where it is as long as the mesh runs. sent: as `Registry.push`.
         """
         model = KeptModel(self.mesh, folder, self.report.tell)
+        self.note_asked(model.manifest.to_json())
         await model.push(sent)
         self.own(model.run(), f"keep {model.name}")
+
+    def note_asked(self, manifest: bytes) -> None:
+        """Nodes of this version are given the rights to ask what it asks."""
+        info = ModelInfo.from_manifest(manifest)
+        if info.asks:
+            self.asked[info.model] = sorted({name.partition("@")[0] for name in info.asks})
 
     def own(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run some work as long as the mesh runs; its failure is logged at once."""
@@ -103,7 +112,9 @@ class LocalMesh:
             arguments += ["--trust", self.trusted]
         if self.rights is not None:
             # A gateway of no model answers for every one.
-            arguments += self.rights.issue(role, model.partition("@")[0] or "*").arguments()
+            name = model.partition("@")[0] or "*"
+            asks = self.asked.get(name, ())
+            arguments += self.rights.issue(role, name, asks=asks).arguments()
         else:
             arguments += self.access.arguments()
         if model:
@@ -322,4 +333,5 @@ async def push(
     sent: Callable[[int], None] = lambda size: None,
 ) -> str:
     """Push a version that was just split, and let it serve all traffic. Returns its version."""
+    local.note_asked(manifest)
     return await push_to_serve(local.mesh, manifest, files, sent)

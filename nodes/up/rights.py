@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from nodes.access import AccessOptions
@@ -11,6 +12,7 @@ from swarm.link import LinkOptions
 from swarm.security.authority.authority import Authority
 from swarm.security.authority.certificates import VALID, read_certificate
 from swarm.security.authority.server_conf import operator_conf, tls_conf
+from swarm.security.rights.permissions import Post
 
 HOSTS = ("127.0.0.1", "localhost")
 
@@ -64,14 +66,15 @@ class LocalRights:
     def _to(self, url: str) -> LinkOptions:
         return LinkOptions(servers=(url,), tls_ca=self._trusted)
 
-    def issue(self, role: str, *models: str) -> AccessOptions:
-        """New credentials for one process."""
+    def issue(self, role: str, *models: str, asks: Sequence[str] = ()) -> AccessOptions:
+        """New credentials for one process. asks: the models that its own ask."""
         self._issued += 1
-        return self.access(f"{role}-{self._issued}", role, *models)
+        return self.access(f"{role}-{self._issued}", role, *models, asks=asks)
 
-    def access(self, name: str, role: str, *models: str) -> AccessOptions:
+    def access(self, name: str, role: str, *models: str, asks: Sequence[str] = ()) -> AccessOptions:
         """New credentials with this name."""
-        self.authority.add(name, role, list(models))
+        serves = Post.of(role).stages(1)
+        self.authority.add(name, role, list(models), asks=asks if serves else ())
         credentials = str(self.authority.credentials(name))
         return AccessOptions(credentials=credentials, tls_ca=self._trusted)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -70,6 +70,7 @@ class User:
     issued: int
     expires: int = 0
     revoked: int = 0
+    asks: list[str] = field(default_factory=list)
 
     def state(self, now: float) -> str:
         """`valid`, `expired` or `revoked`."""
@@ -307,14 +308,16 @@ class Authority:
         models: list[str],
         valid: float = 0.0,
         stages: int = MOST_STAGES,
+        asks: Sequence[str] = (),
     ) -> User:
-        """Issue one user's files. valid: seconds, 0 for ever. stages: of a fallback's models.
+        """Issue one user's files. valid: seconds, 0 for ever. stages: of a fallback's models. asks:
+        as of `permissions_of`.
 
         A name that was revoked or has expired can be issued again, with a new key. Raises
         `InvalidArgument` for a name in use, and as `permissions_of`.
         """
         token(name, "user name")
-        permissions_of(role, mesh=self.mesh, models=models, user=name, stages=stages)
+        permissions_of(role, mesh=self.mesh, models=models, user=name, stages=stages, asks=asks)
         now = self._now()
         for user in self._state.users:
             if user.name == name and user.state(now) == "valid":
@@ -324,7 +327,7 @@ class Authority:
         key = AuthorityKey.new(USER)
         models = models if needs_model(Post.of(role).role) else []
         expires = now + int(valid) if valid else 0
-        user = User(name, role, models, stages, key.public, now, expires)
+        user = User(name, role, models, stages, key.public, now, expires, asks=list(asks))
         self._issue(user, key)
         self._state.users = [
             other for other in self._state.users if other.name != name or other.revoked
@@ -412,6 +415,7 @@ class Authority:
         account = self.key("clients" if post.role == Role.CLIENT else "mesh").public
         stages = post.stages(user.stages)
         tags = [f"model:{model}" for model in user.models]
+        tags += [f"asked:{model}" for model in user.asks]
         tags += [f"stage:{stage}" for stage in stages]
         tags += [f"next:{stage + 1}" for stage in stages]
         jwt = encode(

@@ -162,6 +162,7 @@ def scope(key: str, role: str, mesh: str, limits: AccountLimits) -> dict[str, An
         {
             "mesh": [mesh],
             "model": ["{{tag(model)}}"],
+            "asked": ["{{tag(asked)}}"],
             "stage": ["{{tag(stage)}}"],
             "next": ["{{tag(next)}}"],
             "user": ["{{name()}}"],

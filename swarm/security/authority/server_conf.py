@@ -170,6 +170,7 @@ def _users(authority: Authority, users: list[User]) -> str:
             models=user.models,
             user=user.public,  # a bare key has no name: its inbox is called by the key itself
             stages=user.stages,
+            asks=user.asks,
         )
         blocks.append(
             f"      # {user.name}: {user.role} {' '.join(user.models)}\n"

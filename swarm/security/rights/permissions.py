@@ -82,10 +82,12 @@ def permissions_of(
     models: Sequence[str],
     user: str = "",
     stages: int = MOST_STAGES,
+    asks: Sequence[str] = (),
 ) -> Permissions:
     """The rights of a user. models: names, or `*` for every model, which a shard and a fallback
     cannot have. user: the token behind `_INBOX.`; the role where it is left out. stages: of a
-    fallback's models. Raises `InvalidArgument`, `SubjectError`."""
+    fallback's models. asks: other models, which a server's own ask (`ModelInfo.asks`). Raises
+    `InvalidArgument`, `SubjectError`."""
     post = Post.of(role)
     served = post.stages(stages)
     if not models and needs_model(post.role):
@@ -94,9 +96,12 @@ def permissions_of(
         raise InvalidArgument(
             f"role {role}: name its models one by one: its lanes have their names"
         )
+    if asks and not served:
+        raise InvalidArgument(f"role {role} serves no model that asks others: leave out --asks")
     places = {
         "mesh": [token(mesh, "mesh name")],
         "model": [m if m == "*" else token(m, "model name") for m in models],
+        "asked": [token(model, "model name") for model in asks],
         "stage": [str(stage) for stage in served],
         "next": [str(stage + 1) for stage in served],
         "user": [token(user or str(post), "user name")],

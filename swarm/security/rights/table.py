@@ -1,8 +1,9 @@
 """The table of rights: every subject of the mesh, every call of JetStream, and who may.
 
-In a subject stand for one token or a part of it: {mesh}; {model}; {stage}, the stage of a shard,
-or each stage of a fallback; {next}, the stage behind it; {user}, the name of the user. `*` and `>`
-are wildcards of NATS. (A wildcard stands for a whole token.)
+In a subject stand for one token or a part of it: {mesh}; {model}; {asked}, each model that the own
+one asks (a composition asks models); {stage}, the stage of a shard, or each stage of a fallback;
+{next}, the stage behind it; {user}, the name of the user. `*` and `>` are wildcards of NATS. (A
+wildcard stands for a whole token.)
 
 The server checks the subject of a publish and of a subscription, and nothing else: not the reply
 subject of a publish, and not what a consumer delivers. So no role has a right that is harmless

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -60,19 +61,24 @@ def summed(version: str) -> str:
 
 
 async def built(
-    local: LocalMesh, folder: Path, text: str, name: str, version: str = "1"
+    local: LocalMesh,
+    folder: Path,
+    text: str,
+    name: str,
+    version: str = "1",
+    more: Sequence[str] = (),
 ) -> tuple[Manifest, dict[str, bytes]]:
-    """A composition as `swarm compose build` makes it against this mesh."""
-    return await asyncio.to_thread(_built, local, folder, text, name, version)
+    """A composition as `swarm compose build` makes it against this mesh. more: words for that."""
+    where = ("--nats", local.url, "--mesh", local.name, *more)
+    return await asyncio.to_thread(_built, where, folder, text, name, version)
 
 
 def _built(
-    local: LocalMesh, folder: Path, text: str, name: str, version: str
+    where: Sequence[str], folder: Path, text: str, name: str, version: str
 ) -> tuple[Manifest, dict[str, bytes]]:
     file, out = folder / f"{name}-{version}.toml", folder / f"{name}-{version}"
     file.write_text(text, encoding="utf-8")
     named = ("--name", name, "--version", version)
-    where = ("--nats", local.url, "--mesh", local.name)
     told = said("compose", "build", str(file), "-o", str(out), *named, *where)
     assert told.code == 0, told.stderr
     manifest, fetch = read_dir(out)
