@@ -31,8 +31,14 @@ class EndedSession(Protocol):
 class Audit(Protocol):
     """The record of one node. What it is told costs no wait, and raises nothing."""
 
-    def received(self, features: Features, hop: dict[str, Any]) -> None:
-        """Add to a stage's hop what the record needs; `features` has the stage's input still."""
+    def received(
+        self,
+        features: Features,
+        hop: dict[str, Any],
+        steps: Mapping[str, Mapping[str, np.ndarray] | None],
+    ) -> None:
+        """Add to a stage's hop what the record needs; `features` has the stage's input still.
+        steps: what the steps inside its run made, by name, None for what was left out."""
         ...
 
     def answered(self, features: Features, outputs: Mapping[str, np.ndarray]) -> None:

@@ -115,7 +115,7 @@ class CompositionRuns:
             self._outcomes.not_computed(job, Status.INTERNAL, repr(error))
         else:
             self._asked.learn(made.parts)
-            job.told = told(made.parts) | asked.cached()
+            job.told, job.steps = told(made.parts) | asked.cached(), made.made
             if asked.is_traced:
                 job.told |= asked.told(self.model.composition, made.parts, job.started)
             seconds = self._clock() - job.started

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
+from nodes.compose.again import RepeatedRuns
 from nodes.compose.asking import PartsAsked
 from nodes.compose.engine import CompositionRuns
 from nodes.compose.model import CompositionModel, models_of, signature_of
 from nodes.stage.server import StageServer
-from nodes.versions.loaded import Loaded, Loading
+from nodes.versions.loaded import Loaded, Loading, Repeated
 from nodes.versions.serving import Serving, SharedByStages, server_of
 from shards.compose.check import check
 from shards.compose.composition import Composition, from_json
@@ -29,9 +32,19 @@ class LoadedComposition(Loaded):
     """A `CompositionModel` in the place of stages."""
 
     model: CompositionModel
+    repeats: RepeatedRuns
 
     def serving(self, shared: SharedByStages) -> CompositionServing:
         return CompositionServing(shared, self)
+
+    async def again(
+        self, stage: int, tensors: dict[str, np.ndarray], steps: Mapping[str, str]
+    ) -> Repeated:
+        return await self.repeats.run(tensors, steps)
+
+    def close(self) -> None:
+        self.repeats.close()
+        super().close()
 
 
 class CompositionServing(Serving):
@@ -87,6 +100,9 @@ async def prepare(loading: Loading) -> Callable[[], LoadedComposition]:
 
     def loaded() -> LoadedComposition:
         seconds = time.monotonic() - loading.started
-        return LoadedComposition(loading.info, {}, None, None, seconds, model=model)
+        repeats = RepeatedRuns(loading, model)
+        return LoadedComposition(
+            loading.info, {}, None, None, seconds, model=model, repeats=repeats
+        )
 
     return loaded

@@ -28,6 +28,7 @@ from swarm.model import ModelInfo
 from swarm.records.record import (
     MOST_HOPS,
     RECEIVED,
+    STEPS,
     RecordEntry,
     agent_token,
     digest_of,
@@ -108,10 +109,21 @@ class NodeAudit:
 
     # --- a stage ----------------------------------------------------------------------------
 
-    def received(self, features: Features, hop: dict[str, Any]) -> None:
-        """Add the hash of what a stage received to its hop, before the hop travels."""
+    def received(
+        self,
+        features: Features,
+        hop: dict[str, Any],
+        steps: Mapping[str, Mapping[str, np.ndarray] | None],
+    ) -> None:
+        """Add the hashes of what a stage received, and of what the steps inside its run made, to
+        its hop, before the hop travels."""
         if self._stored or features.stage == 1:
             hop[RECEIVED] = bytes.fromhex(digest_of(features.tensors))
+        if steps:
+            hop[STEPS] = {
+                name: bytes.fromhex(digest_of(made)) if made is not None else b""
+                for name, made in steps.items()
+            }
 
     def answered(self, features: Features, outputs: Mapping[str, np.ndarray]) -> None:
         """The last stage has answered a request."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from swarm.errors import ApiError, DecodeError, NoResponders, NotFound, Unavailable
 from swarm.link import Link, jetstream
-from swarm.records.record import parse
+from swarm.records.record import STEPS, parse
 from swarm.records.stream import READ_TIMEOUT, extent_of, read_stream
 from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects, api
@@ -51,6 +51,13 @@ class Recorded:
     def weights(self) -> int:
         """The weight version that its stages computed with, as far as hops say."""
         return max([int(hop.get("weights", 0)) for hop in self.hops], default=0)
+
+    def steps(self, stage: int) -> dict[str, str]:
+        """SHA-256 of what each step inside a stage's run made, "" for what was left out; {} where
+        no audit tells it."""
+        of_stage = (hop.get(STEPS) for hop in self.hops if hop["stage"] == stage)
+        told = next((steps for steps in of_stage if isinstance(steps, Mapping)), {})
+        return {name: made for name, made in told.items() if isinstance(made, str)}
 
     def node(self, stage: int) -> str:
         """Who ran a stage then, "" where nothing says so."""

@@ -17,7 +17,7 @@ from nodes.records.recorded import Recorded
 from nodes.stage.pictures import PictureReader
 from nodes.versions.artifacts import NodeArtifacts
 from nodes.versions.live_weights import NodeWeights
-from nodes.versions.loaded import Loaded, load
+from nodes.versions.loaded import Loaded, Repeated, load
 from shards.errors import ShardsError
 from swarm.errors import InvalidArgument, NotFound
 from swarm.mesh import Mesh
@@ -79,13 +79,14 @@ Tensors = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class RepeatedStage:
-    """One stage, run again. node: that ran it then. difference: None where what it made then was
-    not recorded. seconds: of the run now."""
+    """One stage, run again, or the step `part` inside its run. node: that ran it then. difference:
+    None where what it made then was not recorded. seconds: of the run now."""
 
     stage: int
     node: str
     difference: Difference | None
     seconds: float
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,24 +174,29 @@ class ReplaySession:
                 return
         raise NotFound(f"nothing here knows weight version {n} of {info.model}@{info.version}")
 
-    async def run(self, stage: int, tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, float]:
-        """What a stage makes of these tensors, and its seconds. Raises `ShardsError`, and
-        `InvalidArgument` for a picture that is none, or that nobody here can decode."""
-        runtime, pictures = self._loaded.stages[stage], PictureReader(self._loaded.info)
-
-        def work() -> Tensors:
-            is_picture = stage == 1 and pictures.comes_as_picture(tensors)
-            return runtime.run(pictures.decoded(tensors) if is_picture else tensors)
-
+    async def run(
+        self, stage: int, tensors: Mapping[str, np.ndarray], steps: Mapping[str, str]
+    ) -> tuple[Repeated, float]:
+        """What a stage makes of these tensors, and its seconds. steps: as of `Loaded.again`. Raises
+        `SwarmError`, `ShardsError`, and `InvalidArgument` for a picture that is none, or that
+        nobody here can decode."""
+        pictures, given = PictureReader(self._loaded.info), dict(tensors)
         began = time.perf_counter()
-        made = await asyncio.to_thread(work)
+        if stage == 1 and pictures.comes_as_picture(given):
+            given = await asyncio.to_thread(pictures.decoded, given)
+        made = await self._loaded.again(stage, given, steps)
         return made, time.perf_counter() - began
 
-    async def through(self, tensors: Mapping[str, np.ndarray]) -> list[tuple[Tensors, float]]:
-        """What each stage makes, one behind the other, from stage 1 on."""
+    async def through(
+        self, tensors: Mapping[str, np.ndarray], then: Recorded | None = None
+    ) -> list[tuple[Tensors, float]]:
+        """What each stage makes, one behind the other, from stage 1 on. then: the request that is
+        repeated with its own version."""
         made: list[tuple[Tensors, float]] = []
         for stage in range(1, self.last + 1):
-            made.append(await self.run(stage, made[-1][0] if made else tensors))
+            steps = then.steps(stage) if then is not None else {}
+            repeated, seconds = await self.run(stage, made[-1][0] if made else tensors, steps)
+            made.append((repeated.outputs, seconds))
         return made
 
     def close(self) -> None:
@@ -200,23 +206,29 @@ class ReplaySession:
 
 async def replay_same(session: ReplaySession, request: Recorded) -> Replay:
     """Run each stage on what came to it then, and compare with what came to the next one: a
-    deviation is told of the very stage that makes it. The last stage's answer is compared by its
-    hash in the audit."""
+    deviation is told of the very stage that makes it. The last stage's answer, and what the steps
+    inside of a run made, are compared by their hashes in the audit."""
     await session.use_weights(request.weights)
     steps = []
     found: AnswerMeaning | None = None
     for stage, came in request.stages.items():
-        made, seconds = await session.run(stage, came.tensors)
+        told = request.steps(stage)
+        repeated, seconds = await session.run(stage, came.tensors, told)
+        made = repeated.outputs
+        for part, digest in told.items():
+            equal = _digest(repeated.steps.get(part)) == digest
+            difference = Difference(equal, 0.0 if equal else math.inf)
+            steps.append(RepeatedStage(stage, "", difference, 0.0, part))
         behind = request.stages.get(stage + 1)
-        difference: Difference | None = None
+        whole: Difference | None = None
         if behind is not None:
-            difference = compare(made, behind.tensors)
+            whole = compare(made, behind.tensors)
         elif stage == session.last and request.output:
             equal = digest_of(made) == request.output
-            difference = Difference(equal, 0.0 if equal else float("inf"))
+            whole = Difference(equal, 0.0 if equal else float("inf"))
         if stage == session.last:
             found = session.read(made)
-        steps.append(RepeatedStage(stage, request.node(stage), difference, seconds))
+        steps.append(RepeatedStage(stage, request.node(stage), whole, seconds))
     note = why_incomplete(request, session.last)
     return Replay(
         request.id,
@@ -227,6 +239,11 @@ async def replay_same(session: ReplaySession, request: Recorded) -> Replay:
         note=note,
         found=found,
     )
+
+
+def _digest(made: Mapping[str, np.ndarray] | None) -> str:
+    """As an audit has it; "" for what was not made."""
+    return digest_of(made) if made is not None else ""
 
 
 def why_incomplete(request: Recorded, last: int) -> str:
@@ -249,7 +266,8 @@ async def replay_other(session: ReplaySession, then: ReplaySession, request: Rec
     if first is None:
         raise NotFound(f"{request.id}: its question was not recorded; a longer recording has it")
     await then.use_weights(request.weights)
-    made, answer = await session.through(first.tensors), (await then.through(first.tensors))[-1][0]
+    made = await session.through(first.tensors)
+    answer = (await then.through(first.tensors, request))[-1][0]
     steps = []
     for stage, (tensors, seconds) in enumerate(made, start=1):
         behind = request.stages.get(stage + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,8 @@ class Job:
     that ended. sending: its result under way to the next stage. ended: its work here is over.
     is_own_fault: its run failed and known input passed: what it asks for cannot be computed. told:
     further fields of its hop, None for none. is_whole_answer: what came of it are the outputs of
-    the model, whatever the stage.
+    the model, whatever the stage. steps: what the steps inside its run made, by name, None for what
+    was left out; they are for the record.
     """
 
     delivery: Delivery
@@ -43,6 +45,7 @@ class Job:
     is_own_fault: bool = False
     told: dict[str, Any] | None = None
     is_whole_answer: bool = False
+    steps: Mapping[str, Mapping[str, np.ndarray] | None] | None = None
     inputs: dict[str, np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:

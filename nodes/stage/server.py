@@ -244,7 +244,7 @@ class StageServer:
         if features.traceparent and is_sampled(features.traceparent):
             hop |= self._moments(job)
         if self._audit is not None:
-            self._audit.received(features, hop)
+            self._audit.received(features, hop, job.steps or {})
         features.hops.append(hop)
         if self._onward is None or job.is_whole_answer:
             urgent = delivery.fast or seconds > LONG_RUN

@@ -29,6 +29,8 @@ from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from nodes.versions.serving import Serving, SharedByStages
 
 log = logging.getLogger("swarm.node")
@@ -39,6 +41,15 @@ OnReplaced = Callable[[Mapping[int, StageRuntime], Mapping[int, Known | None]], 
 KNOWN_WITHIN, KNOWN_FACTOR = 10.0, 20.0
 EDGE = 0  # the stage of an edge's or a gateway's first layers
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """What a stage made. steps: what the steps inside its run made, by name, None for what was left
+    out."""
+
+    outputs: dict[str, np.ndarray]
+    steps: Mapping[str, Mapping[str, np.ndarray] | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -117,6 +128,14 @@ class Loaded:
         """What serves it in a way of its own, None for one that is served by lanes. Raises
         `SwarmError`."""
         return None
+
+    async def again(
+        self, stage: int, tensors: dict[str, np.ndarray], steps: Mapping[str, str]
+    ) -> Repeated:
+        """What a stage makes of tensors, off the serving path. steps: of a run that is repeated,
+        SHA-256 of what each step inside it made then, "" for one that was left out; {} where nobody
+        knows. Raises `SwarmError` and `shards.errors.ShardsError`."""
+        return Repeated(await asyncio.to_thread(self.stages[stage].run, tensors))
 
     def close(self) -> None:
         for runtime in (*self.stages.values(), *self.local.values(), self.edge, self.lighter):

@@ -50,6 +50,7 @@ from shards.specs import TensorSpec
 FORMAT = 1
 MOST_BYTES = 256 << 10  # of a composition
 MOST_PARTS = 64
+LONGEST_NAME = 64  # characters of a part's: hops, records and metrics carry it
 MOST_ROWS = 1024  # that a `map` may be allowed
 MOST_BOUND = sys.float_info.max
 
@@ -228,6 +229,8 @@ def _part(raw: Mapping[str, Any]) -> Part:
     except ManifestError as error:
         raise CompositionError(str(name)[:80], str(error)) from None
     assert isinstance(name, str)
+    if len(name) > LONGEST_NAME:
+        raise CompositionError(name[:80], f"a name has {LONGEST_NAME} characters at most")
     kinds = [key for key in raw if key in _KINDS or key in OPERATORS]
     if len(kinds) != 1:
         known = ", ".join([*_KINDS, *OPERATORS])

@@ -54,10 +54,12 @@ class PartRun:
 
 @dataclass(slots=True)
 class Ran:
-    """outputs: of the composition. parts: those that were begun, in that order."""
+    """outputs: of the composition. parts: those that were begun, in that order. made: what those
+    that ended made, None where they were left out."""
 
     outputs: Tensors
     parts: dict[str, PartRun] = field(default_factory=dict)
+    made: dict[str, Tensors | None] = field(default_factory=dict)
 
 
 async def run(
@@ -77,7 +79,7 @@ async def run(
         outputs = await under_way.outputs()
     finally:
         await under_way.end()
-    return Ran(outputs, under_way.parts)
+    return Ran(outputs, under_way.parts, under_way.made())
 
 
 class _Run:
@@ -102,6 +104,13 @@ class _Run:
         if made is None:  # the check allows no such output
             raise CompositionError("", "an output was left out")
         return made
+
+    def made(self) -> dict[str, Tensors | None]:
+        """Of the parts that ended."""
+        ended = {
+            name: task for name, task in self._tasks.items() if task.done() and not task.cancelled()
+        }
+        return {name: task.result() for name, task in ended.items() if task.exception() is None}
 
     async def end(self) -> None:
         """Cancel what runs."""

@@ -13,7 +13,7 @@ guessed, such as one bit, tells it to whoever guesses.)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -31,10 +31,11 @@ BEGINNING = "0" * 64  # `prev` of a recorder's first record
 # A hop's field: SHA-256 of the tensors that the stage received. Bytes, which JSON leaves out: they
 # are for the record, and not for the answers that users see.
 RECEIVED = "received"
+STEPS = "steps"  # of a hop: the same of what each step inside its run made, b"" for none
 OPERATOR = "operator"  # the agent of what is done by commands
 NOBODY = "-"  # the subject's token for an agent without a name
 MOST_BYTES = 64 << 10  # of a record that is read
-MOST_HOPS = 64  # in a record
+MOST_HOPS, MOST_STEPS = 64, 64  # in a record; of a hop
 
 
 def digest_of(tensors: Mapping[str, np.ndarray]) -> str:
@@ -90,7 +91,16 @@ def hop_fields(hop: Hop) -> dict[str, Any]:
     received = hop.extra.get(RECEIVED)
     if type(received) is bytes and len(received) == 32:
         doc[RECEIVED] = received.hex()
+    if steps := dict(_steps(hop.extra.get(STEPS))):
+        doc[STEPS] = steps
     return doc
+
+
+def _steps(told: object) -> Iterator[tuple[str, str]]:
+    """What a hop says of steps; another node may say anything."""
+    for name, made in [*told.items()][:MOST_STEPS] if isinstance(told, dict) else ():
+        if isinstance(name, str) and type(made) is bytes and len(made) in (0, 32):
+            yield as_token(name), made.hex()
 
 
 def canonical(doc: Mapping[str, Any]) -> bytes:

@@ -125,6 +125,7 @@ def _document(replay: Replay) -> dict[str, Any]:
         "steps": [
             {
                 "stage": step.stage,
+                **({"part": step.part} if step.part else {}),
                 "node": step.node,
                 "compared": step.difference is not None,
                 "equal": step.difference.equal if step.difference else None,
@@ -170,7 +171,7 @@ def _show_one(replay: Replay) -> None:
     for step in replay.steps:
         bits, deviation = _verdict(step)
         ms = f"{step.seconds * 1e3:.2f}"
-        table.add_row(str(step.stage), step.node, bits, deviation, ms)
+        table.add_row(_place(step), step.node, bits, deviation, "" if step.part else ms)
     out.print(table)
     if replay.otherwise is not None:
         same = "decides otherwise" if replay.otherwise else "decides the same"
@@ -193,16 +194,22 @@ def reasons(replays: list[Replay]) -> list[str]:
     return lines
 
 
+def _place(step: RepeatedStage) -> str:
+    """A stage, or a step inside its run."""
+    return f"{step.stage} {step.part}".rstrip()
+
+
 def _show_many(replays: list[Replay], tolerance: float) -> None:
     table = Table(title=f"{len(replays)} requests")
     for heading in ("stage", "compared", "equal bits", "max deviation", "ms now"):
         table.add_column(heading, justify="right")
-    for stage in sorted({step.stage for replay in replays for step in replay.steps}):
-        steps = [step for replay in replays for step in replay.steps if step.stage == stage]
+    each = [step for replay in replays for step in replay.steps]
+    for place in sorted({(step.stage, step.part) for step in each}):
+        steps = [step for step in each if (step.stage, step.part) == place]
         compared = [step.difference for step in steps if step.difference is not None]
         most = max((d.deviation for d in compared), default=0.0)
         table.add_row(
-            str(stage),
+            _place(steps[0]),
             str(len(compared)),
             str(sum(d.equal for d in compared)),
             f"{most:.3g}" if math.isfinite(most) else "not measured",
