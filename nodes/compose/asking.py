@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from nodes.audit import Audit
 from nodes.compose.kept import PartAnswers
 from nodes.compose.telling import AskedParts
 from shards.compose.composition import AskPart, Composition, parts_asked
@@ -15,7 +16,8 @@ from swarm.fleet.placement import Served
 from swarm.flow.latency import LatencyWindow
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
-from swarm.wire.messages import Features, Result
+from swarm.requests.request import answered
+from swarm.wire.messages import Features, Request, Result
 
 JOINED_SHARE = 0.5  # of a budget, for which a part waits for the answer of an equal one
 LEAST = 0.001  # seconds: what has less left is not asked
@@ -34,11 +36,16 @@ class PartsAsked:
     """
 
     def __init__(
-        self, mesh: Mesh, composition: Composition, models: Mapping[str, ModelInfo]
+        self,
+        mesh: Mesh,
+        composition: Composition,
+        models: Mapping[str, ModelInfo],
+        audit: Audit | None = None,
     ) -> None:
-        """models: by part."""
+        """models: by part. audit: puts on record what is asked."""
         self._mesh = mesh
         self._models = models
+        self._audit = audit
         self._nobody: dict[str, float] = {}  # since when nobody serves a part's model
         self._behind = dict(_behind(composition))
         self._parts = composition.parts
@@ -68,9 +75,13 @@ class PartsAsked:
                 if left < LEAST:
                     raise DeadlineExceeded(f"{left * 1e3:.1f} ms are left")
                 header = asked.header(part.name)
-                answer = await self._mesh.infer(
+                result = await self._mesh.ask(
                     name, tensors, left, features.session, traceparent=header
                 )
+                if self._audit is not None:
+                    request = Request(tensors, result.id, agent=features.agent)
+                    self._audit.asked(name, request, result)
+                answer = answered(result)
             except SwarmError as error:
                 raise NotAnswered(f"part {part.name!r}, {name}: {error}") from error
             asked.answered(part.name, now, answer)

@@ -52,7 +52,8 @@ class CompositionServing(Serving):
 
     def __init__(self, shared: SharedByStages, loaded: LoadedComposition) -> None:
         self._model = model = loaded.model
-        self._asked = PartsAsked(shared.connection.mesh, model.composition, model.models)
+        mesh, audit = shared.connection.mesh, shared.audit
+        self._asked = PartsAsked(mesh, model.composition, model.models, audit)
         super().__init__(shared, loaded)
         self.add(STAGE)
 

@@ -55,7 +55,7 @@ class PartRun:
 @dataclass(slots=True)
 class Ran:
     """outputs: of the composition. parts: those that were begun, in that order. made: what those
-    that ended made, None where they were left out."""
+    made that the outputs come from, None where one was left out."""
 
     outputs: Tensors
     parts: dict[str, PartRun] = field(default_factory=dict)
@@ -106,11 +106,17 @@ class _Run:
         return made
 
     def made(self) -> dict[str, Tensors | None]:
-        """Of the parts that ended."""
-        ended = {
-            name: task for name, task in self._tasks.items() if task.done() and not task.cancelled()
-        }
-        return {name: task.result() for name, task in ended.items() if task.exception() is None}
+        """Of the parts that the outputs come from. Of those behind `first` only one is."""
+        made: dict[str, Tensors | None] = {}
+        waiting = [ref.part for ref in self._composition.outputs.values()]
+        while waiting:
+            name = waiting.pop()
+            if not name or name in made:
+                continue
+            made[name] = self._tasks[name].result()
+            waiting += [ref.part for ref in self._composition.parts[name].tensors()]
+            waiting.append(self.parts[name].taken)
+        return made
 
     async def end(self) -> None:
         """Cancel what runs."""
