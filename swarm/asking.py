@@ -146,6 +146,7 @@ class OverNats:
         traceparent: str = "",
         version: str = "",
         priority: str = "",
+        allow_degraded: bool | None = None,
     ) -> Result:
         """Run `model` on `inputs`: arguments, result and errors as of `swarm.Mesh.infer`. After
         silence it is asked once more, with the same id."""
@@ -158,6 +159,7 @@ class OverNats:
             weights=weights,
             traceparent=traceparent,
             priority=checked_priority(priority),
+            allow_degraded=allow_degraded,
         )
         return answered(await self._by_service.ask(name, request, budget))
 

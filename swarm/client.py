@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -31,6 +31,8 @@ from swarm.models.registry import Registry
 from swarm.models.trials import TriedRequest, trials_of
 from swarm.periodic import BEAT, beat
 from swarm.requests.by_service import ServiceRequester
+from swarm.requests.degrading import Degrading
+from swarm.requests.lighter import may_degrade
 from swarm.requests.request import (
     DELIVERY_MODES,
     DURABLE,
@@ -122,6 +124,7 @@ class Client:
             self.routes.look_out = self.statuses.wanted
             self.routes.flaw = self.statuses.flaw
         self.requester = Requester(self.routes, picker)
+        self.degrading = Degrading(self.link, self.catalog, self.requester)
         self._by_service = ServiceRequester(
             self.link, self.subjects, self.requester.seen, self.agent
         )
@@ -256,6 +259,7 @@ class Client:
         traceparent: str = "",
         version: str = "",
         priority: str = "",
+        allow_degraded: bool | None = None,
     ) -> Result:
         """Run `model` (`NAME` or `NAME@VERSION`) on `inputs`; budget in seconds. A model that
         has a task takes a `Picture` for its input. version: as in NAME@VERSION; without either,
@@ -267,7 +271,10 @@ class Client:
         second copy is sent; at most 5 % of requests are. traceparent: the header (W3C Trace
         Context) of the trace that this request belongs to; hops of a sampled one say more
         (`swarm.tracing.anatomy`). priority: `low`, `normal` or `high`: high ones pass others that
-        wait; "" is normal, or what an answerer between has for this client.
+        wait; "" is normal, or what an answerer between has for this client. allow_degraded: whether
+        the answer may be that of the model's lighter model, where it names one and cannot answer in
+        time itself; None: as its owner says. The result has `degraded` then, and names the model
+        that answered.
 
         Raises the error of the result's status: `InvalidArgument`, `NotFound`,
         `DeadlineExceeded`, `ResourceExhausted` (whose `retry_after` says when to come back, in
@@ -283,6 +290,7 @@ class Client:
             weights=weights,
             traceparent=traceparent,
             priority=priority,
+            allow_degraded=allow_degraded,
         )
         return answered(result)
 
@@ -299,6 +307,7 @@ class Client:
         weights: int = 0,
         traceparent: str = "",
         priority: str = "",
+        allow_degraded: bool | None = None,
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised. request_id: comes
         back with the result; on its way the request has an id that begins so and that nobody can
@@ -313,9 +322,10 @@ class Client:
                 weights=weights,
                 traceparent=header if trace is None else trace.traceparent,
                 priority=priority,
+                allow_degraded=allow_degraded,
             )
             result = await self._ask(model, request, budget, delivery, hedge)
-            self.observed.note(model.partition("@")[0], str(result.status))
+            self.observed.note(model.partition("@")[0], str(result.status), result.degraded)
             result.id = request_id or result.id
         except BaseException as error:
             if trace is not None:
@@ -356,7 +366,12 @@ class Client:
             # Who answers observes a rollout, and decides by it.
             decided = "@" in model or not self.rollouts.follows
             name = f"{info.model}@{info.version}" if decided else info.model
-            return await self._by_service.ask(name, request, budget)
+
+            async def by_service(until: float) -> Result:
+                left = until - asyncio.get_running_loop().time()
+                return await self._by_service.ask(name, request, left)
+
+            return await self._or_lighter(info, request, deadline, by_service)
         ask = Ask(
             info,
             request.inputs,
@@ -370,9 +385,26 @@ class Client:
             traceparent=request.traceparent,
             urgency=urgency,
         )
-        if not self.rollouts.follows:
-            return await self.requester.infer(ask)
-        return await self._ask_on_trial(ask, "@" in model)
+
+        async def by_lanes(until: float) -> Result:
+            ask.deadline = until
+            if not self.rollouts.follows:
+                return await self.requester.infer(ask)
+            return await self._ask_on_trial(ask, "@" in model)
+
+        return await self._or_lighter(info, request, deadline, by_lanes)
+
+    async def _or_lighter(
+        self,
+        info: ModelInfo,
+        request: Request,
+        deadline: float,
+        ask: Callable[[float], Awaitable[Result]],
+    ) -> Result:
+        """The version's answer, or that of its lighter model where the requester takes it."""
+        if not may_degrade(info, request.allow_degraded):
+            return await ask(deadline)
+        return await self.degrading.answer(info, request, self.agent, deadline, ask)
 
     async def _version_for(self, model: str, request: Request, deadline: float) -> ModelInfo:
         # A session's version is remembered: it stays through a rollout that begins later.

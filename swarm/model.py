@@ -63,12 +63,27 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedLighter:
+    """The model of the mesh that answers, `degraded`, where a version cannot in time. version: ""
+    for the one that serves. degrades: its answers go to whoever does not say whether he takes
+    them."""
+
+    model: str
+    version: str = ""
+    degrades: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.version}" if self.version else self.model
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """One version of a model. codecs: those with a loss that its owner allows for features on the
     wire. result_codecs: those for results. batchable: requests may share a run, which is proved.
     generates: it is a language model. asks: versions of other models, NAME@VERSION, without which
-    it does not answer. tokenizer: SHA-256 of its file, "" where it has none. task:
-    what the model is for, as the manifest has it, unread; None where its owner did not say."""
+    it does not answer. tokenizer: SHA-256 of its file, "" where it has none. task: what the model
+    is for, as the manifest has it, unread; None where its owner did not say. lighter: the model of
+    the mesh that answers in its place, None where it names none."""
 
     model: str
     version: str
@@ -83,6 +98,7 @@ class ModelInfo:
     tokenizer: str = ""
     task: Mapping[str, Any] | None = field(default=None, compare=False)
     asks: tuple[str, ...] = ()
+    lighter: NamedLighter | None = None
 
     @property
     def is_large(self) -> bool:
@@ -151,6 +167,7 @@ class ModelInfo:
                 tokenizer=_tokenizer(doc.get("decoder") or {}),
                 task=doc["task"] if isinstance(doc.get("task"), dict) else None,
                 asks=_asks(doc),
+                lighter=_lighter(doc.get("lighter_model")),
             )
         except (
             ValueError,
@@ -169,6 +186,57 @@ def _asks(doc: Mapping[str, Any]) -> tuple[str, ...]:
         model, _, version = name.partition("@")
         token(model, "model name"), token(version, "version")
     return tuple(names)
+
+
+def _lighter(doc: Mapping[str, Any] | None) -> NamedLighter | None:
+    if doc is None:
+        return None
+    version = doc.get("version") or ""
+    return NamedLighter(
+        token(doc["model"], "model name"),
+        token(version, "version") if version else "",
+        doc.get("degrades") is True,
+    )
+
+
+def lighter_misfit(info: ModelInfo, lighter: ModelInfo) -> str:
+    """Why a model cannot answer in a version's place; "" where it can: it takes each input that the
+    version takes, and its answer has the version's outputs."""
+    whose = f"{lighter.model}@{lighter.version}"
+    if lighter.model == info.model:
+        return f"{whose} is a version of the same model: name another model"
+    if info.generates or lighter.generates:
+        return "a language model has no lighter model: `cascade` lets a smaller one begin"
+    if lighter.edge is not None:
+        return f"the first layers of {whose} are an edge's: split it without --edge-layers"
+    for title, mine, theirs in (
+        ("input", info.inputs, lighter.inputs),
+        ("output", info.outputs, lighter.outputs),
+    ):
+        found = {spec.name: spec for spec in theirs}
+        for spec in mine:
+            other = found.pop(spec.name, None)
+            if other is None:
+                return f"{whose} has no {title} {spec.name!r}"
+            if other.datatype != spec.datatype or not _is_as_wide(spec, other, title == "output"):
+                wanted = f"{spec.datatype} {_shape(spec.shape)}"
+                return (
+                    f"{title} {spec.name!r} is {other.datatype} {_shape(other.shape)} in {whose}, "
+                    f"{wanted} in {info.model}@{info.version}"
+                )
+        if found:
+            return f"{info.model}@{info.version} has no {title} {next(iter(found))!r}, {whose} has"
+    return ""
+
+
+def _is_as_wide(spec: Spec, other: Spec, either: bool) -> bool:
+    """Whether `other` holds all that `spec` holds; either: or the other way round."""
+    if other.any_rank or (either and spec.any_rank):
+        return True
+    if spec.any_rank or len(spec.shape) != len(other.shape):
+        return False
+    pairs = zip(spec.shape, other.shape, strict=True)
+    return all(have in (-1, want) or (either and want == -1) for want, have in pairs)
 
 
 def _tokenizer(decoder: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,19 +21,20 @@ from nodes.cli.with_mesh import client_of
 from nodes.console import out, print_json
 from nodes.extras import is_there
 from nodes.up.embedded_server import find_binary
-from nodes.versions.upkeep import Flaw, stores_of, upkeep_by_operator
+from nodes.versions.upkeep import Flaw, served_versions, stores_of, upkeep_by_operator
 from shards.runtimes.device import DeviceChoice, order_of
 from shards.runtimes.memory import free_bytes
 from shards.runtimes.offers import Offer, offers
 from swarm.addresses import without_credentials
-from swarm.errors import Unavailable
-from swarm.fleet.coverage import stages_told
+from swarm.errors import NotFound, Unavailable
+from swarm.fleet.coverage import covered, stages_told
 from swarm.fleet.service import FleetWatch
 from swarm.link import LinkOptions, jetstream
 from swarm.link.greetings import greetings_of, old_server
 from swarm.link.kept_stream import MISSING
 from swarm.link.server_version import NEEDED, flaw_of, is_too_old, too_old
 from swarm.link.servers import Greeting, ServerList
+from swarm.model import lighter_misfit
 
 # What a command needs beside a device: the module, the command, and how to get it.
 LIBRARIES = (
@@ -70,7 +71,8 @@ async def doctor(
         if target.nats and not faults:
             out.print(kept.line, markup=False, highlight=False)
         for flaw in kept.flaws:
-            out.print(f"WRONG at the server: {flaw.line}", markup=False, soft_wrap=True)
+            where = " at the server" if flaw.stream else ""
+            out.print(f"WRONG{where}: {flaw.line}", markup=False, soft_wrap=True)
     return 0 if there and not faults and not kept.flaws else 1
 
 
@@ -213,6 +215,42 @@ async def nodes_serve(client: swarm.Mesh) -> bool:
         return bool(stages_told(watch.view.living(time.monotonic())))
 
 
+async def lighter_flaws(client: swarm.Mesh, models: Iterable[str]) -> list[Flaw]:
+    """The lighter models that versions name, and that could not answer now. Raises `SwarmError`."""
+    named = [
+        info
+        for model in models
+        for info in await served_versions(client, model)
+        if info.lighter is not None
+    ]
+    if not named:
+        return []
+    async with FleetWatch(client.link, client.subjects, events=0) as watch:
+        await watch.hear_all()
+        now = time.monotonic()
+        nodes = list(watch.view.living(now))
+    flaws = []
+    for info in named:
+        name = str(info.lighter)
+        title = f"the lighter model {name} of {info.model}@{info.version}"
+        try:
+            lighter = await client.model(name)
+        except NotFound:
+            push = f"swarm model push DIR, of {name}"
+            flaws.append(Flaw("", title, "it is not in this mesh", push))
+            continue
+        if misfit := lighter_misfit(info, lighter):
+            flaws.append(Flaw("", title, misfit, f"swarm model push DIR, of a {name} that fits"))
+            continue
+        serving = {(lighter.model, lighter.version): lighter.last}
+        flaws += [
+            Flaw("", title, each.line, f"swarm-node --role shard-{each.stage} --model {name}")
+            for each in covered(serving, nodes, now)
+            if not each.ready
+        ]
+    return flaws
+
+
 async def look_at_mesh(target: Target) -> KeptStreams:
     """Look, and mend nothing. Raises `SwarmError`."""
     async with client_of(target, signs=False) as client:
@@ -220,6 +258,7 @@ async def look_at_mesh(target: Target) -> KeptStreams:
         left = (await upkeep_by_operator(client, models, mends=False)).left
         if {flaw.stream for flaw in left if flaw.text == MISSING} >= streams_of(client):
             left = left if await nodes_serve(client) else []  # nothing was ever pushed here
+        left = [*left, *await lighter_flaws(client, models)]
         info = await jetstream.call(client.link, "$JS.API.INFO")
         aside = [int(info.get(f"reserved_{where}", 0)) for where in ("memory", "storage")]
         return KeptStreams(left, *aside)

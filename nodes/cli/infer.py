@@ -54,6 +54,12 @@ class InferOptions:
         "", "low, normal or high: a high one passes others that wait. Empty: normal."
     )
     weights: int = seldom(0, "The least weight version of the answer; 0 for any.", min=0)
+    allow_degraded: bool | None = seldom(
+        None,
+        "Whether the answer may be that of the model's lighter model, where it names one and "
+        "cannot answer in time. Left out: as the model's owner says.",
+        "--allow-degraded/--no-allow-degraded",
+    )
     explain: bool = option(False, "Show the last answer's time as a bar for each hop.")
     codec: str = seldom(
         "auto",
@@ -143,6 +149,7 @@ async def ask_many(
                     weights=options.weights,
                     priority=options.priority,
                     traceparent=make() if options.explain else "",
+                    allow_degraded=options.allow_degraded,
                 )
             )
 
@@ -171,6 +178,8 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
         "p50_ms": round(float(np.percentile(latencies, 50)), 3),
         "p99_ms": round(float(np.percentile(latencies, 99)), 3),
     }
+    if last.degraded:
+        doc["message"] = last.message
     if last.way:
         doc |= {"way": last.way, "why": last.why}
     if last.cached_ms is not None:
@@ -229,3 +238,6 @@ def show(results: list[Result], options: InferOptions, said: AnswerMeaning | Non
         + (", degraded" if last.degraded else "")
         + ("" if last.cached_ms is None else f", kept for {last.cached_ms / 1e3:.1f} s")
     )
+    if last.degraded:
+        text = f"{last.model}@{last.version} answered; {last.message}"
+        out.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -66,6 +66,14 @@ class Splitting(Exemplified):
         "The outputs that stay, separated by commas, or other tensors of the graph; the rest is "
         "left out. With --task: those that are read, where shapes do not tell.",
     )
+    lighter_model: Annotated[str, Named("lighter model", version=True)] = seldom(
+        "",
+        "Another model of the mesh, NAME or NAME@VERSION, with the same inputs and outputs: it "
+        "answers, `degraded`, where this one cannot in time, for whoever allows that.",
+    )
+    degrades: bool = seldom(
+        False, "The lighter model's answers go to clients too that do not say whether they may."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +95,8 @@ class SplitOptions(Splitting):
     )
     lighter: str = option(
         "",
-        "A lighter ONNX file with the same inputs and outputs; the edge answers with it when "
-        "the mesh would be late.",
+        "A lighter ONNX file with the same inputs and outputs; the edge itself answers with it "
+        "when the mesh would be late.",
     )
 
 
@@ -100,6 +108,8 @@ async def split(file: ModelSource, options: SplitOptions, given: Given, json: Js
     from shards.split.balance import LINK_BYTES_PER_MS, ONE_HOST_BYTES_PER_MS
     from shards.split.split import split as split_model
 
+    if options.degrades and not options.lighter_model:
+        raise InvalidArgument("--degrades is for --lighter-model NAME")
     outputs = [name for name in options.outputs.split(",") if name]
     addition = first(lambda feature: feature.addition(given, outputs))
     cuts = first(lambda feature: feature.cuts(given))
@@ -126,7 +136,7 @@ async def split(file: ModelSource, options: SplitOptions, given: Given, json: Js
             shapes=options.shapes(),
             outputs=outputs if addition is None else (),
         )
-    manifest = result.manifest
+    manifest = with_lighter_model(result.manifest, options)
     for feature in features():
         manifest = replace(manifest, parts={**manifest.parts, **feature.adds(given, manifest)})
     write_dir(options.output, manifest, result.files)
@@ -135,6 +145,20 @@ async def split(file: ModelSource, options: SplitOptions, given: Given, json: Js
         for note in result.notes:
             err.print(f"note: {note}", markup=False, soft_wrap=True)
         err.print(f"written to {options.output}; next: swarm model push {options.output}")
+
+
+def with_lighter_model(manifest: Manifest, options: Splitting) -> Manifest:
+    """The manifest that names the lighter model of the options, if there is one. Raises
+    `InvalidArgument`."""
+    if not options.lighter_model:
+        return manifest
+    model, _, version = options.lighter_model.partition("@")
+    if manifest.kind is not None:
+        raise InvalidArgument(f"{manifest.kind.about} has no lighter model: leave it out")
+    if model == manifest.model:
+        raise InvalidArgument(f"--lighter-model {model}: name another model than this one")
+    named = {"model": model, "version": version, "degrades": options.degrades}
+    return replace(manifest, parts={**manifest.parts, "lighter_model": named})
 
 
 async def inspect(folder: Folder, json: Json = False) -> None:
@@ -202,7 +226,8 @@ def show(manifest: Manifest, as_json: bool) -> None:
         }
         for shard in manifest.shards
     ]
-    lanes = lane_bytes(ModelInfo.from_manifest(manifest.to_json()))
+    info = ModelInfo.from_manifest(manifest.to_json())
+    lanes = lane_bytes(info)
     if as_json:
         print_json(
             {
@@ -236,6 +261,9 @@ def show(manifest: Manifest, as_json: bool) -> None:
         )
     out.print(table)
     lines = [*example_lines(manifest), *batching_lines(manifest), *codecs_lines(manifest)]
+    if (lighter := info.lighter) is not None:
+        who = "whoever does not refuse it" if lighter.degrades else "whoever allows it"
+        lines.append(f"lighter model: {lighter} answers, degraded, for {who}")
     for feature in features():
         lines += feature.describes(manifest)
     for line in lines:

@@ -76,7 +76,12 @@ class PartsAsked:
                     raise DeadlineExceeded(f"{left * 1e3:.1f} ms are left")
                 header = asked.header(part.name)
                 result = await self._mesh.ask(
-                    name, tensors, left, features.session, traceparent=header
+                    name,
+                    tensors,
+                    left,
+                    features.session,
+                    traceparent=header,
+                    allow_degraded=False,  # its answer would not say so
                 )
                 if self._audit is not None:
                     request = Request(tensors, result.id, agent=features.agent)

@@ -37,6 +37,7 @@ KNOWN = frozenset(
         "session",
         "traceparent",
         "weights",
+        "allow_degraded",
         "binary_data_output",
     }
 )
@@ -78,6 +79,7 @@ def request_of(
         session=word(session, f"a session ({SESSION_HEADER})"),
         agent=caller.agent,
         weights=count(parameters.get("weights", 0), "parameter weights"),
+        allow_degraded=flag(parameters.get("allow_degraded"), "parameter allow_degraded"),
         # One that is no trace's is no error, by W3C's rules: the trace begins anew.
         traceparent=whole(trace) if isinstance(trace, str) and len(trace) <= LONGEST_WORD else "",
         outputs=tuple(outputs),
@@ -94,6 +96,13 @@ def _check_request(parameters: Mapping[str, Any]) -> None:
             "sequences (parameter sequence_id) are not offered: send whole inputs; requests of one "
             f"session stay on one node by the header {SESSION_HEADER}"
         )
+
+
+def flag(value: Any, name: str) -> bool | None:
+    """True, false, or nothing said. Raises `InvalidArgument`."""
+    if value is not None and type(value) is not bool:
+        raise InvalidArgument(f"{name} must be true or false, not {value!r:.80}")
+    return value
 
 
 def _budget(parameters: Mapping[str, Any]) -> float | None:
@@ -178,4 +187,6 @@ def of_answer(result: Result, request: Request) -> dict[str, bool | int | str]:
     }
     if (age := result.cached_ms) is not None:
         said |= {"cached": True, "age_us": round(age * 1e3)}
+    if result.degraded:
+        said["message"] = result.message
     return said | ({IGNORED: request.ignored} if request.ignored else {})

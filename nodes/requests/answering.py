@@ -2,7 +2,8 @@
 
 The answerer checks a request, runs the model's first layers (stage 0) if the model was split with
 edge layers, and asks the mesh as every requester does. Where a lighter model is at hand, it
-answers what the mesh cannot answer in time.
+answers what the mesh cannot answer in time; else the mesh's lighter model does, where the version
+names one.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from swarm.ids import ulid
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.models.trials import TriedRequest
+from swarm.requests.lighter import INSTEAD_OF, may_degrade
 from swarm.requests.request import Ask, check_budget
 from swarm.tracing.traceparent import checked
 from swarm.wire.hops import Hop
@@ -55,8 +57,8 @@ LOOK_UP_SHARE = 0.5  # of a budget, for the question which version is desired
 IN_VAIN_SHARE = 0.25
 LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
 INLINE_BELOW = 0.0003  # seconds: a shorter run costs less than a thread and back
-# Outcomes in whose place the lighter model answers.
-LIGHTER_ANSWERS = {Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}
+LIGHTER_ANSWERS = INSTEAD_OF  # outcomes in whose place the lighter model answers
+MOST_MODELS = 64  # whose degraded answers are counted
 
 ENDS_WITHIN = 0.25  # seconds, in which a run ends that is told to
 HUNG_AFTER = 1.0  # seconds of one run, from which on its thread is given up
@@ -88,7 +90,8 @@ class InferAnswerer:
     to follow the mesh's desired state. on_answered: each is called with model, request and result,
     which has the id that the mesh knows the request by. served(model): a version that this
     node serves, '' for none: it is taken while nobody can say which one the mesh desires.
-    placer: of an edge that chooses for each request which stages it computes itself.
+    placer: of an edge that chooses for each request which stages it computes itself. keeps_inputs:
+    of an edge: what its own layers read does not leave it, to another model neither.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class InferAnswerer:
         pinned: str = "",
         served: Callable[[str], str] = lambda model: "",
         placer: Placer | None = None,
+        keeps_inputs: bool = False,
     ) -> None:
         self._mesh = mesh
         self._node = node
@@ -115,6 +119,8 @@ class InferAnswerer:
         self.on_loop = OnLoop()
         self._said_raw = False
         self._placer = placer
+        self._keeps_inputs = keeps_inputs
+        self.degraded: dict[str, int] = {}  # answers of lighter models, by the model asked
         self._local_work = 0.0  # usual seconds of the runs that are under way
         self._probing: asyncio.Task[None] | None = None
 
@@ -147,10 +153,18 @@ class InferAnswerer:
             loaded.info.check(request.inputs, pictures=True)
             loaded.info.check_outputs(request.outputs)
             question = _Question(loaded, request, deadline, sequence, leaves, as_picture)
-            if self._mesh.rollouts.follows and not request.shadow:
-                result = await self._ask_on_trial(question)
+            if self._may_degrade(question):
+
+                async def ask(until: float) -> Result:
+                    return await self._answered(
+                        replace(question, deadline=until), self._ask_or_fail
+                    )
+
+                result = await self._mesh.degrading.answer(
+                    loaded.info, request, request.agent, deadline, ask
+                )
             else:
-                result = await self._ask(question)
+                result = await self._answered(question, self._ask)
         except TimeoutError:
             error = DeadlineExceeded("the budget ended before it was sent")
             result = self._failed(request, model, error)
@@ -164,6 +178,8 @@ class InferAnswerer:
         if not request.shadow:
             self.by_status[result.status] = self.by_status.get(result.status, 0) + 1
             self.latency.add(result.latency, time.monotonic())
+            if result.degraded and (model in self.degraded or len(self.degraded) < MOST_MODELS):
+                self.degraded[model] = self.degraded.get(model, 0) + 1
         if trace is not None:
             trace.end(result)
         if not request.shadow:
@@ -173,6 +189,24 @@ class InferAnswerer:
         if request.outputs and result.status is Status.OK:
             result.outputs = {name: result.outputs[name] for name in request.outputs}
         return result
+
+    def _may_degrade(self, question: _Question) -> bool:
+        """Whether the mesh's lighter model may be asked: not where one is at hand, nor for inputs
+        that are held back on this node, nor for a copy."""
+        loaded, request = question.loaded, question.request
+        held_back = question.leaves is not None or (
+            self._keeps_inputs and loaded.info.edge is not None
+        )
+        if loaded.lighter is not None or held_back or request.shadow:
+            return False
+        return may_degrade(loaded.info, request.allow_degraded)
+
+    async def _answered(
+        self, question: _Question, ask: Callable[[_Question], Awaitable[Result]]
+    ) -> Result:
+        if self._mesh.rollouts.follows and not question.request.shadow:
+            return await self._ask_on_trial(question)
+        return await ask(question)
 
     async def _loaded(self, model: str, request: Request, deadline: float) -> Loaded:
         version = request.version or self._pinned or await self._desired(model, request, deadline)
@@ -239,7 +273,7 @@ class InferAnswerer:
             question = replace(question, request=replace(question.request, inputs=inputs))
         if self._placer is not None:
             return await self._ask_placed(question, self._placer)
-        if loaded.lighter is None:
+        if loaded.lighter is None or question.request.allow_degraded is False:
             return await self._ask_mesh(question, question.deadline, inf)
         deadline = question.deadline - loaded.lighter_seconds * 2 - LIGHTER_ROOM
         now = asyncio.get_running_loop().time()
@@ -262,6 +296,8 @@ class InferAnswerer:
         tensors = request.inputs
         hops: list[Hop] = []
         if loaded.info.edge is not None:
+            if loaded.edge is None:
+                raise Unavailable(f"{self._node} has no layers of an edge of {loaded.info.model}")
             await self._until_weights(loaded, request.weights, deadline)
             tensors, hops, _ = await self._run(loaded, (EDGE,), request.inputs, deadline)
         elif question.as_picture is not None:
@@ -342,7 +378,8 @@ class InferAnswerer:
             self._probe(question, placement, choice)
         way, why, whole = choice.way, choice.why, placement.whole
         deadline = question.deadline
-        if loaded.lighter is not None:
+        lighter = loaded.lighter is not None and question.request.allow_degraded is not False
+        if lighter:
             deadline -= loaded.lighter_seconds * 2 + LIGHTER_ROOM
         in_time = deadline
         if whole is not None and way is not whole:
@@ -351,7 +388,7 @@ class InferAnswerer:
         if result.status in LIGHTER_ANSWERS and whole is not None and way is not whole:
             way, why = whole, f"{way.name} failed: {result.status}: {result.message}"
             result = await self._by_or_fail(question, placement, way, facts, deadline)
-        if result.status in LIGHTER_ANSWERS and loaded.lighter is not None:
+        if result.status in LIGHTER_ANSWERS and lighter:
             result = await self._lighter(question, result)
         result.way, result.why = way.name, why
         return result
@@ -461,6 +498,7 @@ class InferAnswerer:
         requester = self._mesh.requester
         return {
             "by_status": dict(self.by_status),
+            "degraded": dict(self.degraded),
             "latency_ms": latencies(self.latency, now),
             "latency_s": histogram(self.latency),
             "under_way": requester.under_way,

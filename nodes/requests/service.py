@@ -13,6 +13,8 @@ from nodes.features import features
 from nodes.requests.answering import InferAnswerer
 from nodes.requests.objectives import Objectives
 from nodes.requests.placer import Placer
+from nodes.requests.stands_in import StandsIn
+from nodes.versions.loaded import Loaded
 from nodes.versions.versions import Versions
 from swarm.fleet.advertised import candidates
 from swarm.fleet.service import FleetAnswers
@@ -40,14 +42,19 @@ class RequestService:
         if config.edge.places:
             view = connection.peers.view
             self._placer = Placer(config.edge, mesh, lambda: candidates(view()))
+        self._versions = versions
+        self._stands_in = None
+        if config.answers_requests and config.role not in ("gateway", "edge"):
+            self._stands_in = StandsIn(mesh, config.model_name, lambda s: self._service.also(s))
         self.answerer = InferAnswerer(
             mesh,
             connection.id,
-            versions.lookup,
+            self._lookup,
             config.budget,
             pinned=config.version,
             served=versions.served,
             placer=self._placer,
+            keeps_inputs=config.role == "edge",
         )
         self.answerer.on_answered.append(objectives.answered)
         if audit is not None:
@@ -88,6 +95,12 @@ class RequestService:
             return [f"{mesh.subjects.root}.infer.*"]
         return [mesh.subjects.infer(self._config.model_name)]
 
+    async def _lookup(self, model: str, version: str) -> Loaded:
+        """As `Versions.lookup`, and of the models that this node stands in for."""
+        if self._stands_in is not None and model in self._stands_in.models:
+            return await self._stands_in.lookup(model, version)
+        return await self._versions.lookup(model, version)
+
     async def _answer(self, model: str, request: Request) -> Result:
         return await self.answerer.answer(model, request)
 
@@ -100,6 +113,8 @@ class RequestService:
         if self._config.answers_requests:
             own(self._objectives.run(), "objectives")
             own(self._witnessing.run(), "witness")
+        if self._stands_in is not None:
+            own(self._stands_in.run(), "stands in")
 
     async def stop(self) -> None:
         """Take no more requests, and answer those under way."""

@@ -185,7 +185,7 @@ REQUESTS = form(
     fields(
         {"breakers": table(text)},
         counts="under_way attempts retries hedges",
-        of_counts="by_status",
+        of_counts="by_status degraded",
         latencies="latency_ms",
         histograms="latency_s",
     )

@@ -4,7 +4,10 @@ A failure that nobody but the client sees (no server, no node, a budget that is 
 no node. So a client that uses the library tells the mesh now and then, on
 `swarm.<mesh>.observed.<client>`, what became of its requests since it last told:
 
-    {"v": 1, "client": "<id>", "requests": {"<model>": {"OK": 12, "UNAVAILABLE": 3}}}
+    {"v": 1, "client": "<id>", "requests": {"<model>": {"OK": 12, "UNAVAILABLE": 3}},
+     "degraded": {"<model>": 2}}
+
+`degraded` counts those of the answers that a lighter model gave.
 
 What happens while there is no connection is told at the next one. A lost report is not sent again,
 since nobody is billed by it.
@@ -26,7 +29,12 @@ LARGEST_REPORT = 16 << 10  # bytes
 REPORTS_PER_SECOND, REPORTS_AT_ONCE = 1000.0, 4000.0  # of all clients
 _STATUSES = frozenset(map(str, Status))
 _REPORT = form(
-    {"v": number(1, 1), "client": name, "requests": table(table(COUNT), MOST_MODELS)},
+    {
+        "v": number(1, 1),
+        "client": name,
+        "requests": table(table(COUNT), MOST_MODELS),
+        "degraded": table(COUNT, MOST_MODELS),
+    },
     ("v", "requests"),
 )
 
@@ -39,9 +47,10 @@ class Observed:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._counts: Counts = {}
+        self._degraded: dict[str, int] = {}  # of the models in `_counts`
         self._told_at = clock()
 
-    def note(self, model: str, status: str) -> None:
+    def note(self, model: str, status: str, degraded: bool = False) -> None:
         """One request has ended. model: without its version. A name that the mesh does not have is
         the caller's mistake, and not counted."""
         if status == Status.NOT_FOUND:
@@ -52,6 +61,8 @@ class Observed:
                 return
             counts = self._counts[model] = {}
         counts[status] = counts.get(status, 0) + 1
+        if degraded:
+            self._degraded[model] = self._degraded.get(model, 0) + 1
 
     @property
     def is_due(self) -> bool:
@@ -65,19 +76,24 @@ class Observed:
 
     def report(self, client: str) -> bytes:
         """What was not told yet, as it is sent."""
-        return json.dumps({"v": 1, "client": client, "requests": self._counts}).encode()
+        report = {"v": 1, "client": client, "requests": self._counts}
+        return json.dumps(
+            report | ({"degraded": self._degraded} if self._degraded else {})
+        ).encode()
 
     def told(self) -> None:
         """The report was sent."""
-        self._counts, self._told_at = {}, self._clock()
+        self._counts, self._degraded, self._told_at = {}, {}, self._clock()
 
 
 class ObservedTotals:
     """Adds up what all clients tell, for whoever shows it. by_model: requests by status, since this
-    reader came; of `MOST_MODELS` models, and of all that serve."""
+    reader came; of `MOST_MODELS` models, and of all that serve. degraded: answers of lighter
+    models, by the model that was asked."""
 
     def __init__(self) -> None:
         self.by_model: Counts = {}
+        self.degraded: dict[str, int] = {}
         self._bucket = TokenBucket(REPORTS_PER_SECOND, REPORTS_AT_ONCE)
 
     def expect(self, model: str) -> None:
@@ -104,3 +120,6 @@ class ObservedTotals:
             known = self.by_model.setdefault(model, {})
             for status in counts.keys() & _STATUSES:
                 known[status] = known.get(status, 0) + int(counts[status])
+        for model, count in (report.get("degraded") or {}).items():
+            if model in self.by_model:
+                self.degraded[model] = self.degraded.get(model, 0) + int(count)

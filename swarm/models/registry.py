@@ -6,11 +6,13 @@ Keys of the bucket `swarm-<mesh>-config`:
     serve.<model>              desired state: {"serve": [{"version", "share"}], …}, JSON
     plan.<model>.<version>     the plan in force of nodes of role auto (`swarm.auto.plan_store`)
     abort.<model>.<plan>       this rollout was ended: {"node", "reason"}, JSON, written by a node
+    lighter.<lighter>.<model>  a version of the model has named this lighter one; empty
 
 A change of any key is republished as `swarm.<mesh>.config.<key>`. Both kinds are signed
 (`swarm.security.signed_entries`) by who has a key, and checked, before anything parses them, by who
 has a list of trusted keys. An abort is not signed: whatever stands there, it sends traffic back to
-the version before, and can do nothing else.
+the version before, and can do nothing else. Nor is the name of a lighter model: by it the nodes of
+that model answer for the other one, as far as their user may.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from swarm.errors import (
 )
 from swarm.flow.objective import Objective
 from swarm.link import Link, jetstream
-from swarm.model import ModelInfo, unknown_model
+from swarm.model import ModelInfo, lighter_misfit, unknown_model
 from swarm.models.artifacts import Cut, ObjectStore, Source, evenly
 from swarm.models.asked_versions import asked_by, check_asked, joined, with_asked
 from swarm.models.push_claim import PushClaim, same_version
@@ -384,11 +386,13 @@ class Registry:
         version exists with other content: versions are immutable. What lies in a version's place
         and is none is replaced: no manifest of it, or one that the verifier refuses. Raises
         `Unavailable` where somebody else begins to push the version before this push has ended,
-        with other content: of such pushes the one that began last stores it.
+        with other content: of such pushes the one that began last stores it. Raises
+        `InvalidArgument` where the lighter model that it names is not in the mesh, or does not fit.
         """
         info = ModelInfo.from_manifest(manifest)
         await check_asked(info, self.info)
         await self.prepare()
+        await self._check_lighter(info)
         key = f"models.{info.model}.{info.version}"
         existing, revision, headers = await jetstream.kv_message(self._link, self._bucket, key)
         if existing is not None and existing != manifest:
@@ -419,6 +423,9 @@ class Registry:
             None, revision=claim.revision, counter=counter
         )
         written = await self._manifests.write(key, manifest, over)
+        if info.lighter is not None:
+            key = f"lighter.{info.lighter.model}.{info.model}"
+            await jetstream.kv_put(self._link, self._bucket, key, b"")
         # Others may have stored the same; a server that is behind shows our claim still.
         if not written:
             found = await jetstream.kv_get(self._link, self._bucket, key)
@@ -428,6 +435,24 @@ class Registry:
         if present.document is None and present.refusal is None:
             await self.promote(info.model, info.version)
         return info
+
+    async def _check_lighter(self, info: ModelInfo) -> None:
+        if info.lighter is None:
+            return
+        try:
+            lighter = await self.info(info.lighter.model, info.lighter.version)
+        except NotFound:
+            raise InvalidArgument(
+                f"{info.model}@{info.version} names the lighter model {info.lighter}, which is not "
+                "in this mesh: push that one first"
+            ) from None
+        if misfit := lighter_misfit(info, lighter):
+            raise InvalidArgument(f"the lighter model {info.lighter} does not fit: {misfit}")
+
+    async def lighter_of(self, model: str) -> list[str]:
+        """The models that have named this one as their lighter model, sorted."""
+        keys = await jetstream.kv_keys(self._link, self._bucket, f"lighter.{model}")
+        return [key.rpartition(".")[2] for key in keys]
 
     def _spoiled(self, key: str, existing: bytes, headers: bytes) -> str:
         """Why what lies in a version's place is not that version; "" where it is."""
@@ -442,8 +467,15 @@ class Registry:
     async def forget(self, model: str, version: str) -> None:
         """Remove a version's manifest: the version is not in the mesh any more."""
         key = f"models.{token(model, 'model name')}.{token(version, 'version')}"
-        stale = {"filter": f"$KV.{self._bucket}.{key}"}
-        await jetstream.call(self._link, api("STREAM.PURGE", f"KV_{self._bucket}"), stale)
+        stale = [key]
+        if await jetstream.kv_keys(self._link, self._bucket, f"models.{model}") == [key]:
+            stale.append(f"lighter.*.{model}")
+        for each in stale:
+            await jetstream.call(
+                self._link,
+                api("STREAM.PURGE", f"KV_{self._bucket}"),
+                {"filter": f"$KV.{self._bucket}.{each}"},
+            )
 
     async def artifact(
         self, model: str, version: str, name: str

@@ -92,9 +92,16 @@ class InferService:
         """Register with service discovery, and listen if there is anything to serve."""
         self._service.start()
         for endpoint in self._service.endpoints:
-            root, _, model = endpoint.subject.rpartition(".infer.")
-            subject = f"{root}.cancel.{model}"
-            self._listening.append(self._link.subscribe(subject, self._cancel_soon))
+            self._hear_cancels(endpoint.subject)
+
+    def also(self, subject: str) -> None:
+        """Serve one more subject."""
+        self._service.also(subject)
+        self._hear_cancels(subject)
+
+    def _hear_cancels(self, subject: str) -> None:
+        root, _, model = subject.rpartition(".infer.")
+        self._listening.append(self._link.subscribe(f"{root}.cancel.{model}", self._cancel_soon))
 
     def _cancel_soon(self, message: LinkMessage) -> None:
         """Behind the requests that came with it, which begin in this turn of the loop."""

@@ -69,9 +69,17 @@ class MicroService:
             for subject in (root, f"{root}.{self.name}", f"{root}.{self.name}.{self.id}"):
                 self._discovery.append(self.link.subscribe(subject, self._answering(document)))
         for endpoint in self.endpoints:
-            self._subscribed.append(
-                self.link.subscribe(endpoint.subject, self._handing(endpoint), QUEUE)
-            )
+            self._listen(endpoint)
+
+    def also(self, subject: str) -> None:
+        """Take requests on one more subject."""
+        self.endpoints.append(Endpoint(subject))
+        self._listen(self.endpoints[-1])
+
+    def _listen(self, endpoint: Endpoint) -> None:
+        self._subscribed.append(
+            self.link.subscribe(endpoint.subject, self._handing(endpoint), QUEUE)
+        )
 
     async def stop(self, timeout: float) -> None:
         """Take no more requests; those that the server has sent already are still handled."""

@@ -185,7 +185,8 @@ class Result:
     """The answer to a request.
 
     outputs: the model's outputs by name, empty unless `status` is OK. degraded: answered
-    by a lighter model. On failure `message`, `stage` and `node` say what went wrong where.
+    by a lighter model; `model` and `version` are that one's where it is a model of its own, and
+    `message` says why. On failure `message`, `stage` and `node` say what went wrong where.
     latency: seconds from sending to this answer, measured by the requester. retry_after: seconds
     after which a request may be sent again that its requester, a lane or a stage refused, else 0.0.
     codec: how the outputs came, "" as the plain bytes. ignored: names of the request's parameters
@@ -301,7 +302,7 @@ def result_parts(
         if 0.0 < result.retry_after < inf:
             doc["retry_after"] = result.retry_after
     if result.degraded:
-        doc["degraded"] = True
+        doc |= {"degraded": True, "message": result.message}
     if result.way:
         doc |= {"way": result.way, "why": result.why}
     head = pack_open_map(doc) + b"\xa7tensors"
@@ -357,6 +358,7 @@ class Request:
     """A request of a simple client to `infer.<model>`; every field but `inputs` is optional.
     priority: low, normal, high, or "" for that of who asks.
     key: a secret of the client, by which alone it can end the request; "" where it never wants to.
+    allow_degraded: whether its lighter model's answer is taken; None: as the model's owner says.
     These do not travel in MessagePack: outputs, those that are wanted, () for all; ignored, names
     of its parameters that mean nothing; shadow, of a copy that an answerer makes for itself; share,
     of the turns that its agent's requests have while many wait, 0.0 where nobody gives shares."""
@@ -375,6 +377,7 @@ class Request:
     ignored: str = ""
     priority: str = ""
     share: float = 0.0
+    allow_degraded: bool | None = None
 
     def parts(self) -> list[Part]:
         doc: dict[str, Any] = {"v": VERSION}
@@ -383,6 +386,8 @@ class Request:
                 doc[key] = value
         if self.budget is not None:
             doc["budget_us"] = round(self.budget * 1e6)
+        if self.allow_degraded is not None:
+            doc["allow_degraded"] = self.allow_degraded
         return [pack_open_map(doc) + b"\xa7tensors", *encode_tensors(self.inputs)]
 
     @classmethod
@@ -405,6 +410,7 @@ class Request:
             traceparent=_get(doc, "traceparent", str, "")[:128],
             key=checked_key(doc.get("key", "")),
             priority=read_priority(doc.get("priority", "")),
+            allow_degraded=_get(doc, "allow_degraded", bool, None),
         )
 
 

@@ -2,8 +2,8 @@
 
 Any client without MessagePack sends this: `{"inputs":[{"name","shape","datatype","data"}]}`,
 `data` flat or nested; `parameters` may carry `budget_ms`, `session`, `agent`, `version`, `weights`,
-the least weight version, `priority`, and `key`, by which its client can end it. `outputs` names
-those that are wanted. FP16 travels as numbers too.
+the least weight version, `priority`, `allow_degraded`, and `key`, by which its client can end it.
+`outputs` names those that are wanted. FP16 travels as numbers too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ _CODES = {"f2": "d", "f4": "d", "f8": "d", "i1": "b", "u1": "B", "i2": "h", "u2"
 _CODES |= {"i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 _FORM = 'a request is {"inputs": [{"name", "shape", "datatype", "data"}, …]}'
 KNOWN = frozenset(
-    {"budget_ms", "session", "agent", "version", "weights", "traceparent", "key", "priority"}
-)
+    {
+        "agent", "allow_degraded", "budget_ms", "key", "priority", "session", "traceparent",
+        "version", "weights",
+    }
+)  # fmt: skip
 MOST_NAMED = 8  # parameters that an answer names as unknown
 LONGEST_NAMED = 128  # characters of such a name
 
@@ -147,6 +150,9 @@ def request_of(doc: dict[str, Any], inputs: dict[str, np.ndarray]) -> Request:
     weights = parameters.get("weights", 0)
     if type(weights) is not int or weights < 0:
         raise DecodeError(f"weights must be the number of a weight version, not {weights!r:.80}")
+    allowed = parameters.get("allow_degraded")
+    if allowed is not None and type(allowed) is not bool:
+        raise DecodeError(f"allow_degraded must be true or false, not {allowed!r:.80}")
     return Request(
         inputs=inputs,
         id=str(doc.get("id", ""))[:128],
@@ -158,6 +164,7 @@ def request_of(doc: dict[str, Any], inputs: dict[str, np.ndarray]) -> Request:
         traceparent=str(parameters.get("traceparent", ""))[:128],
         key=checked_key(parameters.get("key", "")),
         priority=read_priority(parameters.get("priority", "")),
+        allow_degraded=allowed,
     )
 
 
@@ -255,6 +262,8 @@ def as_doc(result: Result) -> dict[str, Any]:
     }
     if (age := result.cached_ms) is not None:
         parameters |= {"cached": True, "age_ms": age}
+    if result.degraded and result.message:
+        parameters["message"] = result.message
     if result.way:
         parameters |= {"way": result.way, "why": result.why}
     if result.ignored:
@@ -295,7 +304,7 @@ def decode_result(data: bytes | memoryview, limits: MessageLimits = LIMITS) -> R
             str(doc.get("model_name", "")),
             str(doc.get("model_version", "")),
             status=Status(str(doc.get("status", Status.OK))),
-            message=str(doc.get("error", "")),
+            message=str(doc.get("error") or parameters.get("message", "")),
             stage=int(parameters.get("stage", 0)),
             node=str(parameters.get("node", "")),
             degraded=bool(parameters.get("degraded", False)),

@@ -51,7 +51,7 @@ def decoded(
         version=version,
         of_tensors=_of_tensors(doc),
     )
-    binary = _flag(parameters.get("binary_data_output"), "binary_data_output") or False
+    binary = words.flag(parameters.get("binary_data_output"), "binary_data_output") or False
     return InferCall(model, request, wanted, binary)
 
 
@@ -151,15 +151,9 @@ def _outputs(
         region = words.region(given)
         if region is not None and regions is None:
             raise words.no_shared_memory(f"output {name!r}: ")
-        binary = _flag(given.get(words.BINARY), f"output {name!r}: {words.BINARY}")
+        binary = words.flag(given.get(words.BINARY), f"output {name!r}: {words.BINARY}")
         wanted[name] = WantedOutput(binary, region)
     return wanted
-
-
-def _flag(value: Any, name: str) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise DecodeError(f"{name} must be true or false, not {value!r:.80}")
-    return value
 
 
 _NOTHING = WantedOutput()

@@ -122,6 +122,7 @@ SCHEMAS: dict[str, Schema] = {
             "parameters": {
                 **PARAMETERS,
                 "description": "timeout: microseconds. priority: low, normal or high. "
+                "allow_degraded: whether a lighter model may answer. "
                 "binary_data_output: outputs follow the JSON.",
             },
             "outputs": _list(_object({"name": TEXT}, {"parameters": PARAMETERS})),
@@ -138,7 +139,8 @@ SCHEMAS: dict[str, Schema] = {
                     "weights": WHOLE,
                     "latency_us": WHOLE,
                     "hops": {"type": "string", "description": "JSON: where each stage ran."},
-                }
+                },
+                {"message": TEXT},
             ),
             "outputs": _list(_object(TENSOR, OPTIONAL)),
         }

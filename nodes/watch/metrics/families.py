@@ -35,7 +35,7 @@ from swarm.errors import Status
 from swarm.flow.latency import BUCKETS_S
 
 MOST_STAGES, MOST_BREAKERS, MOST_SLOS = 32, 32, 32  # of one node that are told
-MOST_FLAWS, MOST_GPUS = 32, 16
+MOST_FLAWS, MOST_GPUS, MOST_MODELS = 32, 16, 64
 EXPIRIES = ("credentials", "certificate", "server")
 STATES = ("waiting", "loading", "ready", "draining", "left", "failed", "dead", "silent", "suspect")
 STATUSES = frozenset(map(str, Status))
@@ -87,6 +87,7 @@ swarm_stage_device  1 at the device that the stage computes on.
 swarm_stage_device_lost  1 where the stage computes on another device than it should: that one \
 failed.
 swarm_requests  Answers by status.
+swarm_requests_degraded  Answers that a lighter model gave, by the model that was asked.
 swarm_request_latency_seconds  From a request's arrival to its answer, as the node that answers \
 sees it.
 swarm_breaker_open  Circuit breakers of stages that failed: 1 open, 0.5 half-open, 0 closed.
@@ -106,6 +107,7 @@ swarm_server_up  1 where an embedded server is up.
 swarm_server_store  1 at the state of an embedded server's store.
 swarm_server_store_free_bytes  Room on the disk of an embedded server's store.
 swarm_client_requests  Answers to clients that use the library, by status, as they see them.
+swarm_client_requests_degraded  Those of them that a lighter model gave.
 swarm_process_resident_memory_bytes  Resident memory of the node's process.
 swarm_process_cpu_seconds  CPU time of the node's process.
 swarm_node_uptime_seconds  Since its start.
@@ -317,6 +319,9 @@ class Families:
     def _requests(self, at: tuple[str, ...], requests: Fields) -> None:
         statuses = known(part(requests, "by_status"), STATUSES)
         self.by_kind("swarm_requests", (*NODE, "status"), at, statuses)
+        degraded = part(requests, "degraded")
+        for model in sorted(degraded)[:MOST_MODELS]:
+            self.counter("swarm_requests_degraded", (*NODE, "model"), (*at, model), degraded[model])
         latency = part(requests, "latency_s")
         self.durations("swarm_request_latency_seconds", NODE, at, latency)
         self.figures("request", NODE, at, requests)

@@ -101,3 +101,5 @@ def _clients(families: Families, observed: ObservedTotals) -> None:
             at = (model, status)
             count = counts.get(status, 0)
             families.counter("swarm_client_requests", ("model", "status"), at, count)
+        degraded = observed.degraded.get(model, 0)
+        families.counter("swarm_client_requests_degraded", ("model",), (model,), degraded)

@@ -41,6 +41,7 @@ MORE = {
     "events": {"took-over": 2, "invented": 9},
     "requests": {
         "by_status": {"OK": 9, "UNAVAILABLE": 1, "INVENTED": 5},
+        "degraded": {"digits": 2},
         "latency_ms": LATENCY,
         "latency_s": HISTOGRAM,
         "under_way": 1,
