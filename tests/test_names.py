@@ -23,6 +23,7 @@ LONG = """
     shards/runtimes/load.py:load_stage
     shards/runtimes/ort.py:__init__
     shards/split/split.py:split
+    swarm/asking.py:infer
     swarm/client.py:__init__
     swarm/client.py:ask
     swarm/client.py:infer
