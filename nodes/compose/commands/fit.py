@@ -200,6 +200,7 @@ def _show(
         f"{chosen.accuracy:.4f} of {document['samples']['fitted_on']} samples, "
         f"{chosen.cost_ms:.3g} ms",
         markup=False,
+        soft_wrap=True,
     )
     if held := document["held_out"]:
         out.print(
@@ -207,9 +208,10 @@ def _show(
             f"95 % confidence {held['low']:.4f} to {held['high']:.4f}), {held['share']:.1%} by "
             f"{part.then}",
             markup=False,
+            soft_wrap=True,
         )
     versions = ", ".join(sorted(set(document["models"].values())))
-    out.print(f"fitted for {versions}; fit again for other versions", markup=False)
+    out.print(f"fitted for {versions}; fit again for other versions", markup=False, soft_wrap=True)
     for note in document["notes"]:
         err.print(f"note: {note}", markup=False)
 
