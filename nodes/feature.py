@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from nodes.config import NodeConfig
     from nodes.connection.connection import Connection
     from nodes.health.endpoint import Pages
+    from nodes.look import Look
     from nodes.meaning import Meaning, Opens
     from nodes.up.companion import Companion
     from nodes.versions.loaded import Loaded, Loading
@@ -215,6 +216,7 @@ Samples = Callable[["Mesh", str, int, float], Awaitable[dict[str, "np.ndarray"]]
 # (part of the manifest, link, version, what makes the runs of a stage) -> what makes them.
 AroundStage = Callable[[Any, "Link", "ModelInfo", Callable[..., Any]], Callable[..., Any]]
 Prepare = Callable[["Loading"], Awaitable[Callable[[], "Loaded"]]]
+PrepareLook = Callable[["Loading"], Awaitable["Look"]]
 
 
 class Given(dict[type, Any]):
@@ -347,6 +349,10 @@ class Feature:
     around(the part, link, info, runs) gives what computes in the place of `runs`, which it may
     ask; both make a `nodes.stage.compute.StageRuns`. It is called once for a stage that a node
     serves, and for no other version."""
+
+    looks: Mapping[str, PrepareLook] = field(default_factory=dict)
+    """What looks at the requests of stage 1 of versions that have a part of the manifest, by its
+    field: prepare(loading) gives it. Raises `SwarmError` and `ShardsError`."""
 
     services: Callable[[Surroundings, Notices], Iterable[Service]] = lambda around, notices: ()
     """What else clients may ask a node for; they tell the witnesses by these notices."""

@@ -26,6 +26,7 @@ NAMES = (
     "upgrade",
     "compose",
     "cache",
+    "guard",
 )
 
 

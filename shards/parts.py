@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from shards.schema import Manifest, Shard
 
-NAMES = ("language", "cameras", "compose", "cache")
+NAMES = ("language", "cameras", "compose", "cache", "guard")
 
 
 class ManifestPart:

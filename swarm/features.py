@@ -23,6 +23,7 @@ NAMES = (
     "gateway",
     "cache",
     "compose",
+    "guard",
 )
 
 

@@ -26,6 +26,7 @@ from swarm.tracing.anatomy import parts_of
 from swarm.tracing.traceparent import make
 from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of
+from swarm.wire.unfamiliar import told_of
 from swarm.wire.urgency import checked_priority
 
 NOBODY_ANSWERED = {Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED}
@@ -180,6 +181,8 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
     }
     if last.degraded:
         doc["message"] = last.message
+    if last.unfamiliarity:
+        doc |= told_of(last.unfamiliarity, last.unfamiliar_rows)
     if last.way:
         doc |= {"way": last.way, "why": last.why}
     if last.cached_ms is not None:
@@ -209,6 +212,10 @@ def show(results: list[Result], options: InferOptions, said: AnswerMeaning | Non
         out.print(f"{name} {datatype_of(array)} {list(array.shape)}", markup=False)
         if not options.output:
             out.print(text, markup=False)
+    if last.unfamiliarity > 1:
+        times = f"{last.unfamiliarity:g} times as far from its calibration data as is usual at most"
+        rows = f", row {last.unfamiliar_rows}" if last.unfamiliar_rows else ""
+        out.print(f"unfamiliar to the model: {times}{rows}", markup=False, highlight=False)
     if last.way:
         out.print(f"way: {last.way} ({last.why})", markup=False, highlight=False)
     if options.explain:

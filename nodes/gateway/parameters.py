@@ -13,6 +13,7 @@ from nodes.gateway.statuses import NotOffered
 from swarm.errors import InvalidArgument
 from swarm.wire import oip
 from swarm.wire.messages import Request, Result
+from swarm.wire.unfamiliar import told_of
 from swarm.wire.urgency import checked_priority
 
 MOST = 64  # parameters of a request, or of a tensor
@@ -176,10 +177,10 @@ def _unknown(parameters: Collection[str], of_tensors: Iterable[Collection[str]])
     return whole(oip.ignored(names))
 
 
-def of_answer(result: Result, request: Request) -> dict[str, bool | int | str]:
+def of_answer(result: Result, request: Request) -> dict[str, bool | float | int | str]:
     """Of an answer. hops: JSON text, since a parameter is a bool, a number or a text; times in
     microseconds."""
-    said: dict[str, bool | int | str] = {
+    said: dict[str, bool | float | int | str] = {
         "degraded": result.degraded,
         "weights": result.weights,
         "latency_us": round(result.latency * 1e6),
@@ -189,4 +190,6 @@ def of_answer(result: Result, request: Request) -> dict[str, bool | int | str]:
         said |= {"cached": True, "age_us": round(age * 1e3)}
     if result.degraded:
         said["message"] = result.message
+    if result.unfamiliarity:
+        said |= told_of(result.unfamiliarity, result.unfamiliar_rows)
     return said | ({IGNORED: request.ignored} if request.ignored else {})

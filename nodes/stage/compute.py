@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nodes.look import Look
 from nodes.stage.batching import split_on_failure
 from nodes.stage.counters import StageStats
 from nodes.stage.endless import OnLoop, Unending
@@ -75,7 +76,7 @@ class StageOptions:
     """max_batch: requests in one run. max_wait: seconds a request may wait for company.
     start_check: do not start what cannot finish inside its budget. quota: requests a second
     from one agent that stage 1 takes, 0 for any number. inline_below, inline_alone_below: seconds;
-    shorter runs are done on the event loop, always or while little comes."""
+    shorter runs are done on the event loop, always or while little comes. look: at each request."""
 
     max_batch: int = 4
     max_wait: float = 0.0005
@@ -83,6 +84,7 @@ class StageOptions:
     inline_below: float = INLINE_BELOW
     inline_alone_below: float = 0.0
     quota: float = 0.0
+    look: Look | None = None
 
 
 class Pictures(Protocol):
@@ -157,6 +159,7 @@ class Compute:
         stage that takes the model's input, where this may come as a picture. is_sound: whether the
         model is known to compute rightly now; asked in the thread of a run that failed."""
         self.model = model
+        self._look = options.look
         self._is_sound = is_sound
         self._clock = clock
         self._stage = stage
@@ -388,18 +391,21 @@ class Compute:
         self._begin(job, started)
         self._ended = self._clock()
         seconds = self._ended - started
-        self._outcomes.computed(job, result, seconds, 1, model.weights_version)
+        self._tell_computed(job, result, seconds, 1, model.weights_version)
 
     def _run_one(self, model: StageModel, job: Job, token: CancelToken) -> dict[str, np.ndarray]:
         """One request's run. Where it fails, known input tells whose fault that is: an index
         behind a table's end fails on each node, and says nothing of other requests."""
         try:
-            return model.run(job.inputs, token)
+            result = model.run(job.inputs, token)
         except (InputError, RunTerminated):
             raise
         except Exception:
             job.is_own_fault = self._is_sound()
             raise
+        if self._look is not None:
+            _look_at(job, result, self._look)
+        return result
 
     def _leave_loop(self, job: Job, error: RunTerminated, started: float) -> None:
         """A run on the loop was ended: it is done again in the thread, and others meanwhile are."""
@@ -439,7 +445,11 @@ class Compute:
         def work() -> list[dict[str, np.ndarray]]:
             if len(batch) == 1:
                 return [self._run_one(model, batch[0], token)]
-            return model.run_batch(tensors, token)
+            results = model.run_batch(tensors, token)
+            if self._look is not None:
+                for job, result in zip(batch, results, strict=True):
+                    _look_at(job, result, self._look)
+            return results
 
         def done(results: Any, error: Exception | None, seconds: float) -> None:
             timer.cancel()
@@ -484,9 +494,17 @@ class Compute:
         """A defect with one result, of a routing policy say, must not cost the others theirs, nor
         keep its own message in hand for ever."""
         try:
-            self._outcomes.computed(job, result, seconds, batch, weights)
+            self._tell_computed(job, result, seconds, batch, weights)
         except Exception:
             self._hand_back(job)
+
+    def _tell_computed(
+        self, job: Job, result: dict[str, np.ndarray], seconds: float, batch: int, weights: int
+    ) -> None:
+        if job.refused:
+            self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, job.refused)
+        else:
+            self._outcomes.computed(job, result, seconds, batch, weights)
 
     def _hand_back(self, job: Job) -> None:
         """A defect has left this job without an end. Give its message back, so that it does not
@@ -582,3 +600,10 @@ class Compute:
         for thread in (self._worker, self._decoder):
             if thread is not None:
                 thread.close()
+
+
+def _look_at(job: Job, result: dict[str, np.ndarray], look: Look) -> None:
+    try:
+        job.told = look.looked(job.inputs, result)
+    except InputError as error:
+        job.refused = str(error)

@@ -24,7 +24,8 @@ class Job:
     run together. started: `time.monotonic()`, when its run began. idle_since: when the run before
     that ended. sending: its result under way to the next stage. ended: its work here is over.
     is_own_fault: its run failed and known input passed: what it asks for cannot be computed. told:
-    further fields of its hop, None for none. is_whole_answer: what came of it are the outputs of
+    further fields of its hop, None for none. refused: why it is not answered
+    although it ran. is_whole_answer: what came of it are the outputs of
     the model, whatever the stage. steps: what the steps inside its run made, by name, None for what
     was left out; they are for the record.
     """
@@ -46,6 +47,7 @@ class Job:
     told: dict[str, Any] | None = None
     is_whole_answer: bool = False
     steps: Mapping[str, Mapping[str, np.ndarray] | None] | None = None
+    refused: str = ""
     inputs: dict[str, np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:

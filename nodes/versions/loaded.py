@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nodes.config import NodeConfig
 from nodes.connection.events import Tell
 from nodes.features import first
+from nodes.look import Look
 from nodes.low_priority import in_low_priority_thread
 from nodes.placing.ways import EDGE as EVERYTHING
 from nodes.placing.ways import stages_held
@@ -59,7 +60,8 @@ class Loaded:
     local: stages that an edge computes itself (`--placement`), for nobody else. parts: of its
     manifest, which features read. known: what the
     stages gave for known input, by stage (`learn_known`). on_replaced: callbacks of those that
-    compute with the stages, called when the runtimes are replaced.
+    compute with the stages, called when the runtimes are replaced. look: at the requests of stage
+    1, where the version has one and that stage is here.
     """
 
     info: ModelInfo
@@ -72,6 +74,7 @@ class Loaded:
     on_replaced: list[OnReplaced] = field(default_factory=list)
     local: dict[int, StageRuntime] = field(default_factory=dict)
     parts: Mapping[str, Any] = field(default_factory=dict)
+    look: Look | None = None
 
     @property
     def weights(self) -> int:
@@ -195,9 +198,11 @@ async def load(
                 loop.call_soon_threadsafe(tell, "device", detail)
 
     parts = manifest.parts
+    asked = Loading(mesh, artifacts, config, info, manifest, wanted, fetch, changed, started)
     if (prepare := first(lambda each: _at(each.loads, parts))) is not None:
-        asked = Loading(mesh, artifacts, config, info, manifest, wanted, fetch, changed, started)
         return await in_background(config, await prepare(asked), urgent)
+    look = first(lambda each: _at(each.looks, parts)) if 1 in wanted else None
+    looks = None if look is None else await look(asked)
 
     def stage(number: int, level: Level) -> StageRuntime:
         return load_stage(
@@ -259,7 +264,15 @@ async def load(
         local = at_hand()
         seconds = time.monotonic() - started
         return Loaded(
-            info, loaded, first, light, seconds, light_ms / 1e3, local=local, parts=manifest.parts
+            info,
+            loaded,
+            first,
+            light,
+            seconds,
+            light_ms / 1e3,
+            local=local,
+            parts=manifest.parts,
+            look=looks,
         )
 
     return await in_background(config, build, urgent)

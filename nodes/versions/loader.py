@@ -60,6 +60,7 @@ class Loader:
         try:
             await learn_known(more, self._config)
             await self.weights.add_stages(loaded, more)
+            loaded.look = loaded.look or more.look
         except BaseException:  # nobody else closes what has just been loaded
             more.close()
             raise

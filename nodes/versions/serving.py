@@ -162,7 +162,7 @@ class Serving:
 
     def rows(self, now: float) -> dict[str, list[dict[str, Any]]]:
         """Lists of a status document, beside that of the stages with lanes."""
-        return {}
+        return {} if self.loaded.look is None else self.loaded.look.status()
 
     def add(self, stage: int) -> StageServer:
         """Serve one more of the stages that are loaded, from now on."""
@@ -244,6 +244,7 @@ def server_of(
         max_batch=config.max_batch,
         max_wait=config.max_wait,
         quota=config.quota,
+        look=loaded.look if stage == 1 else None,
         inline_alone_below=INLINE_ALONE_BELOW if alone else 0.0,
     )
     return StageServer(

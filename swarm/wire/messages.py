@@ -16,6 +16,7 @@ import numpy as np
 
 from swarm.errors import DecodeError, InvalidArgument, Status
 from swarm.subjects import may_answer
+from swarm.wire import unfamiliar
 from swarm.wire.hops import CACHED, Hop, hop_of, is_hop, unpack_hops
 from swarm.wire.maps import pack_open_map, unpack_map
 from swarm.wire.tensors import (
@@ -219,6 +220,17 @@ class Result:
     def compute(self) -> float:
         """Seconds spent computing, over all hops."""
         return sum(hop.compute_us for hop in self.hops) / 1e6
+
+    @property
+    def unfamiliarity(self) -> float:
+        """How far the request is from the model's calibration data, in times of what is usual at
+        most: above 1 it is unlike them. 0.0 where no guard has judged it."""
+        return unfamiliar.score_of(hop.extra for hop in self.hops)
+
+    @property
+    def unfamiliar_rows(self) -> str:
+        """The rows of the request that are so, as `0,3`; of many the first ones, and `…`."""
+        return unfamiliar.rows_of(hop.extra for hop in self.hops)
 
     @property
     def weights(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from swarm.errors import DecodeError, Status
+from swarm.wire import unfamiliar
 from swarm.wire.maps import is_packed_map
 from swarm.wire.messages import Request, Result, checked_key, read_priority
 from swarm.wire.tensors import DTYPES, LIMITS, MessageLimits, datatype_of
@@ -266,6 +267,8 @@ def as_doc(result: Result) -> dict[str, Any]:
         parameters["message"] = result.message
     if result.way:
         parameters |= {"way": result.way, "why": result.why}
+    if result.unfamiliarity:
+        parameters |= unfamiliar.told_of(result.unfamiliarity, result.unfamiliar_rows)
     if result.ignored:
         parameters["ignored"] = result.ignored
     if result.retry_after:

@@ -17,7 +17,12 @@ from swarm.wire.messages import Result
 from swarm.wire.tensors import datatype_of, plain
 
 LONGEST_TEXT = 2000  # characters of an error: with its metadata below gRPC's bound of 8 KiB
-_FIELDS = {bool: "bool_param", int: "int64_param", str: "string_param"}
+_FIELDS = {
+    bool: "bool_param",
+    float: "double_param",
+    int: "int64_param",
+    str: "string_param",
+}
 PUSHBACK = "grpc-retry-pushback-ms"  # grpc/proposal A6: clients that retry wait so long
 
 

@@ -140,7 +140,15 @@ SCHEMAS: dict[str, Schema] = {
                     "latency_us": WHOLE,
                     "hops": {"type": "string", "description": "JSON: where each stage ran."},
                 },
-                {"message": TEXT},
+                {
+                    "message": TEXT,
+                    "unfamiliar": {
+                        "type": "boolean",
+                        "description": "Of a model with a guard: unlike its calibration data.",
+                    },
+                    "unfamiliarity": {"type": "number"},
+                    "unfamiliar_rows": TEXT,
+                },
             ),
             "outputs": _list(_object(TENSOR, OPTIONAL)),
         }

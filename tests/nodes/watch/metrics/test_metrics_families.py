@@ -71,6 +71,10 @@ MORE = {
         | {"kept_bytes": 0, "counters": {"tokens": 70, "opened": 3, "invented": 1}}
         | {"first_token_s": HISTOGRAM, "between_tokens_s": HISTOGRAM}
     ],
+    "guards": [
+        {"model": "digits", "version": "2", "rows": 90, "unfamiliar": 7, "failed": 0}
+        | {"false_alarms": 0.01}
+    ],
     "flaws": [
         {"stream": "L", "title": "the lane", "detail": "gone", "mend": "mend it", "of": "digits@1"}
     ],
@@ -179,6 +183,9 @@ def test_links_devices_expiries_flaws_and_rollouts_are_told() -> None:
     canary = node | {"model": "digits", "version": "2"}
     assert found["swarm_rollout_rolled_back"] == [(canary, 1.0)]
     assert found["swarm_rollout_share_ratio"] == [(canary, 0.25)]
+    assert found["swarm_guard_rows_total"] == [(canary, 90.0)]
+    assert found["swarm_guard_unfamiliar_rows_total"] == [(canary, 7.0)]
+    assert found["swarm_guard_false_alarm_ratio"] == [(canary, 0.01)]
     assert found["swarm_gpu_load_ratio"] == [(node | {"gpu": "0"}, 0.5)]
     assert found["swarm_gpu_memory_used_bytes"] == [(node | {"gpu": "0"}, float(1 << 30))]
 

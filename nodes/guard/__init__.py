@@ -1,0 +1,1 @@
+"""Guards of models: each request's distance from calibration data, told and counted."""

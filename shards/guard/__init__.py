@@ -1,0 +1,1 @@
+"""A guard: how far inputs of a model are from those of its calibration data."""

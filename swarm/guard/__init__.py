@@ -1,0 +1,1 @@
+"""What nodes tell of the guards of their models."""
