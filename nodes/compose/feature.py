@@ -28,6 +28,7 @@ COMMANDS: Commands = {
                 "Commands": {
                     "check": "nodes.compose.commands.check:check_composition",
                     "build": "nodes.compose.commands.build:build",
+                    "index": "nodes.compose.commands.index:index",
                     "fit": "nodes.compose.commands.fit:fit",
                 }
             },
@@ -39,4 +40,5 @@ FEATURE = Feature(
     loads={COMPOSITION: later("nodes.compose.serving:prepare")},
     describes=_describes,
     commands=COMMANDS,
+    extras={"usearch": "retrieval"},
 )

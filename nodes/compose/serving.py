@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -14,12 +15,15 @@ from nodes.compose.again import RepeatedRuns
 from nodes.compose.asking import PartsAsked
 from nodes.compose.engine import CompositionRuns
 from nodes.compose.model import CompositionModel, models_of, signature_of
+from nodes.extras import missing_extra
 from nodes.stage.server import StageServer
 from nodes.versions.loaded import Loaded, Loading, Repeated
 from nodes.versions.serving import Serving, SharedByStages, server_of
+from shards.compose.build import index_file
 from shards.compose.check import check
 from shards.compose.composition import Composition, from_json
-from shards.compose.part import FILE
+from shards.compose.nearest import IndexAbout, NearestIndex
+from shards.compose.part import FILE, PART
 from shards.manifest import verify
 from swarm.models.asked_versions import check_asked
 
@@ -92,6 +96,9 @@ async def prepare(loading: Loading) -> Callable[[], LoadedComposition]:
         )
 
     composition = await asyncio.to_thread(read)
+    if names := composition.searches():
+        indexes = await asyncio.to_thread(_indexes, loading, sorted(names))
+        composition = replace(composition, indexes=indexes)
     await check_asked(loading.info, loading.mesh.registry.info)
     models = await models_of(loading.mesh, composition)
     signatures = {name: signature_of(info) for name, info in models.items()}
@@ -107,3 +114,22 @@ async def prepare(loading: Loading) -> Callable[[], LoadedComposition]:
         )
 
     return loaded
+
+
+def _indexes(loading: Loading, names: Sequence[str]) -> dict[str, NearestIndex]:
+    """Raises CompositionError for an index that is none, `MissingExtra` without its library."""
+    manifest, found = loading.manifest, dict[str, NearestIndex]()
+    told = manifest.parts[PART.field].get("indexes")
+    for name in names:
+        about = IndexAbout.of(told.get(name) if isinstance(told, dict) else None, name)
+
+        def fetch(file: str, name: str = name) -> bytes | Path:
+            own = index_file(name, file)
+            data = loading.fetch(own)
+            return data if isinstance(data, Path) else verify(data, manifest.digest(own), own)
+
+        try:
+            found[name] = NearestIndex(about, fetch, name)
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, f"index {name!r} of {manifest.model}") or error from None
+    return found

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shards.compose.composition import AskPart, Composition, OperatePart, parts_asked
+from shards.compose.composition import AskPart, Composition, NearestPart, OperatePart, parts_asked
 from shards.compose.run import PartRun
 from swarm.tracing.inside import MOST_ASKS, InnerAsk, InnerWork, told_inside
 from swarm.tracing.traceparent import below, is_sampled
@@ -111,6 +111,8 @@ class AskedParts:
                     about["rows"] = run.rows
             case OperatePart():
                 about["operator"] = part.operator
+            case NearestPart():
+                about |= {"index": part.index, "rows": run.rows}
         if run.taken:
             about["taken"] = run.taken
         if run.left_out:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from shards.compose.check import Checked
 from shards.compose.composition import Composition
+from shards.compose.nearest import IndexAbout
 from shards.compose.part import FILE, PART
 from shards.manifest import Manifest, Shard
+
+NO_INDEXES: Mapping[str, bytes] = {}
+
+
+def index_file(index: str, file: str) -> str:
+    """The name that a file of an index has in a version."""
+    return f"{index}.{file}"
 
 
 def version_of(
@@ -20,9 +29,11 @@ def version_of(
     name: str,
     version: str,
     compute_ms: float,
+    indexes: Mapping[str, bytes] = NO_INDEXES,
 ) -> tuple[Manifest, dict[str, bytes]]:
     """composition: with pinned versions. models: NAME@VERSION by part. compute_ms: of all its
-    models, as they were measured when they were split."""
+    models, as they were measured when they were split. indexes: the files of its indexes, by name
+    in the version (`index_file`)."""
     data = composition.to_json()
     digest = hashlib.sha256(data).hexdigest()
     stage = Shard(
@@ -39,6 +50,16 @@ def version_of(
         sends=checked.outputs,
         compute_ms=compute_ms,
     )
+    part: dict[str, Any] = {"parts": len(composition.parts), "models": dict(models)}
+    if composition.indexes:
+        part["indexes"] = {
+            name: (each if isinstance(each, IndexAbout) else each.about).to_doc()
+            for name, each in composition.indexes.items()
+        }
+        part["files"] = [
+            {"file": file, "sha256": hashlib.sha256(found).hexdigest(), "bytes": len(found)}
+            for file, found in indexes.items()
+        ]
     manifest = Manifest(
         model=name,
         version=version,
@@ -49,6 +70,6 @@ def version_of(
         outputs=checked.outputs,
         shards=(stage,),
         fusion="",
-        parts={PART.field: {"parts": len(composition.parts), "models": dict(models)}},
+        parts={PART.field: part},
     )
-    return manifest, {FILE: data}
+    return manifest, {FILE: data, **indexes}

@@ -15,12 +15,14 @@ from shards.compose.composition import (
     ChoosePart,
     Composition,
     FirstPart,
+    NearestPart,
     OperatePart,
     Part,
     Ref,
     parts_asked,
 )
 from shards.compose.errors import CompositionError
+from shards.compose.nearest import IndexAbout
 from shards.compose.operators import OF_THOSE_THERE, OPERATORS
 from shards.specs import TensorSpec
 
@@ -65,6 +67,8 @@ def check(composition: Composition, models: Mapping[str, ModelSignature]) -> Che
                 _operate(part, found)
             case ChoosePart() | FirstPart():
                 _one_of(part, found)
+            case NearestPart():
+                _nearest(part, composition, found)
         found.order.append(name)
     outputs = []
     for name, ref in composition.outputs.items():
@@ -185,6 +189,28 @@ def _operate(part: OperatePart, found: Checked) -> None:
     lacking = [ref.part in found.may_lack for ref in part.inputs.values()]
     if any(lacking) and (part.operator not in OF_THOSE_THERE or all(lacking)):
         found.may_lack.add(part.name)
+
+
+def _nearest(part: NearestPart, composition: Composition, found: Checked) -> None:
+    where, index = part.name, composition.indexes.get(part.index)
+    if index is None:
+        raise CompositionError(where, f"there is no index {part.index!r}")
+    about = index if isinstance(index, IndexAbout) else index.about
+    spec = _spec(found, part.of, where)
+    if not fits(spec, TensorSpec("", "FP32", (-1, about.dimensions))) or spec.any_rank:
+        wanted = f"FP32[?,{about.dimensions}]"
+        raise CompositionError(where, f"index {part.index!r} takes {wanted}, {part.of} is {spec}")
+    if part.k > about.count:
+        raise CompositionError(
+            where, f"`k` is {part.k}, and index {part.index!r} has {about.count} vectors"
+        )
+    rows = _rows(found, part.of)
+    if rows is not None and rows > MOST_ROWS:
+        raise CompositionError(where, f"{part.of} has {rows} rows, of {MOST_ROWS} at most")
+    _bound(found, where, rows)
+    found.tensors[where] = {made.name: made for made in about.makes(part.k)}
+    if _lacks(part, found):
+        found.may_lack.add(where)
 
 
 def _bound(found: Checked, name: str, rows: int | None) -> None:

@@ -26,7 +26,7 @@ versions of its models. A tensor is named `PART.TENSOR`, an input of the composi
     [outputs]
     scores = "label.scores"
 
-A part has one of the keys `model`, `map`, `choose`, `first`, or the name of an operator
+A part has one of the keys `model`, `map`, `choose`, `first`, `nearest`, or the name of an operator
 (`shards.compose.operators`).
 """
 
@@ -36,12 +36,13 @@ import json
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shards.cache.part import CacheBounds
 from shards.compose.errors import CompositionError
 from shards.compose.measures import MEASURES, MeasureBound
+from shards.compose.nearest import MOST_NEAREST, IndexAbout, NearestIndex
 from shards.compose.operators import OPERATORS
 from shards.errors import ManifestError
 from shards.json_fields import check_token
@@ -132,7 +133,22 @@ class FirstPart:
         return ()
 
 
-Part = AskPart | OperatePart | ChoosePart | FirstPart
+@dataclass(frozen=True, slots=True)
+class NearestPart:
+    """A part that finds the nearest vectors of an index for each row of a tensor: `k`, and none
+    farther than `most_distance`."""
+
+    name: str
+    of: Ref
+    index: str
+    k: int
+    most_distance: float | None
+
+    def tensors(self) -> tuple[Ref, ...]:
+        return (self.of,)
+
+
+Part = AskPart | OperatePart | ChoosePart | FirstPart | NearestPart
 
 
 def parts_asked(part: Part) -> tuple[str, ...]:
@@ -147,12 +163,19 @@ def parts_asked(part: Part) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """As it was declared; `shards.compose.check` says whether it can run."""
+    """As it was declared; `shards.compose.check` says whether it can run. indexes: those that are
+    at hand, by name; they are searched where they were opened."""
 
     inputs: tuple[TensorSpec, ...]
     parts: Mapping[str, Part]
     outputs: Mapping[str, Ref]
     source: Mapping[str, Any]
+    indexes: Mapping[str, IndexAbout | NearestIndex] = field(default_factory=dict, compare=False)
+
+    def searches(self) -> frozenset[str]:
+        """The names of the indexes that its parts search."""
+        parts = self.parts.values()
+        return frozenset(part.index for part in parts if isinstance(part, NearestPart))
 
     def asks(self) -> Iterator[AskPart]:
         """The parts that ask models."""
@@ -164,7 +187,7 @@ class Composition:
             {**raw, **_pin(raw, versions[raw["name"]])} if raw["name"] in versions else raw
             for raw in self.source["part"]
         ]
-        return composition_of({**self.source, "part": parts})
+        return replace(composition_of({**self.source, "part": parts}), indexes=self.indexes)
 
     def to_json(self) -> bytes:
         """Equal compositions give equal bytes."""
@@ -290,11 +313,29 @@ def _first(name: str, raw: Mapping[str, Any]) -> FirstPart:
     return FirstPart(name, tuple(of))
 
 
+def _nearest(name: str, raw: Mapping[str, Any]) -> NearestPart:
+    _known(raw, {"name", "nearest"}, name)
+    given = _table(raw["nearest"], name)
+    _known(given, {"of", "index", "k", "most_distance"}, name)
+    index, k, most = given.get("index"), given.get("k", 1), given.get("most_distance")
+    try:
+        check_token("index", index)
+    except ManifestError as error:
+        raise CompositionError(name, str(error)) from None
+    if type(k) is not int or not 1 <= k <= MOST_NEAREST:
+        raise CompositionError(name, f"`k` is 1 to {MOST_NEAREST}, not {k!r:.40}")
+    if most is not None and (type(most) not in (int, float) or not abs(most) <= MOST_BOUND):
+        raise CompositionError(name, f"`most_distance` is a finite number, not {most!r:.40}")
+    of = Ref.of(given.get("of"), name)
+    return NearestPart(name, of, str(index), k, None if most is None else float(most))
+
+
 _KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], Part]] = {
     "model": _ask,
     "map": _ask,
     "choose": _choose,
     "first": _first,
+    "nearest": _nearest,
 }
 
 

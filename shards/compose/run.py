@@ -15,21 +15,25 @@ import numpy as np
 
 from shards.compose.check import ModelSignature
 from shards.compose.composition import (
+    MOST_ROWS,
     AskPart,
     ChoosePart,
     Composition,
     FirstPart,
+    NearestPart,
     OperatePart,
     Part,
     Ref,
     parts_asked,
 )
 from shards.compose.errors import CompositionError
+from shards.compose.nearest import NearestIndex
 from shards.compose.operators import OF_THOSE_THERE, OPERATORS
 from shards.errors import ShardsError
 
 ROWS_AT_ONCE = 32  # of a `map`, in one request of a batchable model
 REQUESTS_AT_ONCE = 8  # of a `map`
+SEARCHED_AT_ONCE = 2  # rows that are searched on the event loop: each takes some tenths of a ms
 
 Tensors = dict[str, np.ndarray]
 AskModel = Callable[[AskPart, Tensors], Awaitable[Tensors]]
@@ -167,6 +171,8 @@ class _Run:
                 made = await self._chosen(part, told)
             case FirstPart():
                 made = await self._first(part, told)
+            case NearestPart():
+                made = await self._searched(part, told)
         told.ended = time.monotonic()
         if made is None and not told.left_out:
             told.left_out = "a part that it reads was left out"
@@ -227,6 +233,22 @@ class _Run:
             return OPERATORS[part.operator].run(tensors, part.settings)
         except (ValueError, IndexError) as error:  # free dimensions that turn out not to fit
             raise CompositionError(part.name, str(error)) from None
+
+    async def _searched(self, part: NearestPart, told: PartRun) -> Tensors | None:
+        tensors = await self._read({"of": part.of})
+        if tensors is None:
+            return None
+        told.began = time.monotonic()  # before, it has waited for others
+        index, vectors = self._composition.indexes.get(part.index), tensors["of"]
+        if not isinstance(index, NearestIndex):
+            raise CompositionError(part.name, f"index {part.index!r} is not open here")
+        told.rows, size = len(vectors), index.about.dimensions
+        if vectors.ndim != 2 or vectors.shape[1] != size or told.rows > MOST_ROWS:
+            text = f"vectors are [0 to {MOST_ROWS}, {size}]"
+            raise CompositionError(part.name, f"{text}, not {list(vectors.shape)}")
+        if told.rows <= SEARCHED_AT_ONCE:
+            return index.search(vectors, part.k, part.most_distance)
+        return await asyncio.to_thread(index.search, vectors, part.k, part.most_distance)
 
     async def _chosen(self, part: ChoosePart, told: PartRun) -> Tensors | None:
         tensors = await self._read({"by": part.by})

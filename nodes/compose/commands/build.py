@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from nodes.cli.command import Named, option
@@ -11,7 +12,8 @@ from nodes.cli.options import VERSION, Target
 from nodes.cli.with_mesh import client_of
 from nodes.compose.commands.check import CompositionFile, checked_composition, show
 from nodes.console import err
-from shards.compose.build import version_of
+from shards.compose.build import index_file, version_of
+from shards.compose.nearest import IndexAbout
 from shards.manifest import write_dir
 
 
@@ -38,6 +40,12 @@ async def build(file: CompositionFile, options: BuildOptions, target: Target) ->
         {name: f"{info.model}@{info.version}" for name, info in found.models.items()},
         name=options.name or model_name(file),
         version=options.version,
+        indexes={
+            index_file(name, each): (Path(file).parent / name / each).read_bytes()
+            for name, about in found.composition.indexes.items()
+            if isinstance(about, IndexAbout)
+            for each in about.files()
+        },
         compute_ms=sum(stage.compute_ms for info in found.models.values() for stage in info.stages),
     )
     write_dir(options.output, manifest, files)

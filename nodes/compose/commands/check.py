@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,8 +21,10 @@ from shards.compose.composition import (
     ChoosePart,
     Composition,
     FirstPart,
+    NearestPart,
     from_toml,
 )
+from shards.compose.nearest import read_about
 from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo
 
@@ -44,9 +46,14 @@ def read_composition(file: str) -> Composition:
     if not path.is_file() or path.stat().st_size > MOST_BYTES:
         raise InvalidArgument(f"{file} is no file of {MOST_BYTES >> 10} KB at most")
     try:
-        return from_toml(path.read_text(encoding="utf-8-sig"))
+        composition = from_toml(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{file} is not UTF-8: {error}") from None
+    # An index is a folder beside the file.
+    names = sorted(composition.searches())
+    return replace(
+        composition, indexes={name: read_about(path.parent / name, name) for name in names}
+    )
 
 
 async def checked_composition(client: swarm.Mesh, file: str) -> CheckedComposition:
@@ -113,4 +120,6 @@ def _kind(found: CheckedComposition, name: str) -> str:
             return f"{part.then} where {part.condition.measure} of {part.by} is {bound}"
         case FirstPart():
             return f"the first of {', '.join(part.of)}"
+        case NearestPart():
+            return f"the {part.k} nearest of {part.index}"
     return part.operator
