@@ -3,6 +3,7 @@ one serves."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from nodes.cli.upkept import upkept_document, upkept_lines
 from nodes.cli.with_mesh import client_of
 from nodes.console import conclude, out, print_json
 from nodes.versions.upkeep import upkeep_by_operator
-from swarm.errors import InvalidArgument
+from swarm.errors import InvalidArgument, SwarmError
 from swarm.model import unknown_model
 from swarm.models.registry import InForce
 
@@ -32,13 +33,19 @@ async def list_(target: Target) -> None:
             share = next(
                 (e.get("share", 100) for e in desired["serve"] if e["version"] == version), 0
             )
-            rows.append({"model": model, "version": version, "share": share})
+            asks: list[str] = []
+            with contextlib.suppress(SwarmError):  # what cannot be read is listed all the same
+                asks = [*(await client.registry.info(model, version)).asks]
+            row = {"model": model, "version": version, "share": share}
+            rows.append(row | ({"asks": asks} if asks else {}))
         if target.json:
             print_json({"models": rows})
             return
-        table = Table("model", "version", "share of traffic")
+        more = ["asks"] if any("asks" in row for row in rows) else []
+        table = Table("model", "version", "share of traffic", *more)
         for row in rows:
-            table.add_row(row["model"], row["version"], f"{row['share']} %")
+            asked = [", ".join(row.get("asks", ()))] if more else []
+            table.add_row(row["model"], row["version"], f"{row['share']} %", *asked)
         out.print(table if rows else f"no models in mesh {target.mesh!r}: swarm model push DIR")
 
 

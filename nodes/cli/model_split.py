@@ -296,7 +296,7 @@ def example_lines(manifest: Manifest) -> list[str]:
 def batching_lines(manifest: Manifest) -> list[str]:
     """Whether requests share runs, and why not; none for a kind with a proof of its own."""
     batching = manifest.batching
-    if manifest.kind is not None:
+    if manifest.kind is not None or manifest.opset == 0:  # no graph of its own
         return []
     if batching.by == "structure":
         return ["requests share runs: the graph keeps their rows apart, and runs confirm it"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from nodes.audit import Audit
 from nodes.compose.kept import PartAnswers
-from nodes.compose.telling import AskedParts
+from nodes.compose.telling import AskedParts, what_is
+from nodes.stage.counters import histogram, latencies
 from shards.compose.composition import AskPart, Composition, parts_asked
 from shards.compose.run import AskModel, NotAnswered, PartRun, Tensors
 from swarm.errors import DeadlineExceeded, SwarmError, Unavailable
@@ -20,6 +22,7 @@ from swarm.requests.request import answered
 from swarm.wire.messages import Features, Request, Result
 
 JOINED_SHARE = 0.5  # of a budget, for which a part waits for the answer of an equal one
+MOST_TOLD = 32  # parts in a status, which is bounded in bytes
 LEAST = 0.001  # seconds: what has less left is not asked
 # Seconds for which a model without a node is asked all the same: a killed node is started again,
 # or one of a version that has just begun to serve is heard of, within that time.
@@ -55,6 +58,9 @@ class PartsAsked:
             if part.cache is not None
         }
         self._took = {name: LatencyWindow() for name in composition.parts}
+        self._counters = {
+            name: {"runs": 0, "left_out": 0, "cancelled": 0} for name in composition.parts
+        }
 
     @property
     def sends_spans(self) -> bool:
@@ -123,9 +129,22 @@ class PartsAsked:
     def learn(self, parts: Mapping[str, PartRun]) -> None:
         """How long parts took in a run that ended well."""
         for name, part in parts.items():
+            outcome = "left_out" if part.left_out else "runs" if part.ended else "cancelled"
+            self._counters[name][outcome] += 1
             # The time of a part that stands for others is theirs.
-            if part.ended and not part.left_out and not parts_asked(self._parts[name]):
+            if outcome == "runs" and not parts_asked(self._parts[name]):
                 self._took[name].add(part.ended - part.began, part.ended)
+
+    def rows(self, now: float) -> list[dict[str, Any]]:
+        """Of the status: each of the first parts, and how long it takes."""
+        told: list[dict[str, Any]] = []
+        for name, part in [*self._parts.items()][:MOST_TOLD]:
+            row = {"part": name, "is": what_is(part), "counters": dict(self._counters[name])}
+            if not parts_asked(part):
+                took = self._took[name]
+                row |= {"ms": latencies(took, now), "seconds": histogram(took)}
+            told.append(row)
+        return told
 
     def _rest(self, name: str, now: float) -> float:
         """Seconds that what comes behind a part usually takes at most."""

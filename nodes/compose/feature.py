@@ -16,8 +16,11 @@ def _describes(manifest: Manifest) -> list[str]:
     part = manifest.parts.get(COMPOSITION)
     if part is None:
         return []
-    models = ", ".join(f"{name}: {model}" for name, model in sorted(part["models"].items()))
-    return [f"a composition of {part['parts']} parts; models: {models}"]
+    models = ", ".join(f"{model} ({name})" for name, model in sorted(part["models"].items()))
+    return [
+        f"a composition of {part['parts']} parts, which asks {models}",
+        "its requests run side by side on a node, each part as soon as it has what it reads",
+    ]
 
 
 COMMANDS: Commands = {
@@ -39,6 +42,7 @@ FEATURE = Feature(
     "compose",
     loads={COMPOSITION: later("nodes.compose.serving:prepare")},
     describes=_describes,
+    figures="nodes.compose.figures",
     commands=COMMANDS,
     extras={"usearch": "retrieval"},
 )

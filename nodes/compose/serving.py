@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,11 @@ class CompositionServing(Serving):
         while True:
             self._asked.look(time.monotonic())
             await asyncio.sleep(LOOK_EVERY)
+
+    def rows(self, now: float) -> dict[str, list[dict[str, Any]]]:
+        """See `Serving`."""
+        of = {"model": self.info.model, "version": self.info.version}
+        return {"compositions": [of | row for row in self._asked.rows(now)]}
 
     def _server(self, stage: int) -> StageServer:
         runs = partial(CompositionRuns, self._asked)

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shards.compose.composition import AskPart, Composition, NearestPart, OperatePart, parts_asked
+from shards.compose.composition import (
+    AskPart,
+    ChoosePart,
+    Composition,
+    FirstPart,
+    NearestPart,
+    OperatePart,
+    Part,
+    parts_asked,
+)
 from shards.compose.run import PartRun
 from swarm.tracing.inside import MOST_ASKS, InnerAsk, InnerWork, told_inside
 from swarm.tracing.traceparent import below, is_sampled
@@ -41,6 +50,21 @@ class Recalled:
     def __add__(self, other: Recalled) -> Recalled:
         rows, of = self.rows + other.rows, self.of + other.of
         return Recalled(rows, of, max(self.age, other.age))
+
+
+def what_is(part: Part) -> str:
+    """In a word: the model that it asks, how it chooses, or its operator."""
+    match part:
+        case AskPart():
+            return f"{part.model}@{part.version}"
+        case OperatePart():
+            return part.operator
+        case NearestPart():
+            return "nearest"
+        case ChoosePart():
+            return "choose"
+        case FirstPart():
+            return "first"
 
 
 class AskedParts:

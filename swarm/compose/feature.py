@@ -15,6 +15,7 @@ def _asks(manifest: Mapping[str, Any]) -> Iterable[str]:
 
 FEATURE = MeshFeature(
     "compose",
+    status="swarm.compose.status",
     asks=_asks,
     rights={
         f"{GET}.KV_{CONFIG}": rows(

@@ -17,6 +17,7 @@ LONGEST_TEXT = 240  # characters
 PRIMARY, STANDBY, FALLBACK = 0, 1, 2
 MOST_PLANS = 4  # versions with a plan, of one node
 MOST_ROWS = 16  # cameras, and stages of language models, of one node that are shown
+MOST_PARTS = 32  # of compositions, of one node
 EDGE_COUNTS = ("captured", "dropped", "answered", "failed", "degraded")
 GOSSIP_STATES = ("alive", "suspect", "dead", "left")
 EXPIRIES = ("credentials", "certificate", "server")
@@ -94,6 +95,20 @@ class SessionFacts:
     tokens: float
     kv_bytes: float
     between: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class PartFacts:
+    """A part of a composition that a node runs. what: its model, or what it is else. ms: None for
+    one that stands for others. runs, left_out: since the node's start."""
+
+    model: str
+    version: str
+    part: str
+    what: str
+    ms: Pair
+    runs: float
+    left_out: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +192,7 @@ class NodeFacts:
     edge: dict[str, float]
     cameras: tuple[CameraFacts, ...]
     sessions: tuple[SessionFacts, ...]
+    parts: tuple[PartFacts, ...]
     requests: RequestFacts | None
     learning: LearningFacts | None
     objectives: tuple[ObjectiveFacts, ...]
@@ -231,6 +247,7 @@ def facts_of(node: FleetNode) -> NodeFacts:
         edge={count: float(edge.get(count, 0)) for count in EDGE_COUNTS} if edge else {},
         cameras=tuple(map(_camera, status.get("cameras", ())[:MOST_ROWS])),
         sessions=tuple(map(_sessions, status.get("generation", ())[:MOST_ROWS])),
+        parts=tuple(map(_part, status.get("compositions", ())[:MOST_PARTS])),
         requests=_requests(status.get("requests")),
         learning=_learning(status.get("learning")),
         objectives=tuple(_objective(slo) for slo in status.get("slo", ()) if slo["model"]),
@@ -316,6 +333,19 @@ def _sessions(stage: Mapping[str, Any]) -> SessionFacts:
         tokens=float(stage.get("counters", {}).get("tokens", 0)),
         kv_bytes=float(stage.get("kv_bytes", 0)),
         between=_pair(stage.get("between_tokens_ms")),
+    )
+
+
+def _part(part: Mapping[str, Any]) -> PartFacts:
+    counters = part.get("counters", {})
+    return PartFacts(
+        model=part["model"],
+        version=part["version"],
+        part=part["part"],
+        what=_text(part, "is"),
+        ms=_pair(part.get("ms")),
+        runs=float(counters.get("runs", 0)),
+        left_out=float(counters.get("left_out", 0)),
     )
 
 

@@ -250,7 +250,7 @@ class PageState:
     def row(self, name: str, now: float) -> dict[str, Any]:
         """A node, as the page shows it; times in ms, heard in ms since 1970."""
         shown, node = self._shown[name], self.fleet.nodes[name]
-        document = asdict(replace(shown.facts, plans=()))  # pipelines have them
+        document = asdict(replace(shown.facts, plans=(), parts=()))  # pipelines have them
         for stage, facts in zip(document["stages"], shown.facts.stages, strict=True):
             stage["rate"] = (
                 rounded(shown.rates[key].value)

@@ -10,7 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.watch.dashboard.facts import FALLBACK, PRIMARY, NodeFacts, Pair, PlanFacts, StageFacts
+from nodes.watch.dashboard.facts import (
+    FALLBACK,
+    MOST_PARTS,
+    PRIMARY,
+    NodeFacts,
+    Pair,
+    PartFacts,
+    PlanFacts,
+    StageFacts,
+)
 from nodes.watch.dashboard.health import GONE, HealthLevel
 from nodes.watch.dashboard.history import rounded
 from swarm.fleet.coverage import Version
@@ -54,6 +63,7 @@ def pipelines_of(
     """A document for each model version that some node has stages of, or that has to serve, by
     name. serving: the number of stages of each of those. Latencies in ms, rates in requests a
     second."""
+    nodes = list(nodes)
     seats: dict[Version, dict[int, list[_Seat]]] = {version: {} for version in serving}
     for node in nodes:
         for stage in node.facts.stages:
@@ -62,7 +72,30 @@ def pipelines_of(
                 stages.setdefault(stage.stage, []).append(_Seat(node, stage))
     # Those that have to serve are shown before any that a node may have made up.
     chosen = sorted(seats, key=lambda version: (version not in serving, version))[:MOST_PIPELINES]
-    return [_pipeline(each, seats[each], serving.get(each, 1)) for each in sorted(chosen)]
+    return [
+        _pipeline(each, seats[each], serving.get(each, 1)) | {"parts": _parts(each, nodes)}
+        for each in sorted(chosen)
+    ]
+
+
+def _parts(of: Version, nodes: Iterable[NodeNow]) -> list[dict[str, Any]]:
+    """The parts of a composition, as the nodes that run it tell: the longest times, in ms, and
+    counts since the nodes' starts."""
+    told: dict[str, list[PartFacts]] = {}
+    for node in nodes:
+        for part in node.facts.parts if node.health not in GONE else ():
+            if (part.model, part.version) == of:
+                told.setdefault(part.part, []).append(part)
+    return [
+        {
+            "part": name,
+            "what": parts[0].what,
+            "ms": [max((p.ms[place] or 0 for p in parts), default=0) or None for place in (0, 1)],
+            "runs": sum(part.runs for part in parts),
+            "left_out": sum(part.left_out for part in parts),
+        }
+        for name, parts in [*told.items()][:MOST_PARTS]
+    ]
 
 
 def _pipeline(of: Version, stages: dict[int, list[_Seat]], least: int) -> dict[str, Any]:

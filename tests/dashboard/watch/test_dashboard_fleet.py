@@ -142,6 +142,33 @@ async def test_cameras_and_sessions_of_a_node_are_on_its_page(
     await expect(facts).to_contain_text("ms between tokens")
 
 
+async def test_the_parts_of_a_composition_are_told_with_their_milliseconds(
+    link: Link, page_of_fleet: DashboardProcess, look: Look
+) -> None:
+    look.tolerate(*DASHBOARD_ENDS)
+    page = await look.open(page_of_fleet.url, sign="#link[data-state=live]")
+    of = {"model": "cascade", "version": "1"}
+    latency = {"p50": 2.0, "p99": 4.0, "ewma": 2.0}
+    parts = [
+        of | {"part": "small", "is": "small@1", "ms": latency, "counters": {"runs": 12}},
+        of | {"part": "label", "is": "choose", "counters": {"runs": 12}},
+        of | {"part": "hostile", "is": SCRIPT, "counters": {"runs": 0, "left_out": 3}},
+    ]
+    status = a_status("joins") | {"compositions": parts}
+    status["stages"] = [each | of for each in status["stages"]]
+    publish_status(link, status)
+    told = page.locator('.composition[aria-label="Parts of cascade@1"]')
+    await expect(told.locator("h4")).to_have_text(
+        "Composition of 3 parts; most of the time: small, 2.00 ms"
+    )
+    rows = told.locator("tbody tr")
+    await expect(rows.nth(0)).to_have_text("smallsmall@12.00 / 4.00120")
+    await expect(rows.nth(1)).to_contain_text("choose")
+    await expect(rows.nth(2)).to_contain_text("<script>alert(2)</script>")
+    assert await page.locator("main img, main script").count() == 0
+    await look.keep(page, "composition")
+
+
 async def test_the_plan_in_force_is_drawn_with_a_lane_for_each_device(
     link: Link, page_of_fleet: DashboardProcess, look: Look
 ) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -18,6 +20,8 @@ from support.waiting import eventually
 
 import swarm
 from nodes.up.mesh import LocalMesh
+from nodes.watch.metrics.families import Families, NodeStatus
+from swarm.fleet.documents import read_status
 from swarm.tracing.inside import inside_of
 from swarm.tracing.otel import OtlpTracer
 from swarm.tracing.traceparent import make
@@ -28,6 +32,9 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
+SCHEMA = json.loads(
+    (Path(swarm.__file__).parent / "schemas/status.schema.json").read_text(encoding="utf-8")
+)
 PARTS = {"small", "large", "label", "views", "each", "one", "fast", "mean"}
 
 
@@ -123,6 +130,42 @@ async def test_explain_draws_the_tree_of_parts(local: LocalMesh, tmp_path: Path)
     document = json.loads((await asyncio.to_thread(said, *words, "--json")).stdout)
     (hop,) = document["hops"]
     assert {work["name"] for work in hop["inside"]} == hop["parts"].keys() == PARTS
+
+
+async def test_the_nodes_status_tells_each_part_and_prometheus_has_its_histogram(
+    local: LocalMesh,
+) -> None:
+    await local.mesh.infer("cascade", {"image": unsure()}, 10.0)
+    (node,) = [each for each in local.supervisor.nodes if "cascade" in each.arguments]
+
+    def told() -> dict[str, Any] | None:
+        status = local.status_of(node) or {}
+        rows = {row["part"]: row for row in status.get("compositions", ())}
+        return status if rows and rows["large"]["counters"]["runs"] else None
+
+    status = await eventually(told, "the parts are told of")
+    jsonschema.validate(status, SCHEMA)
+    rows = {row["part"]: row for row in status["compositions"]}
+    assert rows.keys() == PARTS
+    assert (rows["small"]["is"], rows["label"]["is"]) == ("small@1", "choose")
+    assert "seconds" not in rows["label"], "its time is that of others"
+    assert rows["small"]["ms"]["p50"] > 0
+    read = read_status(json.dumps(status).encode(), status["node"])
+    families = Families()
+    families.add(NodeStatus(status["node"], read[0], "ready"))
+    text = "\n".join(str(sample) for family in families for sample in family.samples)
+    assert "swarm_part_seconds_count" in text
+    assert "'part': 'large'" in text
+    assert "'outcome': 'left_out'" in text
+
+
+async def test_commands_tell_a_composition_in_plain_words(local: LocalMesh) -> None:
+    where = ("--nats", local.url, "--mesh", local.name)
+    told = await asyncio.to_thread(said, "model", "list", *where)
+    line = next(line for line in told.stdout.splitlines() if "cascade" in line)
+    assert "large@1, small@1" in line
+    status = await asyncio.to_thread(said, "status", *where)
+    assert "cascade@1" in status.stdout
 
 
 async def test_a_request_that_nobody_traces_carries_times_alone(local: LocalMesh) -> None:
