@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from support.commands import ROOT
@@ -10,6 +11,7 @@ from support.commands import ROOT
 from shards.compose.check import ModelSignature, check
 from shards.compose.composition import from_toml
 from shards.compose.measures import MEASURES
+from shards.compose.nearest import IndexAbout
 from shards.compose.operators import OPERATORS
 from shards.specs import TensorSpec
 
@@ -32,11 +34,12 @@ MODELS = {
         (TensorSpec("x", "FP32", (-1, 3, 64, 64)),), (TensorSpec("scores", "FP32", (-1, 5)),), True
     ),
 }
+GALLERY = IndexAbout("cos", 10, 100, {"logits": ("FP32", (10,))})
 
 
 @pytest.mark.parametrize("text", FILES)
 def test_each_composition_of_the_page_is_one(text: str) -> None:
-    composition = from_toml(text)
+    composition = replace(from_toml(text), indexes={"gallery": GALLERY})
     check(composition, {part.name: MODELS[part.name] for part in composition.asks()})
 
 
