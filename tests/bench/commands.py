@@ -212,6 +212,22 @@ def failover(
     return FAILOVER.run(FailoverPlan(trials, words_of(scenarios), servers), json)
 
 
+def attain(
+    tell: Told,
+    rate: float = option(200.0, "Requests a second, due evenly.", min=1),
+    within: str = option("20ms", "In time is what is answered within this of its moment."),
+    seconds: float = option(30.0, "Length of each phase.", min=1),
+    kill: bool = option(False, "Also while nodes are killed with SIGKILL, and brought back."),
+    rollout: bool = option(False, "Also while a new version is pushed and promoted."),
+    at_least: float = option(0.0, "Exit 1 where fewer percent are in time.", min=0, max=100),
+) -> int:
+    """The share that is answered in time, and rightly, at a fixed rate."""
+    from bench.faults.attain import ATTAIN, AttainPlan
+    from nodes.console import duration
+
+    return tell.run(ATTAIN, AttainPlan(rate, duration(within), seconds, kill, rollout, at_least))
+
+
 def overload(
     seconds: float = option(30.0, "How long the overload lasts.", min=1),
     factor: float = option(3.0, "Offered load, in capacities.", min=1),
@@ -395,6 +411,7 @@ COMMANDS = (
     peers,
     scale,
     failover,
+    attain,
     chaos,
     autoscale,
     hostile,
