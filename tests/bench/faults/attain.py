@@ -27,6 +27,7 @@ from nodes.console import out
 from nodes.up.mesh import push
 
 WARM_UP_SECONDS = 2.0
+CLIENT_LATE = 1.0  # seconds by which the client may be late to send the last request
 KILL_EVERY = 5.0  # seconds, at the least: the next one is killed when all are ready again
 ALSO_WITHIN = (2.0, 3.0)  # milliseconds whose share is told beside
 SHARES = (50.0, 99.0, 99.9, 99.96)  # percent, and when they are reached
@@ -123,7 +124,7 @@ async def measure(plan: AttainPlan, progress: Progress) -> dict[str, Any]:
                 began = time.monotonic()
                 ended = began + plan.seconds
                 events = await happens(rig, ended)
-                await asyncio.sleep(max(0.0, ended - time.monotonic()))
+                await asyncio.sleep(max(0.0, ended + CLIENT_LATE - time.monotonic()))
                 rows = (await take())["requests"]
                 found[name] = {"events": events} | attained(
                     rows, began, ended, plan.rate, plan.within
