@@ -20,10 +20,12 @@ from nodes.stage.counters import StageStats
 from nodes.stage.endless import OnLoop
 from nodes.stage.jobs import Job
 from shards.compose.errors import CompositionError
-from shards.compose.run import NotAnswered, run
+from shards.compose.run import NotAnswered, WrongAnswer, run
 from shards.errors import InputError
 from swarm.errors import Status, SwarmError
 from swarm.transport.api import Delivery
+
+MOST_WAITING = 256  # requests behind those that run
 
 log = logging.getLogger("swarm.compose")
 
@@ -72,6 +74,11 @@ class CompositionRuns:
         except InputError as error:
             self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, error.got)
             return
+        if len(self._queue) >= MOST_WAITING:
+            text = f"{MOST_WAITING} requests wait for composition {self.model.info.model} already"
+            seconds = self._stats.compute.ewma * MOST_WAITING / MOST_RUNS
+            self._outcomes.not_computed(job, Status.RESOURCE_EXHAUSTED, text, seconds)
+            return
         self._queue.append(job)
         self._begin_what_may()
 
@@ -104,6 +111,8 @@ class CompositionRuns:
                 )
         except TimeoutError:
             self._too_late(job)
+        except WrongAnswer as error:
+            self._outcomes.not_computed(job, Status.INTERNAL, str(error))
         except NotAnswered as error:
             cause = error.__cause__
             status = cause.status if isinstance(cause, SwarmError) else Status.UNAVAILABLE
@@ -132,7 +141,7 @@ class CompositionRuns:
             self._queue.remove(job)
             self._outcomes.cancelled(job)
         for job, task in list(self._running.items()):
-            if job.features.id == request_id:
+            if job.features.id == request_id and not task.done():
                 task.cancel()
                 self._outcomes.cancelled(job)
 

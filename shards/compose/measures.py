@@ -17,7 +17,8 @@ def _margin(array: np.ndarray) -> float:
     """Of each row the largest value less the second largest, along the last axis; of these the
     least: the row of which the model is least sure."""
     two = np.partition(array, -2, axis=-1)[..., -2:]
-    return float((two[..., 1] - two[..., 0]).min())
+    with np.errstate(invalid="ignore"):  # of two infinite ones it is no number
+        return float((two[..., 1] - two[..., 0]).min())
 
 
 def _rows(array: np.ndarray) -> float:

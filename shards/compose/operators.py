@@ -5,6 +5,7 @@ Each says what it makes of tensors of which datatypes and shapes (`made`), and m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -48,6 +49,16 @@ class Operator:
     any_number: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def bytes(self, of: Arrays, settings: Settings) -> int:
+        """How many bytes a run on these makes: no more than it is given, but for pictures of a size
+        that is set."""
+        size = settings.get("size")
+        if size is None:
+            return sum(array.nbytes for array in of.values())
+        image = of[self.inputs[0]]
+        count = len(of["boxes"]) if "boxes" in of else len(image)
+        return int(count * math.prod((image.shape[1], *size)) * image.itemsize)
+
     def with_defaults(self, given: Settings, where: str) -> dict[str, Any]:
         """The settings, complete and of the right types. Raises CompositionError."""
         found = {**self.settings, **given}
@@ -89,7 +100,13 @@ def _crop_made(
 def _crop(of: Arrays, settings: Settings) -> dict[str, np.ndarray]:
     """Corners x1, y1, x2, y2 as shares of the picture's sides; each crop is sampled bilinearly."""
     boxes = of["boxes"]
+    _one(of["image"])
     return {"crops": sampled(of["image"], boxes.reshape(-1, 4), settings["size"])}
+
+
+def _one(array: np.ndarray) -> None:
+    if len(array) != 1:
+        raise ValueError(f"there are {len(array)} pictures, and one is taken")
 
 
 def _resize_made(
@@ -163,7 +180,10 @@ def _nms_made(
 
 def _nms(of: Arrays, settings: Settings) -> dict[str, np.ndarray]:
     """Greedy, by falling score of one class; of equal ones the earlier box is the better one."""
+    _one(of["boxes"])
     boxes, scores = of["boxes"][0], of["scores"][0, :, settings["class"]]
+    if len(boxes) != len(scores):
+        raise ValueError(f"{len(boxes)} boxes have {len(scores)} scores")
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > settings["above"]]
     kept: list[int] = []
@@ -258,6 +278,11 @@ def _concat(of: Arrays, settings: Settings) -> dict[str, np.ndarray]:
     return {"joined": np.concatenate(list(of.values()), axis=settings["axis"])}
 
 
+def _same_shape(of: Arrays) -> None:
+    if len(shapes := {array.shape for array in of.values()}) > 1:
+        raise ValueError(f"tensors of different shapes: {sorted(map(list, shapes))}")
+
+
 def _mean_made(
     where: str, of: Mapping[str, TensorSpec], settings: Settings
 ) -> tuple[TensorSpec, ...]:
@@ -270,6 +295,7 @@ def _mean_made(
 
 def _mean(of: Arrays, settings: Settings) -> dict[str, np.ndarray]:
     """Of those that are there, in the order of the list, so that the sum is always the same."""
+    _same_shape(of)
     weights = settings["weights"]
     each = [float(weights[int(place)]) if weights else 1.0 for place in of]
     total = np.zeros(())
@@ -292,6 +318,7 @@ def _vote_made(
 def _vote(of: Arrays, settings: Settings) -> dict[str, np.ndarray]:
     """Each tensor has one vote a row, for the largest of its last axis. Of classes with as many
     votes the one with the larger sum of scores is taken, of these the first."""
+    _same_shape(of)
     arrays = [array.astype(np.float64) for array in of.values()]
     votes = np.zeros(arrays[0].shape)
     for array in arrays:

@@ -30,10 +30,13 @@ from shards.compose.errors import CompositionError
 from shards.compose.nearest import NearestIndex
 from shards.compose.operators import OF_THOSE_THERE, OPERATORS
 from shards.errors import ShardsError
+from shards.specs import TensorSpec
 
 ROWS_AT_ONCE = 32  # of a `map`, in one request of a batchable model
+AT_ONCE = 256 << 10  # bytes that an operator makes while others wait for it
 REQUESTS_AT_ONCE = 8  # of a `map`
 SEARCHED_AT_ONCE = 2  # rows that are searched on the event loop: each takes some tenths of a ms
+MOST_BYTES = 64 << 20  # of all that the parts of a run make
 
 Tensors = dict[str, np.ndarray]
 AskModel = Callable[[AskPart, Tensors], Awaitable[Tensors]]
@@ -41,6 +44,10 @@ AskModel = Callable[[AskPart, Tensors], Awaitable[Tensors]]
 
 class NotAnswered(ShardsError):
     """A model gave no answer; the cause says why."""
+
+
+class WrongAnswer(NotAnswered):
+    """A model answered otherwise than its version says."""
 
 
 @dataclass(slots=True)
@@ -100,6 +107,7 @@ class _Run:
         self._ask_model = ask
         self._tasks: dict[str, asyncio.Task[Tensors | None]] = {}
         self.parts: dict[str, PartRun] = {}
+        self._bytes = 0  # of what the parts have made
 
     async def outputs(self) -> Tensors:
         """Raises as `run`."""
@@ -174,6 +182,10 @@ class _Run:
             case NearestPart():
                 made = await self._searched(part, told)
         told.ended = time.monotonic()
+        if made is not None and not parts_asked(part):
+            self._bytes += sum(array.nbytes for array in made.values())
+            if self._bytes > MOST_BYTES:
+                raise CompositionError(part.name, _too_many(self._bytes))
         if made is None and not told.left_out:
             told.left_out = "a part that it reads was left out"
         return made
@@ -186,12 +198,26 @@ class _Run:
         try:
             if part.each_row:
                 return await self._each_row(part, tensors, told)
-            return await self._ask_model(part, tensors)
+            return await self._ask_once(part, tensors)
         except NotAnswered as error:
             if not part.optional:
                 raise
             told.left_out = str(error)
             return None
+
+    async def _ask_once(self, part: AskPart, tensors: Tensors, rows: int = -1) -> Tensors:
+        """rows: that the answer has, -1 for any number."""
+        answer = await self._ask_model(part, tensors)
+        specs = self._models[part.name].outputs
+        for spec in specs:
+            if (array := answer.get(spec.name)) is None or not _admits(spec, array, rows):
+                got = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
+                behind = f" with {rows} rows" if rows >= 0 else ""
+                raise WrongAnswer(
+                    f"part {part.name!r}: {part.model} gave {got} for {spec.name!r}, not "
+                    f"{spec}{behind}"
+                )
+        return {spec.name: answer[spec.name] for spec in specs}
 
     async def _each_row(self, part: AskPart, tensors: Tensors, told: PartRun) -> Tensors:
         counts = {len(array) for array in tensors.values()}
@@ -208,7 +234,7 @@ class _Run:
         async def ask(begin: int) -> Tensors:
             async with turns:
                 some = {name: array[begin : begin + at_once] for name, array in tensors.items()}
-                return await self._ask_model(part, some)
+                return await self._ask_once(part, some, min(at_once, rows - begin))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -229,8 +255,13 @@ class _Run:
         lacking = len(tensors) < len(part.inputs)
         if lacking and (part.operator not in OF_THOSE_THERE or not tensors):
             return None
+        operator = OPERATORS[part.operator]
         try:
-            return OPERATORS[part.operator].run(tensors, part.settings)
+            if self._bytes + (size := operator.bytes(tensors, part.settings)) > MOST_BYTES:
+                raise ValueError(_too_many(self._bytes + size))
+            if size > AT_ONCE:
+                return await asyncio.to_thread(operator.run, tensors, part.settings)
+            return operator.run(tensors, part.settings)
         except (ValueError, IndexError) as error:  # free dimensions that turn out not to fit
             raise CompositionError(part.name, str(error)) from None
 
@@ -254,7 +285,10 @@ class _Run:
         tensors = await self._read({"by": part.by})
         if tensors is None:
             return None
-        holds = part.condition.holds(tensors["by"])
+        try:
+            holds = part.condition.holds(tensors["by"])
+        except (ValueError, IndexError) as error:
+            raise CompositionError(part.name, f"{part.by}: {error}") from None
         taken, other = (part.then, part.otherwise) if holds else (part.otherwise, part.then)
         for told.taken in (taken, other):
             if (made := await self._made(told.taken)) is not None:
@@ -290,3 +324,21 @@ class _Run:
         for name in part.of:
             if name not in read and self._tasks[name] in pending:
                 self._tasks[name].cancel()
+
+
+def _too_many(size: int) -> str:
+    return f"the parts make {size >> 20} MB, of {MOST_BYTES >> 20} at most for one request"
+
+
+def _admits(spec: TensorSpec, array: np.ndarray, rows: int) -> bool:
+    """Whether an array is as the spec says. rows: as of `_ask_once`."""
+    if array.dtype != spec.dtype:
+        return False
+    if rows >= 0 and (not array.ndim or len(array) != rows):
+        return False
+    if spec.any_rank:
+        return True
+    return len(spec.shape) == array.ndim and all(
+        wanted in (-1, size) or (rows >= 0 and not axis)
+        for axis, (wanted, size) in enumerate(zip(spec.shape, array.shape, strict=True))
+    )

@@ -52,7 +52,7 @@ FORMS = [
     'choose.by = "small.y"\nchoose.measure = "margin"\nchoose.below = 0x4',
     "choose.by = 'small.y'\nchoose.measure = 'margin'\nchoose.below = 1e90",
 ]
-SIGNATURE = ModelSignature((TensorSpec("x", "FP32", (1, 2)),), (TensorSpec("y", "FP32", (1, 2)),))
+SIGNATURE = ModelSignature((TensorSpec("x", "FP32", (1, 2)),), (TensorSpec("y", "FP32", (-1, 2)),))
 
 
 def text(form: str = FORMS[0]) -> str:
