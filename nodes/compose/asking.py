@@ -26,7 +26,7 @@ MOST_TOLD = 32  # parts in a status, which is bounded in bytes
 LEAST = 0.001  # seconds: what has less left is not asked
 # Seconds for which a model without a node is asked all the same: a killed node is started again,
 # or one of a version that has just begun to serve is heard of, within that time.
-NOBODY_FOR = 3.0
+NOBODY_FOR = 10.0
 
 
 class PartsAsked:

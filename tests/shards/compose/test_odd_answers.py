@@ -60,7 +60,7 @@ ODD: dict[str, Any] = {
     "no rows": lambda x: {"y": x[:0]},
     "too many rows": lambda x: {"y": np.repeat(x, 3, axis=0)},
     "other width": lambda x: {"y": x[:, :1]},
-    "other rank": lambda x: {"y": x[0]},
+    "other rank": lambda x: {"y": x.reshape(-1)},
     "a scalar": lambda x: {"y": np.float32(1)[()] * np.ones((), np.float32)},
     "other type": lambda x: {"y": x.astype(np.int64)},
     "other name": lambda x: {"z": x},
