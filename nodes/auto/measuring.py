@@ -22,6 +22,7 @@ from pathlib import Path
 from nodes.config import NodeConfig
 from nodes.low_priority import in_low_priority_thread
 from nodes.versions.artifacts import NodeArtifacts
+from nodes.versions.loaded import loads_otherwise
 from shards.errors import ShardsError
 from shards.manifest import Manifest
 from shards.runtimes.load import load_stage
@@ -68,6 +69,8 @@ class Measuring:
     async def _measured(self, manifest: Manifest, shard: Shard) -> int | None:
         if not shard.file:
             return 1  # all tensors are passed on
+        if loads_otherwise(manifest):
+            return None
         try:
             folders = await self._artifacts.folders(manifest)
             vault = await self._artifacts.vault(manifest)

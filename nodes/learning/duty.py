@@ -98,7 +98,9 @@ class Learning(Part):
                 await self._one(frozen)
             except* (SwarmError, ShardsError, OSError) as group:
                 self._problem = "; ".join(str(error) for error in group.exceptions)
-                log.error("%s@%s is not learned: %s", self._config.model_name, version, group)
+                log.error(
+                    "%s@%s is not learned: %s", self._config.model_name, version, self._problem
+                )
                 self._tell("learning", {"what": "failed", "detail": self._problem[:REASON_LIMIT]})
             except* Exception as group:
                 # A defect of learning must not end the serving, nor the learning without a word.
@@ -123,6 +125,11 @@ class Learning(Part):
             raise InvalidArgument(
                 f"{name}@{version} is encrypted, and is not learned: its weight versions would lie "
                 "in the mesh's store as they are"
+            )
+        if info.asks:
+            raise InvalidArgument(
+                f"{name}@{version} asks {', '.join(info.asks)}, and has no layers of its own: start "
+                "learners for these"
             )
         fetch = self._versions.loader.artifacts.fetcher(manifest)
         return await in_low_priority_thread(lambda: FrozenModel.load(manifest, info, fetch))

@@ -278,6 +278,11 @@ async def load(
     return await in_background(config, build, urgent)
 
 
+def loads_otherwise(manifest: Manifest) -> bool:
+    """Whether a feature loads such a version, in a way of its own."""
+    return first(lambda each: _at(each.loads, manifest.parts)) is not None
+
+
 def _at(loads: Mapping[str, T], parts: Iterable[str]) -> T | None:
     """What loads versions that have one of these parts."""
     return next((loads[part] for part in parts if part in loads), None)
