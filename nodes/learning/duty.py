@@ -128,8 +128,8 @@ class Learning(Part):
             )
         if info.asks:
             raise InvalidArgument(
-                f"{name}@{version} asks {', '.join(info.asks)}, and has no layers of its own: start "
-                "learners for these"
+                f"{name}@{version} has no layers of its own: start learners for what it asks, "
+                f"{', '.join(info.asks)}"
             )
         fetch = self._versions.loader.artifacts.fetcher(manifest)
         return await in_low_priority_thread(lambda: FrozenModel.load(manifest, info, fetch))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +28,8 @@ from shards.compose.composition import (
     from_toml,
 )
 from shards.compose.nearest import read_about
-from swarm.errors import InvalidArgument
+from shards.errors import ModelError
+from swarm.errors import InvalidArgument, NotFound
 from swarm.model import ModelInfo
 
 CompositionFile = Annotated[str, typer.Argument(help="A TOML file that declares a composition.")]
@@ -57,13 +61,31 @@ def read_composition(file: str) -> Composition:
 
 
 async def checked_composition(client: swarm.Mesh, file: str) -> CheckedComposition:
-    """Of a file, with the versions that serve now where it names none. Raises CompositionError,
-    `NotFound`."""
-    composition = read_composition(file)
-    models = await models_of(client, composition)
-    pinned = composition.pinned({name: info.version for name, info in models.items()})
-    parts = check(pinned, {name: signature_of(info) for name, info in models.items()})
+    """Of a file, with the versions that serve now where it names none. Raises `InvalidArgument`,
+    CompositionError, `NotFound`."""
+    with _with_line(file):
+        composition = read_composition(file)
+        models = await models_of(client, composition)
+        pinned = composition.pinned({name: info.version for name, info in models.items()})
+        parts = check(pinned, {name: signature_of(info) for name, info in models.items()})
     return CheckedComposition(pinned, parts, models)
+
+
+@contextmanager
+def _with_line(file: str) -> Iterator[None]:
+    """What is wrong with a part is told with the line where that has its name."""
+    try:
+        yield
+    except (ModelError, NotFound) as error:
+        if (part := re.match(r"part '([^']+)'", str(error))) is None:
+            raise
+        text = Path(file).read_text(encoding="utf-8-sig")
+        named = re.search(rf"^\s*name\s*=\s*[\"']{re.escape(part[1])}[\"']", text, re.M)
+        if named is None:
+            raise
+        line = text.count("\n", 0, named.end()) + 1
+        kind = NotFound if isinstance(error, NotFound) else InvalidArgument
+        raise kind(f"{file}:{line}: {error}") from None
 
 
 async def check_composition(file: CompositionFile, target: Target) -> None:

@@ -122,7 +122,14 @@ async def test_check_names_the_part_that_does_not_fit(local: LocalMesh, tmp_path
         said, "compose", "check", str(file), "--nats", local.url, "--mesh", local.name
     )
     assert told.code != 0
-    assert "small" in told.stderr
+    assert f"{file}:6: part 'small'" in told.stderr
+    file.write_text(CASCADE.replace("second@1", "second@7"))
+    told = await asyncio.to_thread(
+        said, "compose", "check", str(file), "--nats", local.url, "--mesh", local.name
+    )
+    assert told.code != 0
+    assert f"{file}:6: part 'small'" in told.stderr
+    assert "second" in told.stderr
     file.write_text(CASCADE)
     told = await asyncio.to_thread(
         said,
