@@ -15,7 +15,7 @@ from typing import Any
 from nodes.compose.asking import PartsAsked
 from nodes.compose.model import MOST_RUNS, CompositionModel
 from nodes.compose.telling import AskedParts, told
-from nodes.stage.compute import Outcomes, StageOptions
+from nodes.stage.compute import MATERIAL, Outcomes, StageOptions
 from nodes.stage.counters import StageStats
 from nodes.stage.endless import OnLoop
 from nodes.stage.jobs import Job
@@ -23,6 +23,7 @@ from shards.compose.errors import CompositionError
 from shards.compose.run import NotAnswered, WrongAnswer, run
 from shards.errors import InputError
 from swarm.errors import Status, SwarmError
+from swarm.flow.recent import RecentIds
 from swarm.transport.api import Delivery
 
 MOST_WAITING = 256  # requests behind those that run
@@ -52,6 +53,7 @@ class CompositionRuns:
         self._clock = clock
         self._queue: deque[Job] = deque()
         self._running: dict[Job, asyncio.Task[None]] = {}
+        self._cancelled = RecentIds()  # requests whose messages may come later
 
     @property
     def waiting(self) -> int:
@@ -66,9 +68,16 @@ class CompositionRuns:
     def take(self, delivery: Delivery) -> None:
         """Run it, or let it wait."""
         features, arrived, age = delivery.features, delivery.received / 1e9, delivery.age
-        least = delivery.least_age
-        ends = arrived + features.budget_us / 1e6 - (least or 0.0)
-        job = Job(delivery, features, ends, arrived, age)
+        budget, least = features.budget_us / 1e6, delivery.least_age
+        material = age > MATERIAL * budget
+        if material and least is None:
+            delivery.measure_age()
+        # The budget began to run when the message was put into the lane.
+        ends = arrived + budget - (least or 0.0)
+        job = Job(delivery, features, ends, arrived, age, not material or least is not None)
+        if features.id in self._cancelled:
+            self._outcomes.cancelled(job)
+            return
         try:
             self.model.check(job.inputs)
         except InputError as error:
@@ -137,6 +146,7 @@ class CompositionRuns:
 
     def cancel(self, request_id: str, now: float) -> None:
         """Nobody waits for this request: neither for what it has asked for."""
+        self._cancelled.add(request_id, now)
         for job in [job for job in self._queue if job.features.id == request_id]:
             self._queue.remove(job)
             self._outcomes.cancelled(job)
