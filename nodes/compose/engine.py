@@ -15,7 +15,7 @@ from typing import Any
 from nodes.compose.asking import PartsAsked
 from nodes.compose.model import MOST_RUNS, CompositionModel
 from nodes.compose.telling import AskedParts, told
-from nodes.stage.compute import MATERIAL, Outcomes, StageOptions
+from nodes.stage.compute import MATERIAL, MOST_DOUBTED, Outcomes, StageOptions
 from nodes.stage.counters import StageStats
 from nodes.stage.endless import OnLoop
 from nodes.stage.jobs import Job
@@ -53,6 +53,7 @@ class CompositionRuns:
         self._clock = clock
         self._queue: deque[Job] = deque()
         self._running: dict[Job, asyncio.Task[None]] = {}
+        self._measured: set[Job] = set()  # their age in the lane is not known yet
         self._cancelled = RecentIds()  # requests whose messages may come later
 
     @property
@@ -70,8 +71,6 @@ class CompositionRuns:
         features, arrived, age = delivery.features, delivery.received / 1e9, delivery.age
         budget, least = features.budget_us / 1e6, delivery.least_age
         material = age > MATERIAL * budget
-        if material and least is None:
-            delivery.measure_age()
         # The budget began to run when the message was put into the lane.
         ends = arrived + budget - (least or 0.0)
         job = Job(delivery, features, ends, arrived, age, not material or least is not None)
@@ -83,6 +82,23 @@ class CompositionRuns:
         except InputError as error:
             self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, error.got)
             return
+        if job.is_sure:
+            self._admit(job)
+            return
+        # It may be too late already: what nobody waits for is not run.
+        if len(self._measured) < MOST_DOUBTED:
+            delivery.release_credit()  # so that the next ones come meanwhile
+        self._measured.add(job)
+        delivery.measure_age(partial(self._was_measured, job))
+
+    def _was_measured(self, job: Job) -> None:
+        if job in self._measured:  # neither cancelled nor given back
+            self._measured.discard(job)
+            job.take_as_new()
+            job.delivery.take_credit()
+            self._admit(job)
+
+    def _admit(self, job: Job) -> None:
         if len(self._queue) >= MOST_WAITING:
             text = f"{MOST_WAITING} requests wait for composition {self.model.info.model} already"
             seconds = self._stats.compute.ewma * MOST_WAITING / MOST_RUNS
@@ -147,9 +163,10 @@ class CompositionRuns:
     def cancel(self, request_id: str, now: float) -> None:
         """Nobody waits for this request: neither for what it has asked for."""
         self._cancelled.add(request_id, now)
-        for job in [job for job in self._queue if job.features.id == request_id]:
-            self._queue.remove(job)
-            self._outcomes.cancelled(job)
+        for waiting in (self._queue, self._measured):
+            for job in [job for job in waiting if job.features.id == request_id]:
+                waiting.remove(job)
+                self._outcomes.cancelled(job)
         for job, task in list(self._running.items()):
             if job.features.id == request_id and not task.done():
                 task.cancel()
@@ -157,13 +174,15 @@ class CompositionRuns:
 
     def take_all_waiting(self) -> list[Job]:
         """The jobs that wait; they are not run."""
-        taken = list(self._queue)
+        taken = [*self._queue, *self._measured]
         self._queue.clear()
+        self._measured.clear()
         return taken
 
     def abandon(self) -> None:
         """Give up on all jobs: their deliveries are given back by the caller."""
         self._queue.clear()
+        self._measured.clear()
         for task in self._running.values():
             task.cancel()
 
