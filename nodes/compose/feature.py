@@ -33,6 +33,7 @@ COMMANDS: Commands = {
                     "build": "nodes.compose.commands.build:build",
                     "index": "nodes.compose.commands.index:index",
                     "fit": "nodes.compose.commands.fit:fit",
+                    "share": "nodes.compose.commands.share:share_layers",
                 }
             },
         )

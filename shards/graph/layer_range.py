@@ -80,17 +80,25 @@ def extract(
     """
     if not part.outputs:
         return None
-    nodes = graph.nodes[part.start : part.end]
-    read = [name for node in nodes for name in names_read(node)]
-    anew = _anew(graph, part)
-    read += [name for node in anew for name in names_read(node)]
-    wanted, copies = _constants(graph, [*read, *part.outputs])
-    inputs = [types[name].value_info() for name in part.inputs]
-    outputs = [types[name].value_info() for name in part.outputs]
-    model = assemble(graph, wanted, (*copies, *anew, *nodes), inputs, outputs)
+    nodes = (*_anew(graph, part), *graph.nodes[part.start : part.end])
+    model = model_of(graph, nodes, part.inputs, part.outputs, types)
     check_weights(model, f"layers [{part.start}, {part.end})", limit)
     data = bytes(model.SerializeToString(deterministic=True))
     return data if graph.folder is None else Beside(data, graph.folder)
+
+
+def model_of(
+    graph: Graph,
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    types: Mapping[str, TensorType],
+) -> ModelProto:
+    """A model of these nodes, with copies of the constants that they need."""
+    read = [name for node in nodes for name in names_read(node)]
+    wanted, copies = _constants(graph, [*read, *outputs])
+    ends = ([types[name].value_info() for name in names] for names in (inputs, outputs))
+    return assemble(graph, wanted, (*copies, *nodes), *ends)
 
 
 def _anew(graph: Graph, part: LayerRange) -> list[NodeProto]:
