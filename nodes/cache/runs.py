@@ -32,6 +32,7 @@ from swarm.model import ModelInfo
 from swarm.transport.api import Delivery
 from swarm.wire.hops import CACHED, Hop
 from swarm.wire.messages import Result
+from swarm.wire.unfamiliar import score_of
 
 MOST_LEADING = 1024  # requests that are computed, and whose answers others may wait for
 MOST_JOINED = 256  # requests that wait for another one's answer
@@ -184,7 +185,9 @@ class CachedRuns(AroundRuns):
         self, job: Job, outputs: dict[str, np.ndarray], seconds: float, batch: int, weights: int
     ) -> None:
         leading = self._leading.get(job.features.id)
-        if leading is None or not job.delivery.intact():
+        # What is unfamiliar to the model says so to whom it answers alone, and is not kept.
+        alone = job.told is not None and score_of([job.told]) > 1
+        if leading is None or alone or not job.delivery.intact():
             super().computed(job, outputs, seconds, batch, weights)
             if leading is not None:
                 self._failed(leading)

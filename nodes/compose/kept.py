@@ -53,26 +53,28 @@ class PartAnswers:
                 self.answers.counters.joined += 1
                 return dict(outputs), Recalled(1, 1)
         self.answers.counters.misses += 1
-        outputs = await (
+        result = await (
             self._lead(key, tensors, ask) if before is None else self._ask(key, tensors, ask)
         )
-        return outputs, Recalled(0, 1)
+        return dict(result.outputs), Recalled(0, 1)
 
-    async def _lead(self, key: bytes, tensors: Tensors, ask: Ask) -> Tensors:
-        """Ask, and tell those that wait; None where no answer came: they ask themselves."""
+    async def _lead(self, key: bytes, tensors: Tensors, ask: Ask) -> Result:
+        """Ask, and tell those that wait; None where no answer came, or an unfamiliar one, which
+        says so to whom it answers alone: they ask themselves."""
         future = self._under_way[key] = asyncio.get_running_loop().create_future()
         outputs: Tensors | None = None
         try:
-            outputs = await self._ask(key, tensors, ask)
-            return outputs
+            result = await self._ask(key, tensors, ask)
+            outputs = None if result.unfamiliarity > 1 else dict(result.outputs)
+            return result
         finally:
             del self._under_way[key]
             future.set_result(outputs)
 
-    async def _ask(self, key: bytes, tensors: Tensors, ask: Ask) -> Tensors:
+    async def _ask(self, key: bytes, tensors: Tensors, ask: Ask) -> Result:
         result = await ask(tensors)
         self._keep([key], result, [dict(result.outputs)])
-        return dict(result.outputs)
+        return result
 
     async def _rows(self, tensors: Tensors, ask: Ask) -> tuple[Tensors, Recalled]:
         count, now = min(map(len, tensors.values())), self._clock()
@@ -103,7 +105,7 @@ class PartAnswers:
         if result.weights > self._weights:
             self._weights = result.weights
             self.answers.clear()
-        if result.degraded or weights != {self._weights}:
+        if result.degraded or result.unfamiliarity > 1 or weights != {self._weights}:
             return
         at = self._clock() - (result.cached_ms or 0.0) / 1e3
         for key, outputs in zip(keys, rows, strict=True):

@@ -22,6 +22,7 @@ from shards.compose.run import PartRun
 from swarm.tracing.inside import MOST_ASKS, InnerAsk, InnerWork, told_inside
 from swarm.tracing.traceparent import below, is_sampled
 from swarm.wire.messages import Result
+from swarm.wire.unfamiliar import SCORE
 
 LONGEST_REASON = 200  # characters of why a part was left out
 
@@ -79,6 +80,7 @@ class AskedParts:
         self._answers: dict[str, list[tuple[float, float, Result]]] = {}
         self._counts: dict[str, int] = {}
         self._recalled: dict[str, Recalled] = {}
+        self._scores: dict[str, float] = {}
 
     def header(self, part: str) -> str:
         """What a part asks with: its span is the parent of what it asks."""
@@ -90,6 +92,8 @@ class AskedParts:
 
     def answered(self, part: str, asked: float, answer: Result) -> None:
         """A request of a part was answered; asked: `time.monotonic()`."""
+        if score := answer.unfamiliarity:
+            self._scores[part] = max(score, self._scores.get(part, 0.0))
         if self.is_traced:
             self._counts[part] = self._counts.get(part, 0) + 1
             answers = self._answers.setdefault(part, [])
@@ -100,6 +104,15 @@ class AskedParts:
         """So much of a part was not asked for, since the answers were kept."""
         before = self._recalled.get(part)
         self._recalled[part] = rows if before is None else before + rows
+
+    def unfamiliar(self) -> dict[str, Any]:
+        """Fields of the hop where models have guards: the highest score, and the parts that were
+        asked for what their models are not made for."""
+        if not self._scores:
+            return {}
+        far = {name: score for name, score in self._scores.items() if score > 1}
+        told = {SCORE: max(self._scores.values())}
+        return told | ({"unfamiliar_parts": far} if far else {})
 
     def cached(self) -> dict[str, Any]:
         """A field of the hop where a part keeps answers: by part, how many of its rows were kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from shards.split.split import SplitResult, split
 from shards.zoo import digits_model, digits_training
 from swarm.errors import InvalidArgument
 from swarm.wire import oip
+from swarm.wire.messages import Result
 
 pytestmark = [
     pytest.mark.integration,
@@ -52,12 +54,17 @@ async def push_guarded(local: LocalMesh, folder: Path, made: SplitResult, *flags
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
-    """`digits` without a guard, `guarded` with one, `strict` with one that refuses."""
+    """`digits` without a guard, `guarded` with one, `strict` with one that refuses, `kept` with one
+    and kept answers."""
     folder = tmp_path_factory.mktemp("guards")
     async with mesh_of(split_digits(stages=2), "shard-1", "shard-2") as made:
         await push_guarded(made, folder, named("guarded"))
         await push_guarded(made, folder, named("strict"), "--refuse")
-        for model in ("guarded", "strict"):
+        kept = named("kept")
+        parts = {"cache": {"bytes": 1 << 20, "age_s": 600.0}}
+        kept = replace(kept, manifest=replace(kept.manifest, parts=parts))
+        await push_guarded(made, folder, kept)
+        for model in ("guarded", "strict", "kept"):
             for role in ("shard-1", "shard-2"):
                 made.start(role, model)
         await made.ready(60.0)
@@ -177,3 +184,64 @@ async def test_statuses_count_the_rows(local: LocalMesh) -> None:
         return found["rows"] >= 60 and found["unfamiliar"] >= 20 and not found["failed"]
 
     await eventually(told, "60 rows, 20 of them unfamiliar")
+
+
+async def test_kept_answers_hide_nothing_unfamiliar(local: LocalMesh) -> None:
+    usual, strange = digits_training()[0][:1], 1 - digits_training()[0][:1]
+
+    async def ask_kept(image: np.ndarray) -> Result:
+        return await local.mesh.infer("kept", {"image": image}, 20.0)
+
+    async def is_kept() -> bool:
+        return (await ask_kept(usual)).cached_ms is not None
+
+    await eventually(is_kept, "a usual answer is kept")
+    answers = await asyncio.gather(*(ask_kept(strange) for _ in range(10)))
+    answers += [await ask_kept(strange) for _ in range(5)]
+    assert all(answer.unfamiliarity > 1 and answer.cached_ms is None for answer in answers)
+
+
+COMPOSITION = """
+[inputs]
+image = { datatype = "FP32", shape = [1, 1, 8, 8] }
+
+[[part]]
+name = "sure"
+model = "digits"
+inputs = { image = "image" }
+
+[[part]]
+name = "watched"
+model = "guarded"
+inputs = { image = "image" }
+
+[[part]]
+name = "both"
+mean = ["sure.logits", "watched.logits"]
+
+[outputs]
+logits = "both.mean"
+"""
+
+
+async def test_a_composition_says_which_of_its_parts_is_asked_for_what_it_is_not_made_for(
+    local: LocalMesh, tmp_path: Path
+) -> None:
+    (tmp_path / "watched.toml").write_text(COMPOSITION)
+    told = await asyncio.to_thread(
+        said,
+        *("compose", "build", str(tmp_path / "watched.toml"), "-o", str(tmp_path / "built")),
+        *("--nats", local.url, "--mesh", local.name),
+    )
+    assert told.code == 0, told.stderr
+    manifest, fetch = read_dir(tmp_path / "built")
+    await push(local, manifest.to_json(), {name: fetch(name) for name in manifest.files()})
+    local.start("shard-1", manifest.model)
+    await local.ready(60.0)
+    image = digits_training()[0][:1]
+    usual = await local.mesh.infer(manifest.model, {"image": image}, 20.0)
+    assert 0 < usual.unfamiliarity <= 1
+    strange = await local.mesh.infer(manifest.model, {"image": 1 - image}, 20.0)
+    assert strange.unfamiliarity > 1
+    assert strange.hops[-1].extra["unfamiliar_parts"] == {"watched": strange.unfamiliarity}
+    assert strange.outputs["logits"].shape == (1, 10)
