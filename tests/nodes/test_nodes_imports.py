@@ -18,6 +18,8 @@ OTHERS = (
     "sklearn",
     "prometheus_client",
     "nodes.watch.metrics",
+    "nodes.guard.judging",
+    "shards.guard.reference",
     "textual",
 )
 

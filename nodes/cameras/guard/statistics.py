@@ -1,4 +1,4 @@
-"""How far a picture is from those that a camera usually takes: pure, numpy alone.
+"""How far a picture is from those that a camera usually takes: pure.
 
 The Mahalanobis distance (Lee et al., 2018) of a cut's channel means. A monitor of one camera, not
 of the world: pictures of a scene that it never saw are far, too.
@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shards.guard import distance
 from swarm.errors import InvalidArgument
 
-SHRINK = 0.1  # of the covariance towards its diagonal
 QUANTILE, ROOM = 0.99, 1.2  # the threshold is so many times this quantile of held-out frames
 HELD_OUT = 1 / 3  # the last frames of a warm-up, which are not fitted to
 MEMORY = 2000  # frames, after which one counts about a third
-LEAST_VARIANCE = 1e-6  # beside the mean variance: a channel that never changes has a little
 
 
 def pooled(features: np.ndarray) -> np.ndarray:
@@ -70,17 +69,11 @@ class Fitted:
 
 
 def whitened(covariance: np.ndarray) -> np.ndarray:
-    """The inverse of the Cholesky factor, shrunk. Raises `InvalidArgument` for a matrix that is no
-    covariance."""
-    variances = np.diag(covariance)
-    shrunk = (1 - SHRINK) * covariance + SHRINK * np.diag(variances)
-    least = LEAST_VARIANCE * max(float(variances.mean()), 1e-12)
-    shrunk[np.diag_indices_from(shrunk)] += least
+    """Of the shrunk covariance. Raises `InvalidArgument` for a matrix that is no covariance."""
     try:
-        inverse: np.ndarray = np.linalg.inv(np.linalg.cholesky(shrunk))
+        return distance.whitened(covariance)
     except np.linalg.LinAlgError:
         raise InvalidArgument("the statistics of a guard are no covariance") from None
-    return inverse
 
 
 def fit(usual: np.ndarray) -> Fitted:
