@@ -324,6 +324,10 @@ class Feature:
     source: Callable[[str], Source | None] = lambda path: None
     """What reads a model that is to be split, None where the path is not the feature's affair."""
 
+    draws: Callable[[Manifest, Mapping[str, Path], str], bool] = lambda manifest, files, path: False
+    """Draws a version into a file, by its files: draws(manifest, files, path). False where that is
+    not the feature's affair. Raises `InvalidArgument`."""
+
     describes: Callable[[Manifest], Iterable[str]] = lambda manifest: ()
     """Lines that tell people of a version."""
 

@@ -161,9 +161,18 @@ def with_lighter_model(manifest: Manifest, options: Splitting) -> Manifest:
     return replace(manifest, parts={**manifest.parts, "lighter_model": named})
 
 
-async def inspect(folder: Folder, json: Json = False) -> None:
+async def inspect(
+    folder: Folder,
+    json: Json = False,
+    plot: str = seldom("", "Draw the parts of a composition: an .svg file."),
+) -> None:
     """Show the shards of a split model: layers, times, bytes of each cut. Checks the files."""
-    show(checked_files(folder)[0], json)
+    manifest, files = checked_files(folder)
+    if plot and not plot.endswith(".svg"):
+        raise InvalidArgument(f"--plot {plot}: it is an .svg file")
+    if plot and first(lambda feature: feature.draws(manifest, files, plot) or None) is None:
+        raise InvalidArgument(f"--plot draws compositions, and {manifest.model} is none")
+    show(manifest, json)
 
 
 def checked_files(folder: str) -> tuple[Manifest, dict[str, Path]]:

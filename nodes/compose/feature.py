@@ -43,6 +43,7 @@ FEATURE = Feature(
     "compose",
     loads={COMPOSITION: later("nodes.compose.serving:prepare")},
     describes=_describes,
+    draws=later("nodes.compose.drawing:draw"),
     figures="nodes.compose.figures",
     commands=COMMANDS,
     extras={"usearch": "retrieval"},

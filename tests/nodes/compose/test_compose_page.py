@@ -16,7 +16,8 @@ from shards.compose.operators import OPERATORS
 from shards.specs import TensorSpec
 
 PAGE = (ROOT / "nodes/compose/README.md").read_text(encoding="utf-8")
-FILES = re.findall(r"(?:```toml\n|<<'END'\n)(.*?)(?:```|\nEND\n)", PAGE, re.DOTALL)
+BLOCKS = re.findall(r"(?:```toml\n|<<'END'\n)(.*?)(?:```|\nEND\n)", PAGE, re.DOTALL)
+FILES = [block for block in BLOCKS if "[inputs]" in block]  # others are parts alone
 DIGITS = ModelSignature(
     (TensorSpec("image", "FP32", (-1, 1, 8, 8)),), (TensorSpec("logits", "FP32", (-1, 10)),), True
 )
