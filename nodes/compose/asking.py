@@ -20,6 +20,7 @@ from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.requests.request import answered
 from swarm.wire.messages import Features, Request, Result
+from swarm.wire.urgency import NAME_OF
 
 JOINED_SHARE = 0.5  # of a budget, for which a part waits for the answer of an equal one
 MOST_TOLD = 32  # parts in a status, which is bounded in bytes
@@ -88,6 +89,7 @@ class PartsAsked:
                     features.session,
                     traceparent=header,
                     allow_degraded=False,  # its answer would not say so
+                    priority=NAME_OF[features.urgency],
                 )
                 if self._audit is not None:
                     request = Request(tensors, result.id, agent=features.agent)

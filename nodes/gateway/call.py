@@ -22,12 +22,13 @@ class Standing:
     share: float = 0.0
 
     def priority_of(self, named: str, agent: str) -> str:
-        """The priority of a request that names this one, or "". Raises `PermissionDenied`."""
+        """The priority of a request that names this one, or ""; "" is normal. Raises
+        `PermissionDenied`."""
         if named and NAMES[named] > NAMES[self.most]:
             raise PermissionDenied(
                 f"agent {agent!r} may ask with priority {self.most} at most, and asked with {named}"
             )
-        return named or self.priority
+        return named or ("" if self.priority == "normal" else self.priority)
 
 
 @dataclass(frozen=True, slots=True)

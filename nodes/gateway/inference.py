@@ -10,6 +10,7 @@ from nodes.gateway.statistics import Statistics
 from swarm.errors import ResourceExhausted, SwarmError
 from swarm.requests.request import answered
 from swarm.wire.messages import Request, Result
+from swarm.wire.urgency import room_for, urgency_of
 
 Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result, never raises
 OnRefused = Callable[[str, SwarmError, str], None]  # (agent, error, address of the client)
@@ -17,7 +18,7 @@ OnRefused = Callable[[str, SwarmError, str], None]  # (agent, error, address of 
 
 class Inference:
     """answer: a node's answerer. most_in_flight: requests of all clients at a time; more are
-    refused at once. hand: the bytes of requests that all doors hold. on_refused: is told of each
+    refused at once, high ones beyond a quarter more. hand: the bytes of requests that all doors hold. on_refused: is told of each
     refusal."""
 
     def __init__(
@@ -43,9 +44,12 @@ class Inference:
         `ResourceExhausted` (with `retry_after` in seconds), `DeadlineExceeded`, `Unavailable`,
         `PermissionDenied`, `Internal`.
         """
-        if self.in_flight >= self._most_in_flight:
+        most = self._most_in_flight
+        if self.in_flight >= most and self.in_flight >= room_for(
+            most, urgency_of(call.request.priority)
+        ):
             self.refused += 1
-            text = f"{self._most_in_flight} requests are in flight at this gateway"
+            text = f"{self.in_flight} requests are in flight at this gateway"
             error = ResourceExhausted(text, RETRY_AFTER)
             self._on_refused(call.request.agent, error, "")
             raise error

@@ -113,6 +113,7 @@ class InferAnswerer:
         self.on_answered: list[Callable[[str, Request, Result], None]] = []
         self._served = served
         self.by_status: dict[str, int] = {}  # answers since the start, without copies
+        self.by_priority: dict[str, int] = {}  # of those of other requests than normal ones
         self.latency = LatencyWindow()
         self._worker: Worker | None = None
         self._given_up = 0  # threads
@@ -177,6 +178,8 @@ class InferAnswerer:
         result.latency = time.perf_counter() - began
         if not request.shadow:
             self.by_status[result.status] = self.by_status.get(result.status, 0) + 1
+            if priority := request.priority:
+                self.by_priority[priority] = self.by_priority.get(priority, 0) + 1
             self.latency.add(result.latency, time.monotonic())
             if result.degraded and (model in self.degraded or len(self.degraded) < MOST_MODELS):
                 self.degraded[model] = self.degraded.get(model, 0) + 1
@@ -499,6 +502,7 @@ class InferAnswerer:
         return {
             "by_status": dict(self.by_status),
             "degraded": dict(self.degraded),
+            "by_priority": dict(self.by_priority),
             "latency_ms": latencies(self.latency, now),
             "latency_s": histogram(self.latency),
             "under_way": requester.under_way,

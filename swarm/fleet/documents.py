@@ -185,7 +185,7 @@ REQUESTS = form(
     fields(
         {"breakers": table(text)},
         counts="under_way attempts retries hedges",
-        of_counts="by_status degraded",
+        of_counts="by_status degraded by_priority",
         latencies="latency_ms",
         histograms="latency_s",
     )

@@ -28,8 +28,9 @@ from swarm.requests.witness import key_of
 from swarm.requests.witnessing import Notices
 from swarm.wire import oip
 from swarm.wire.maps import pack
-from swarm.wire.messages import Request, Result
+from swarm.wire.messages import Request, Result, read_priority
 from swarm.wire.tensors import Part
+from swarm.wire.urgency import NORMAL, room_for, urgency_of
 
 log = logging.getLogger("swarm.service")
 
@@ -47,6 +48,7 @@ SERVICE_ERROR_CODES = {
 }
 
 _TRACEPARENT = re.compile(rb"\r\ntraceparent: *([^\r\n]{1,128})", re.IGNORECASE)
+_PRIORITY = re.compile(rb"\r\nswarm-priority: *([^\r\n]{1,128})", re.IGNORECASE)
 
 Answer = Callable[[str, Request], Awaitable[Result]]  # (model, request) -> result
 
@@ -128,9 +130,10 @@ class InferService:
         if self._notices is not None and message.reply:
             key = key_of(message.reply, message.data)
             self._notices.began(model_of(message), key)
-        if len(self._tasks) >= MAX_IN_FLIGHT:
+        under_way = len(self._tasks)
+        if under_way >= MAX_IN_FLIGHT and under_way >= room_for(MAX_IN_FLIGHT, _urgency(message)):
             self.refused += 1
-            error = ResourceExhausted(f"{MAX_IN_FLIGHT} requests are in flight on this node")
+            error = ResourceExhausted(f"{under_way} requests are in flight on this node")
             self._end(message, key, self._sent(message, refused("", message.subject, error)))
             return
         task = asyncio.create_task(self._serve(endpoint, message, key, waited))
@@ -147,6 +150,8 @@ class InferService:
                 data = message.data
                 ask = oip.decode_request(data) if oip.is_json(data) else Request.decode(data)
                 ask.traceparent = ask.traceparent or _traceparent(message)
+                if message.headers:
+                    ask.priority = read_priority(_priority(message)) or ask.priority
                 if waited:
                     budget = self._budget if ask.budget is None else ask.budget
                     ask.budget = max(0.0, budget - waited)
@@ -234,6 +239,20 @@ def service_error(status: Status, message: str) -> bytes:
     return (
         f"NATS/1.0\r\nNats-Service-Error: {text}\r\nNats-Service-Error-Code: {code}\r\n\r\n"
     ).encode()
+
+
+def _priority(message: LinkMessage) -> str:
+    """The header `swarm-priority` of a message, "" for none."""
+    found = _PRIORITY.search(message.headers or b"")
+    return "" if found is None else found[1].decode("ascii", "replace").strip()
+
+
+def _urgency(message: LinkMessage) -> int:
+    """By its header alone: where too many are in hand, none is read for its priority."""
+    try:
+        return urgency_of(read_priority(_priority(message)))
+    except DecodeError:
+        return NORMAL
 
 
 def _traceparent(message: LinkMessage) -> str:

@@ -46,6 +46,7 @@ from swarm.transport.lane import (
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Features
 from swarm.wire.tensors import Claimed
+from swarm.wire.urgency import room_for
 
 log = logging.getLogger("swarm.stage")
 
@@ -200,7 +201,8 @@ class StageSource:
         if features.message_id in self._seen_fast:
             return
         self._seen_fast.add(features.message_id, message.received / 1e9)
-        if self._serves(features) and self._backlog().waiting >= MOST_WAITING:
+        most = room_for(MOST_WAITING, features.urgency)
+        if self._serves(features) and self._backlog().waiting >= most:
             self._tally.refused += 1
             text = "as many requests wait here as fast mode may have"
             # A place is free with each run.

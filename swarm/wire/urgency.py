@@ -35,6 +35,12 @@ def checked_priority(value: Any) -> str:
     return _NUMBERED[number] if number < len(_NUMBERED) else ""
 
 
+def room_for(most: int, urgency: int) -> int:
+    """How many may be there before one of this urgency is refused, where others are beyond `most`:
+    high ones find a quarter more."""
+    return most + (max(1, most // 4) if urgency == HIGH else 0)
+
+
 def urgency_of(priority: str) -> int:
     """The urgency of a `checked_priority`; "" is normal."""
     return NAMES[priority] if priority else NORMAL

@@ -33,6 +33,7 @@ from nodes.figures import Fields, known
 from nodes.health.endpoint import Page, Pages, on_loop
 from swarm.errors import Status
 from swarm.flow.latency import BUCKETS_S
+from swarm.wire.urgency import NAMES
 
 MOST_STAGES, MOST_BREAKERS, MOST_SLOS = 32, 32, 32  # of one node that are told
 MOST_FLAWS, MOST_GPUS, MOST_MODELS = 32, 16, 64
@@ -88,6 +89,7 @@ swarm_stage_device_lost  1 where the stage computes on another device than it sh
 failed.
 swarm_requests  Answers by status.
 swarm_requests_degraded  Answers that a lighter model gave, by the model that was asked.
+swarm_requests_by_priority  Answers to requests that say a priority.
 swarm_request_latency_seconds  From a request's arrival to its answer, as the node that answers \
 sees it.
 swarm_breaker_open  Circuit breakers of stages that failed: 1 open, 0.5 half-open, 0 closed.
@@ -322,6 +324,8 @@ class Families:
         degraded = part(requests, "degraded")
         for model in sorted(degraded)[:MOST_MODELS]:
             self.counter("swarm_requests_degraded", (*NODE, "model"), (*at, model), degraded[model])
+        priorities = known(part(requests, "by_priority"), NAMES)
+        self.by_kind("swarm_requests_by_priority", (*NODE, "priority"), at, priorities)
         latency = part(requests, "latency_s")
         self.durations("swarm_request_latency_seconds", NODE, at, latency)
         self.figures("request", NODE, at, requests)
