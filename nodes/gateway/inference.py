@@ -18,8 +18,8 @@ OnRefused = Callable[[str, SwarmError, str], None]  # (agent, error, address of 
 
 class Inference:
     """answer: a node's answerer. most_in_flight: requests of all clients at a time; more are
-    refused at once, high ones beyond a quarter more. hand: the bytes of requests that all doors hold. on_refused: is told of each
-    refusal."""
+    refused at once, high ones beyond a quarter more. hand: the bytes of requests that all doors
+    hold. on_refused: is told of each refusal."""
 
     def __init__(
         self,

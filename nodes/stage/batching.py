@@ -14,6 +14,7 @@ from swarm.flow.latency import Usual
 Item = TypeVar("Item")
 
 TARGET_S = 0.020  # seconds that a run of several may take
+WORTH = 0.05  # of a request's time, which a larger batch has to save to be worth its longer run
 
 
 def waits_until(
@@ -80,11 +81,26 @@ class BatchLimit:
 
     def __init__(self, largest: int) -> None:
         self._largest = largest
+        self._took: dict[int, Usual] = {}  # runs, by their requests
         self.size = largest
         """The limit at present, 1 .. largest."""
 
+    @property
+    def shortest(self) -> int:
+        """The smallest batch that yields nearly as much as the best one within the limit, as far as
+        is known: who comes in a hurry waits no longer than that run for nothing."""
+        each = {n: took.ewma / n for n, took in self._took.items() if n <= self.size}
+        if 1 not in each:
+            return self.size
+        best = min(each.values())
+        return min(n for n, seconds in each.items() if seconds <= best * (1 + WORTH))
+
     def ran(self, batch: int, seconds: float) -> None:
         """Learn that a run of `batch` requests took `seconds`."""
+        took = self._took.get(batch)
+        if took is None:
+            took = self._took[batch] = Usual()
+        took.add(seconds)
         if seconds > TARGET_S:
             if batch <= self.size:
                 self.size = max(1, min(self.size - 1, batch * 3 // 4))

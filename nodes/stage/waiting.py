@@ -10,14 +10,15 @@ from collections.abc import Callable
 from nodes.stage.batching import ArrivalRate, BatchLimit, waits_until
 from nodes.stage.jobs import Job
 from swarm.flow.shares import FairShares
-from swarm.wire.urgency import HIGH, WEIGHTS
+from swarm.wire.urgency import HIGH, IN_USE_FOR, WEIGHTS
 
 
 class Waiting:
     """First in, first out; requests of equal shapes run together. From the first request that is
     not normal until none waits, requests have turns by the weights of their urgencies, and one of
-    high priority waits for no company, and runs with its like alone. `again()` is called when the
-    wait for company is over."""
+    high priority waits for no company, and runs with its like alone. While priorities are in use no
+    batch is larger than it has to be: who is in a hurry waits for the run that has begun.
+    `again()` is called when the wait for company is over."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Waiting:
         self._again = again
         self._queue: deque[Job] = deque()
         self._shares: FairShares[int, Job] | None = None  # in place of the queue
+        self._priorities_until = 0.0
         self._arrivals = ArrivalRate()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -47,6 +49,8 @@ class Waiting:
 
     def add(self, job: Job) -> None:
         urgency = job.features.urgency
+        if urgency:
+            self._priorities_until = job.arrived + IN_USE_FOR
         if self._shares is None:
             if not urgency:
                 self._queue.append(job)
@@ -114,6 +118,8 @@ class Waiting:
     def _size(self, first: Job, run_s: float) -> int:
         """How many to run now; 0: wait, a timer is set. first: who is next."""
         now, most = self._clock(), max(1, self.limit.size)
+        if now < self._priorities_until:
+            most = max(1, self.limit.shortest)
         until = waits_until(
             len(self),
             first.arrived,

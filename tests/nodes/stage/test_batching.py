@@ -96,3 +96,27 @@ def test_a_poison_member_is_found_and_every_other_is_served(size: int, data: st.
 def test_an_empty_batch_cannot_be_split() -> None:
     with pytest.raises(ValueError, match="empty"):
         split_on_failure([])
+
+
+@pytest.mark.parametrize(
+    ("fixed", "each", "shortest"),
+    [(0.0, 0.003, 1), (0.001, 0.0005, 7), (0.001, 0.02, 1), (0.0001, 0.001, 2), (0.002, 0.0, 8)],
+)
+def test_the_shortest_batch_that_pays_is_known_from_runs(
+    fixed: float, each: float, shortest: int
+) -> None:
+    limit = BatchLimit(8)
+    assert limit.shortest == 8  # nothing is known
+    for size in range(8, 0, -1):
+        for _ in range(4):
+            limit.ran(size, fixed + each * size)
+        limit.size = 8
+    assert limit.shortest == shortest
+
+
+@given(st.lists(st.tuples(st.integers(1, 32), st.floats(0, 0.1)), max_size=100))
+def test_the_shortest_batch_is_within_the_limit(runs: list[tuple[int, float]]) -> None:
+    limit = BatchLimit(32)
+    for batch, took in runs:
+        limit.ran(batch, took)
+        assert 1 <= limit.shortest <= limit.size
