@@ -186,6 +186,8 @@ class StageServer:
         if features.budget_us > self._longest_budget_us:
             self._longest_budget_us = features.budget_us
         if features.urgency:
+            if not self._priorities_until:
+                self.source.let_pass(self.stats.compute.ewma)
             self._priorities_until = delivery.received / 1e9 + IN_USE_FOR
         if features.shadow and self._is_crowded():
             self.stats.counters.shadows_dropped += 1
@@ -239,8 +241,8 @@ class StageServer:
             hop[CODEC] = features.codec
         if job.told is not None:
             hop |= job.told
-        if self._priorities_until and self._priorities_until > self._clock():
-            hop[PRIORITIES] = True
+        if self._priorities_until:
+            self._tell_priorities(hop)
         if features.traceparent and is_sampled(features.traceparent):
             hop |= self._moments(job)
         if self._audit is not None:
@@ -268,6 +270,13 @@ class StageServer:
         self.stats.busy += seconds / batch + job.decode_us / 1e6
         self.stats.queue.add(job.queue_us / 1e6, now)
         self.stats.batch_sizes[0 if batch == 1 else batch_bucket(batch)] += 1
+
+    def _tell_priorities(self, hop: dict[str, Any]) -> None:
+        if self._priorities_until > self._clock():
+            hop[PRIORITIES] = True
+        else:
+            self._priorities_until = 0.0
+            self.source.let_pass(None)
 
     def _continue(self, job: Job, after: StageServer) -> None:
         """The next stage of this node goes on with the request."""

@@ -23,10 +23,10 @@ from swarm.wire.urgency import HIGH, IN_USE_FOR, WEIGHTS
 
 Turn = TypeVar("Turn")
 
-# Queueing in all stages that is let be: a run of each, which has begun when a request comes; so
-# many runs of the slowest one, which then finds the next request, or batch, at hand; and seconds
-# for the ways and the event loops.
-RUNS, BESIDE = 2.0, 0.002
+# Queueing in all stages that is let be: a part of a run of each, which has begun when a request
+# comes; so many runs of the slowest one, which then finds the next request, or batch, at hand; and
+# seconds for the ways and the event loops.
+BEGUN, RUNS, BESIDE = 0.75, 1.0, 0.002
 GROWTH = 1 / 8  # of the requests that are let in, with each round of answers
 LEAST_FACTOR = 0.5  # by which a round of answers lowers their number at most
 MOST = 4096.0
@@ -53,7 +53,7 @@ class Window:
         self._answers += 1
         if self._answers < self.size:
             return
-        let_be = self._computing + RUNS * self._slowest + BESIDE * self._answers
+        let_be = BEGUN * self._computing + RUNS * self._slowest + BESIDE * self._answers
         if self._queueing > let_be:
             # By Little's law as many as there would be with that much queueing.
             factor = (self._computing + let_be) / (self._computing + self._queueing)

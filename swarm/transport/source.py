@@ -282,6 +282,12 @@ class StageSource:
             return Admission.REFUSED  # another primary may be the next that is free
         return admission
 
+    def let_pass(self, run: float | None) -> None:
+        """Have more messages in hand, where those of high priority pass others; None: no more. run:
+        usual seconds of a run."""
+        for lane in self.lanes.values():
+            lane.let_pass(run)
+
     def _ask_lanes(self) -> None:
         """Ask for all that waits in the lanes."""
         for lane in self.lanes.values():

@@ -262,6 +262,10 @@ class Lane:
         await self.link.unsubscribe_and_drain(self._sid)
         self._renew.set()
 
+    def let_pass(self, run: float | None) -> None:
+        """See `Credit.let_pass`."""
+        self._credit.let_pass(run)
+
     def set_priority(self, priority: int) -> None:
         """Take this place among the nodes of the lane, once the standing pulls have ended."""
         self._pulls.set_priority(priority)
@@ -377,7 +381,7 @@ class Lane:
         """Messages to ask for."""
         if self.paused or self._stopping:
             return 0
-        return self._credit.size - self._unacked.at_work - len(self._pulls.standing)
+        return self._credit.in_all - self._unacked.at_work - len(self._pulls.standing)
 
     def _replenish(self) -> None:
         if (free := self._free_credit()) > 0:

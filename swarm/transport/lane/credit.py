@@ -7,6 +7,9 @@ TUNE_EVERY = 0.1  # seconds
 # advance messages come in bursts (measured: a quarter less CPU for each of 2000 requests a second).
 SECONDS_AHEAD = 0.03
 FUSED_UP_TO = 4  # messages of credit up to which each ack also asks for the next message
+# Seconds of runs, and messages, that a node asks for beside its credit while some are to pass
+# others: in the lane nobody is passed. A slow node asks for one, which a faster one could have had.
+PASSING_SECONDS, MOST_PASSING = 0.05, 16
 
 
 class Credit:
@@ -26,6 +29,7 @@ class Credit:
         "_tuned_at",
         "_tuned_count",
         "arrived_in_all",
+        "beside",
         "fused",
         "size",
     )
@@ -40,6 +44,20 @@ class Credit:
         self._tuned_at = 0.0
         self._tuned_count = 0  # messages that had come at the last tuning
         self.arrived_in_all = 0
+        self.beside = 0
+        """Messages beside `size`, of which some are to pass others."""
+
+    def let_pass(self, run: float | None) -> None:
+        """Messages are to pass others from now on; None: no more. run: usual seconds of a run."""
+        self.beside = (
+            0 if run is None else int(max(1, min(MOST_PASSING, PASSING_SECONDS / max(run, 1e-6))))
+        )
+
+    @property
+    def in_all(self) -> int:
+        """Messages to have asked for or in hand. Behind a slow link those on their way are passed
+        by none either."""
+        return self.size if self._bound is not None else self.size + self.beside
 
     def arrived(self, at_once: int) -> None:
         """A message came; `at_once` are at work or wait in the lane now, this one included."""
