@@ -30,7 +30,7 @@ BEGUN, RUNS, BESIDE = 0.75, 1.0, 0.002
 GROWTH = 1 / 8  # of the requests that are let in, with each round of answers
 LEAST_FACTOR = 0.5  # by which a round of answers lowers their number at most
 MOST = 4096.0
-EXTRA = 1 / 4  # of the requests that are let in, for those of high priority beside them
+EXTRA = 1.0  # of the requests that are let in: so many of high priority may be beside them
 
 
 class Window:
@@ -104,7 +104,7 @@ class TurnGate(Generic[Turn]):
         while self._urgencies:
             size = self.window.size
             if self._urgencies.head() == HIGH:
-                size += max(1.0, EXTRA * size)
+                size += EXTRA * size
             if under_way + len(turns) >= size:
                 break
             turns.append(self._agents[self._urgencies.pop()].pop())

@@ -200,3 +200,20 @@ def test_a_message_that_its_lane_does_not_keep_is_settled_and_says_so() -> None:
     gone = message(1)
     assert gone.ended
     assert gone.ack() is False
+
+
+@pytest.mark.parametrize(
+    ("run", "beside"), [(0.0, 16), (0.001, 16), (0.01, 5), (0.05, 1), (10.0, 1), (None, 0)]
+)
+def test_while_some_are_to_pass_others_more_is_in_hand_and_a_slow_node_takes_one(
+    run: float | None, beside: int
+) -> None:
+    credit = Credit(4, 32)
+    assert credit.in_all == credit.size == 4
+    credit.let_pass(run)
+    assert (credit.size, credit.in_all) == (4, 4 + beside)
+    credit.bound(2)  # by a slow link, on which nobody is passed either
+    assert credit.in_all == 2
+    credit.bound(None)
+    credit.let_pass(None)
+    assert credit.in_all == 4
