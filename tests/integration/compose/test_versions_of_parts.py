@@ -80,7 +80,7 @@ def says(local: LocalMesh, model: str, text: str) -> Callable[[], bool]:
     def do() -> bool:
         nodes = [node for node in local.supervisor.nodes if model in node.arguments]
         told = [local.status_of(node) or {} for node in nodes]
-        return all(s.get("state") == "ready" and text in str(s.get("detail")) for s in told)
+        return all((s.get("state"), s.get("detail")) == ("ready", text) for s in told)
 
     return do
 
@@ -124,7 +124,7 @@ async def test_a_composition_says_which_part_nobody_serves_and_answers_once_it_i
         await push(local, manifest.to_json(), files)
         local.start("shard-1", "sum")
         await local.ready(60.0)
-        waits = "composition sum@1 waits for second@1: no node serves it"
+        waits = "serving; composition sum@1 waits for second@1: no node serves it"
         await eventually(says(local, "sum", waits), "the node says what it waits for")
         with pytest.raises(Unavailable, match="part 'small', second@1: no node serves it"):
             await local.mesh.infer("sum", {"image": images[:1]}, 1.0)
