@@ -54,9 +54,9 @@ class FitOptions:
     cost: str = option("", "The mean time a request may take, such as 1.5ms.")
     output: str = option("", "Write the composition here, with its new number.", "-o", "--output")
     plot: str = option("", "Draw the curve into this .png or .svg.")
-    part: str = option("", "The `choose` to fit; the only one when empty.")
-    judge: str = option("", "The output that says the class; the only one when empty.")
-    held_out: float = option(
+    part: str = seldom("", "The `choose` to fit; the only one when empty.")
+    judge: str = seldom("", "The output that says the class; the only one when empty.")
+    held_out: float = seldom(
         0.3, "The share of the samples that are not fitted on, but judged with.", min=0, max=0.9
     )
     most: int = seldom(2000, "So many samples are asked at most, drawn at random.", min=1)

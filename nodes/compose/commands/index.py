@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from nodes.cli.command import option
+from nodes.cli.command import option, seldom
 from nodes.cli.new_path import new_path
 from nodes.cli.options import Json
 from nodes.console import conclude
@@ -37,7 +37,7 @@ class IndexOptions:
         "-o",
         "--output",
     )
-    metric: str = option("cos", "How far vectors are apart: cos, l2sq or ip.")
+    metric: str = seldom("cos", "How far vectors are apart: cos, l2sq or ip.")
 
 
 async def index(file: Archive, options: IndexOptions, json: Json = False) -> None:

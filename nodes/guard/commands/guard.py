@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nodes.cli.command import option
+from nodes.cli.command import option, seldom
 from nodes.cli.model_split import Folder, checked_files
 from nodes.cli.options import Json
 from nodes.console import conclude
@@ -40,7 +40,7 @@ class GuardOptions:
     refuse: bool = option(
         False, "Unfamiliar requests are refused (INVALID_ARGUMENT), instead of flagged."
     )
-    check: str = option(
+    check: str = seldom(
         "",
         "More .npz files, separated by commas: the share of their samples that the guard takes "
         "for unfamiliar is told.",
