@@ -35,17 +35,17 @@ from swarm.auto.auto_nodes import FleetRooms, auto_nodes, named_by_hand, rooms_o
 from swarm.auto.document import PlanInForce, PlanSlot, outline
 from swarm.auto.drafting import Drafting, first_draft
 from swarm.auto.drafts import Draft, Planner, StageEstimate, predicted, with_replicas
+from swarm.auto.giving_up import GivingUp, lacks
 from swarm.auto.hanging import Hanging
 from swarm.auto.links import KEY as LINK_KEY
 from swarm.auto.links import NEAR
 from swarm.auto.plan_store import PlanStore, StoredPlan
 from swarm.auto.proposing import PROPOSERS, Proposing, Situation, place_of
 from swarm.auto.rooms import RoomUse
-from swarm.auto.slots import AutoNode, SlotClaim, empty, fill, is_behind, to_hold
+from swarm.auto.slots import AutoNode, SlotClaim, fill, is_behind, to_hold
 from swarm.auto.slowing import Slowing, each_run
 from swarm.errors import SwarmError
 from swarm.fleet.advertised import of_load
-from swarm.flow.lasting import holds_since
 from swarm.gossip import Event
 from swarm.link import Link
 from swarm.model import ModelInfo
@@ -67,8 +67,6 @@ NO_ROOM_FOR = 60.0  # seconds for which a slot whose stages could not be loaded 
 # Seconds between a claim and the loading, where others take from the same memory: twice as long as
 # news take, so that of two claims which do not fit together one is withdrawn first.
 CLAIMED_FOR = 2.0
-# Seconds for which a version has no room until its nodes let go of the stages that they have still.
-GIVE_UP_AFTER = 30.0
 
 
 @dataclass
@@ -100,7 +98,7 @@ class _Tended:
     no_room_for: int = 0  # bytes
     drafting: asyncio.Task[Draft | None] | None = None
     has_no_room: bool = False
-    no_room_since: float | None = None
+    giving_up: GivingUp = field(default_factory=GivingUp)
 
     def need(self, stages: Collection[int]) -> int:
         """Bytes of memory that stages take."""
@@ -476,7 +474,8 @@ class Planning(Part):
             best = with_replicas(best, plan)
         beside = rooms.beside([node.node for node in nodes], model, self._priority)
         self._say_what_lacks(version, tended, broken, best is not None, beside)
-        if place == 0 and self._is_given_up(tended, rooms, now):
+        several = rooms.is_for_several(model)
+        if tended.giving_up.observe(plan, not tended.has_no_room, several, now) and place == 0:
             best = Draft((), 0.0)
             reason = f"given up, its memory is for others: {tended.lacking}"
             await self._put(version, tended, best, reason, now)
@@ -500,14 +499,6 @@ class Planning(Part):
         tended.read_at = now
         self._news.set()
         self._tell_of(made, plan, was_first)
-
-    def _is_given_up(self, tended: _Tended, rooms: FleetRooms, now: float) -> bool:
-        """Whether what nodes hold of a version that cannot run shall be for other models."""
-        tended.no_room_since = holds_since(tended.no_room_since, tended.has_no_room, now)
-        plan, since = tended.stored.plan, tended.no_room_since
-        if plan is None or not plan.slots or plan.frozen or since is None:
-            return False
-        return now - since >= GIVE_UP_AFTER and rooms.is_for_several(self._config.model_name)
 
     async def _replicate(
         self,
@@ -636,22 +627,3 @@ def facts_of(manifest: Manifest, info: ModelInfo, codec: str) -> tuple[StageEsti
         for shard in manifest.shards
         if shard.stage > 0
     )
-
-
-def lacks(
-    plan: PlanInForce | None, last: int, filled: dict[str, int], named: Collection[int]
-) -> str:
-    """Why a plan cannot run with the nodes that fill it; "" where it can. last: the number of the
-    version's stages. named: stages with nodes named by hand."""
-    if plan is None:
-        return "there is no plan yet"
-    if plan.slots and plan.slots[-1].last > last:
-        return f"it names stage {plan.slots[-1].last}, of {last}"
-    for stage in range(1, last + 1):
-        if stage not in named and plan.of_stage(stage) is None:
-            return f"no slot has stage {stage}"
-    for number in empty(plan, filled):
-        slot = plan.slots[number]
-        if not all(stage in named for stage in slot.stages):
-            return f"no node is left for the stages {slot.first}-{slot.last}"
-    return ""

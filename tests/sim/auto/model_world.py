@@ -13,10 +13,11 @@ from swarm.auto.advertised import fills_entry, pace_entry, uses_entry
 from swarm.auto.auto_nodes import auto_nodes, rooms_of, views
 from swarm.auto.document import PlanInForce, next_number
 from swarm.auto.drafting import first_draft
-from swarm.auto.drafts import Partition, StageEstimate, predicted
+from swarm.auto.drafts import Draft, Partition, StageEstimate, predicted
+from swarm.auto.giving_up import GivingUp, lacks
 from swarm.auto.proposing import Proposing, Situation
 from swarm.auto.rooms import RoomUse
-from swarm.auto.slots import SlotClaim, empty, fill, to_hold
+from swarm.auto.slots import SlotClaim, fill, to_hold
 from swarm.fleet.advertised import serves_entries
 from swarm.gossip import PeerView
 
@@ -52,6 +53,7 @@ class ModelNode:
     grown_at: float = -inf
     done_at: float = inf
     proposing: Proposing = field(default_factory=Proposing)
+    giving_up: GivingUp = field(default_factory=GivingUp)
 
     @property
     def node(self) -> str:
@@ -81,7 +83,8 @@ class ModelNode:
 @dataclass
 class ModelWorld:
     """`run(seconds)`. devices: bytes and speed of each. overcommitted: moments and devices that
-    held more than they have. moves: how often a node took another slot."""
+    held more than they have. moves: how often a node took another slot. out_for: seconds for which
+    each model has been out though there is room for it, without a break; longest_out: at most."""
 
     devices: dict[str, tuple[int, float]]
     models: Sequence[SharedModel]
@@ -91,14 +94,14 @@ class ModelWorld:
     overcommitted: list[tuple[float, str]] = field(default_factory=list)
     moves: int = 0
     planned: int = 0
+    out_for: dict[str, float] = field(default_factory=dict)
+    longest_out: float = 0.0
 
     def __post_init__(self) -> None:
         self.chance = Random(self.seed)
-        self.nodes = [
-            ModelNode(device, model, speed)
-            for device, (_, speed) in self.devices.items()
-            for model in self.models
-        ]
+        self.nodes: list[ModelNode] = []
+        for device, (pool, speed) in list(self.devices.items()):
+            self.start(device, pool, speed)
         self._drafts: dict[Any, Any] = {}
         self._before: Mapping[str, PeerView] = {}
         self._present: Mapping[str, PeerView] = {}
@@ -106,6 +109,10 @@ class ModelWorld:
     def kill(self, device: str) -> None:
         del self.devices[device]
         self.nodes = [node for node in self.nodes if node.device != device]
+
+    def start(self, device: str, pool: int, speed: float) -> None:
+        self.devices[device] = pool, speed
+        self.nodes += [ModelNode(device, model, speed) for model in self.models]
 
     def run(self, seconds: float) -> None:
         until = self.now + seconds
@@ -119,6 +126,9 @@ class ModelWorld:
             for device, (pool, _) in self.devices.items():
                 if sum(node.held for node in self.nodes if node.device == device) > pool:
                     self.overcommitted.append((self.now, device))
+            out = self.out_though_it_fits()
+            self.out_for = {name: self.out_for.get(name, 0.0) + STEP for name in out}
+            self.longest_out = max(self.longest_out, *self.out_for.values(), 0.0)
 
     def _told(self) -> dict[str, PeerView]:
         return {
@@ -171,12 +181,8 @@ class ModelWorld:
         model = me.model
         if me.node != min(node.node for node in nodes):
             return
-        broken, present = "", inf
-        if plan is None:
-            broken = "no plan yet"
-        elif lacks := empty(plan, filled):
-            broken = f"nobody for slot {lacks[0]}"
-        else:
+        broken, present = lacks(plan, len(model.needs), filled), inf
+        if not broken:
             present = predicted(plan, filled, nodes, model.stages)
         seen = views(nodes, rooms, (model.name, VERSION), model.priority, bool(broken))
         key = model.name, tuple(map(tuple, seen))
@@ -184,7 +190,11 @@ class ModelWorld:
             draft = first_draft(Partition(), model.name, model.stages, seen, (), not broken)
             self._drafts[key] = draft
         best = self._drafts[key]
-        reason = me.proposing.observe(Situation(plan, broken, present, best), 0, self.now)
+        several = rooms.is_for_several(model.name)
+        if me.giving_up.observe(plan, not broken or best is not None, several, self.now):
+            reason, best = "given up", Draft((), 0.0)
+        else:
+            reason = me.proposing.observe(Situation(plan, broken, present, best), 0, self.now)
         if reason and best is not None and self.plans.get(model.name) is plan:
             self.planned += 1
             number = next_number(0 if plan is None else plan.number)
@@ -196,3 +206,29 @@ class ModelWorld:
         for node in self.nodes:
             served.setdefault(node.model.name, set()).update(node.serves)
         return {m.name for m in self.models if len(served.get(m.name, ())) == len(m.needs)}
+
+    def out_though_it_fits(self) -> set[str]:
+        """The models that are not placed, and fit beside those of their priority and above that
+        are: who is not placed itself leaves its room to others."""
+        placed, found = self.placed(), set()
+        for model in self.models:
+            if model.name in placed:
+                continue
+            left = {device: pool for device, (pool, _) in self.devices.items()}
+            for node in self.nodes:
+                if node.model.name in placed and node.model.priority >= model.priority:
+                    left[node.device] -= node.held
+            if fits(model.needs, list(left.values())):
+                found.add(model.name)
+        return found
+
+
+def fits(needs: Sequence[int], rooms: Sequence[int]) -> bool:
+    """Whether stages fit into rooms: a run of stages in each, in any order."""
+    if not needs:
+        return True
+    return any(
+        sum(needs[:count]) <= room and fits(needs[count:], [*rooms[:at], *rooms[at + 1 :]])
+        for at, room in enumerate(rooms)
+        for count in range(1, len(needs) + 1)
+    )

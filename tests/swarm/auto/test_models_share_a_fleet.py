@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from sim.auto.model_world import ModelWorld, SharedModel
 
 SETTLES = 60.0  # seconds
+# Seconds for which a model may be out that fits beside those that run: some looks of those that
+# give up what they hold, and then its own draft, claim and loading.
+OUT_AT_MOST = 20.0
 NAMES = "abcd"
 
 
@@ -34,17 +37,24 @@ def world_of(seed: int) -> ModelWorld:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_no_device_is_overcommitted_and_the_fleet_settles(seed: int) -> None:
+    """Begun; without a device; with it again."""
     world = world_of(seed)
     highest = max(model.priority for model in world.models)
     first = [model for model in world.models if model.priority == highest]
-    for _ in range(2):
+    victim = sorted(world.devices)[seed % len(world.devices)]
+    had = world.devices[victim]
+    for phase in range(3 if len(world.devices) > 1 else 1):
+        if phase == 1:
+            world.kill(victim)
+        elif phase == 2:
+            world.start(victim, *had)
         world.run(SETTLES)
         assert not world.overcommitted
+        assert not world.out_though_it_fits(), "who cannot run keeps no room from who could"
+        assert world.longest_out <= OUT_AT_MOST
         if len(first) == 1 and placed_alone(world, first):
             assert first[0].name in world.placed()
         settled(world)
-        if len(world.devices) > 1:
-            world.kill(sorted(world.devices)[seed % len(world.devices)])
 
 
 def placed_alone(world: ModelWorld, models: list[SharedModel]) -> bool:
@@ -87,3 +97,24 @@ def test_a_plan_that_displaces_nobody_is_preferred() -> None:
     world.run(SETTLES)
     assert world.placed() == {"high", "low"}
     assert low in {n.device for n in world.nodes if n.model.name == "low" and n.serves}
+
+
+def test_the_rest_of_a_model_that_cannot_run_is_for_lower_ones_and_comes_back_to_it() -> None:
+    models = [
+        SharedModel("high", 10, (40,)),
+        SharedModel("middle", 5, (50, 50, 50)),
+        SharedModel("low", 0, (40,)),
+    ]
+    world = ModelWorld({"one": (100, 1.0), "two": (50, 1.0), "three": (80, 1.0)}, models)
+    world.run(SETTLES)
+    placed = world.placed()
+    assert placed >= {"high", "middle"}
+    for again in range(2):
+        world.kill("two")
+        world.run(OUT_AT_MOST)
+        assert world.placed() == {"high", "low"}, again
+        world.start("two", 50, 1.0)
+        world.run(OUT_AT_MOST)
+        assert world.placed() == placed
+    assert not world.overcommitted
+    assert world.longest_out <= OUT_AT_MOST
