@@ -36,8 +36,9 @@ class FleetRooms:
         return sorted({u.priority for u in uses if u.priority < priority and (u.claimed or u.held)})
 
     def is_for_several(self, model: str) -> bool:
-        """Whether nodes of another model are there."""
-        return any(use.model != model for pool in self.pools.values() for use in pool.uses)
+        """Whether nodes of another model take from a memory that nodes of this one take from."""
+        sharers = ({use.model for use in pool.uses} for pool in self.pools.values())
+        return any(model in names and len(names) > 1 for names in sharers)
 
     def beside(self, nodes: Iterable[str], model: str, priority: float) -> list[str]:
         """The other models that take room at these nodes and do not give way, as NAME@VERSION."""

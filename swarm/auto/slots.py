@@ -12,7 +12,7 @@ A place is one of the `replicas` of a slot. First places come before second ones
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nsmallest
@@ -121,7 +121,7 @@ def fill(
     return filled
 
 
-def empty(plan: PlanInForce, filled: dict[str, int]) -> list[int]:
+def empty(plan: PlanInForce, filled: Mapping[str, int]) -> list[int]:
     """The slots that no node fills."""
     taken = set(filled.values())
     return [number for number in range(len(plan.slots)) if number not in taken]

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.auto.auto_nodes import FleetRooms
 from swarm.auto.document import PlanInForce, PlanSlot
 from swarm.auto.giving_up import GIVE_UP_AFTER, GivingUp, lacks
+from swarm.auto.rooms import RoomUse, allot
 
 PLAN = PlanInForce("m", "1", 1, (PlanSlot(1, 2, "x", 10, 5), PlanSlot(3, 3, "y", 10, 5)))
 LOOK = 0.5  # seconds
@@ -59,3 +61,10 @@ def test_why_a_plan_cannot_run(
 ) -> None:
     found = lacks(plan, last, filled, named)
     assert why in found if why else not found
+
+
+def test_only_models_that_share_a_memory_are_others() -> None:
+    uses = {name: RoomUse(name, name, "1") for name in "abc"}
+    pools = {"one": allot(9, [uses["a"], uses["b"]]), "two": allot(9, [uses["c"]])}
+    rooms = FleetRooms(pools, {"a": ["one"], "b": ["one"], "c": ["two"]})
+    assert [rooms.is_for_several(name) for name in "abcd"] == [True, True, False, False]
