@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -43,13 +44,14 @@ MIXED = -1  # stages computed with unlike weights: such an answer is not kept
 @dataclass(eq=False)
 class _Leading:
     """A request that is computed. joined: those that wait for its answer, and until when. weights:
-    of stage 1 when it began."""
+    of stage 1 when it began. told: what its run said of it."""
 
     id: str
     key: bytes
     weights: int
     ends: asyncio.TimerHandle | None = None
     joined: dict[Job, asyncio.TimerHandle] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
 
 
 def around_runs(
@@ -119,7 +121,7 @@ class CachedRuns(AroundRuns):
         answer = self.answers.recall(key, began)
         if answer is not None:
             job = self._job(delivery, began)
-            self._answer(job, answer.outputs, answer.weights, began - answer.at)
+            self._answer(job, answer, began - answer.at)
             return
         # What is asked again shall not wait for its own first try, which may be lost.
         is_first = features.attempt == 1 and delivery.times_delivered == 1
@@ -173,18 +175,19 @@ class CachedRuns(AroundRuns):
 
     # --- out --------------------------------------------------------------------------
 
-    def _answer(
-        self, job: Job, outputs: Mapping[str, np.ndarray], weights: int, age: float
-    ) -> None:
+    def _answer(self, job: Job, answer: KeptAnswer, age: float) -> None:
         now = self._clock()
         job.queue_us = int((job.started - job.arrived + job.age) * 1e6)
-        tell_hop(job, **{CACHED: round(max(0.0, age) * 1e3, 3)})
-        self._outcomes.computed(job, dict(outputs), now - job.started, 1, weights)
+        tell_hop(job, **answer.told, **{CACHED: round(max(0.0, age) * 1e3, 3)})
+        outputs = dict(answer.outputs)
+        self._outcomes.computed(job, outputs, now - job.started, 1, answer.weights)
 
     def computed(
         self, job: Job, outputs: dict[str, np.ndarray], seconds: float, batch: int, weights: int
     ) -> None:
         leading = self._leading.get(job.features.id)
+        if leading is not None:
+            leading.told = dict(job.told or {})
         # What is unfamiliar to the model says so to whom it answers alone, and is not kept.
         alone = job.told is not None and score_of([job.told]) > 1
         if leading is None or alone or not job.delivery.intact():
@@ -233,17 +236,18 @@ class CachedRuns(AroundRuns):
 
     def _landed(self, leading: _Leading, outputs: Mapping[str, np.ndarray], weights: int) -> None:
         """A request was answered; so are those that wait for it."""
-        kept, now = own_copy(outputs), self._clock()
+        of = max(weights, leading.weights)
+        answer = KeptAnswer(own_copy(outputs), self._clock(), of, leading.told)
         joined = list(leading.joined)
         self._end(leading)
         # Else the weights have changed meanwhile.
         if weights == leading.weights == self.model.weights_version:
-            self.answers.keep(leading.key, KeptAnswer(kept, now, weights))
+            self.answers.keep(leading.key, answer)
         self.answers.counters.joined += len(joined)
         for job in joined:
             if not job.delivery.ended:
                 job.delivery.take_credit()
-                self._answer(job, kept, max(weights, leading.weights), 0.0)
+                self._answer(job, answer, 0.0)
 
     def _failed(self, leading: _Leading | None) -> None:
         """A request will not be answered, as far as is known: those that wait for it are computed,

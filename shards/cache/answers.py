@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,13 @@ ENTRY = 1024  # bytes that an answer takes beside its tensors
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
     """outputs: by name, read-only. at: when it was computed, in the clock of its keeper. weights:
-    the weight version that it was computed with."""
+    the weight version that it was computed with. told: what the run said of the question, such as
+    a guard's judgement: it holds for an equal one."""
 
     outputs: Mapping[str, np.ndarray]
     at: float
     weights: int = 0
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:

@@ -64,8 +64,9 @@ class Inside:
         self.taken += 1
         self.jobs.append(Job(delivery, delivery.features, 0.0, 0.0, 0.0))
 
-    def compute(self, job: Job | None = None) -> None:
+    def compute(self, job: Job | None = None, told: dict[str, Any] | None = None) -> None:
         job = job or self.jobs[0]
+        job.told = told
         self.jobs.remove(job)
         outputs = {"y": job.inputs["x"] * (2 + self.model.weights_version)}
         self.outcomes.computed(job, outputs, 0.01, 1, self.model.weights_version)
@@ -174,6 +175,19 @@ async def test_what_was_answered_is_answered_again_without_a_run_until_it_is_too
     assert "c" not in stage.ends.answers
     assert stage.inside.taken == 2
     assert (stage.counters.hits, stage.counters.misses, stage.counters.outdated) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+async def test_what_a_run_said_of_its_question_is_said_of_equal_ones(stages: int) -> None:
+    stage = StageOne(stages)
+    stage.ask("a")
+    stage.ask("joined")
+    stage.inside.compute(told={"unfamiliar": 2.5})
+    if stages == 2:
+        stage.hear(Result("a", "m", "1", outputs={"y": X}), [hop(1), hop(2)])
+    stage.ask("hit")
+    for name in ("joined", "hit"):
+        assert stage.ends.hops[name] == {"unfamiliar": 2.5, "cached_ms": 0.0}
 
 
 async def test_other_inputs_are_computed() -> None:
