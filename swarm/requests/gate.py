@@ -27,20 +27,30 @@ Turn = TypeVar("Turn")
 # comes; so many runs of the slowest one, which then finds the next request, or batch, at hand; and
 # seconds for the ways and the event loops.
 BEGUN, RUNS, BESIDE = 0.75, 1.0, 0.002
+# Messages that wait for their processes come in bunches: so many times that wait is let be, or the
+# slowest stage would idle between bunches.
+BUNCHES = 4.0
 GROWTH = 1 / 8  # of the requests that are let in, with each round of answers
 LEAST_FACTOR = 0.5  # by which a round of answers lowers their number at most
 MOST = 4096.0
+KEEPS = 1 - 1 / 4096  # of the wait for processes, with each answer
 EXTRA = 1.0  # of the requests that are let in: so many of high priority may be beside them
 
 
 class Window:
-    """How many requests are let into a pipeline of so many stages at a time."""
+    """How many requests are let into a pipeline of so many stages at a time.
+
+    On a busy host a message waits for its process, whose node tells that as queueing. Letting in
+    fewer does not shorten it: what is still told while the fewest are let in is such a wait. It is
+    forgotten bit by bit, and so is measured again.
+    """
 
     def __init__(self, stages: int) -> None:
         self._least = stages + 1.0
         self.size = 2.0 * self._least
         self._answers = 0
         self._queueing = self._computing = self._slowest = 0.0  # sums of the present round, seconds
+        self._late = 0.0  # seconds that messages wait for their processes, a request
 
     def answered(self, hops: Sequence[Hop], waiting: bool) -> None:
         """A request was answered. waiting: whether others wait to be let in."""
@@ -53,8 +63,12 @@ class Window:
         self._answers += 1
         if self._answers < self.size:
             return
-        let_be = BEGUN * self._computing + RUNS * self._slowest + BESIDE * self._answers
-        if self._queueing > let_be:
+        runs = BEGUN * self._computing + RUNS * self._slowest + BESIDE * self._answers
+        let_be = runs + BUNCHES * self._late * self._answers
+        self._late *= KEEPS**self._answers
+        if self._queueing > let_be and self.size == self._least:
+            self._late = (self._queueing - runs) / self._answers
+        elif self._queueing > let_be:
             # By Little's law as many as there would be with that much queueing.
             factor = (self._computing + let_be) / (self._computing + self._queueing)
             self.size = max(self._least, self.size * max(LEAST_FACTOR, factor))

@@ -100,17 +100,22 @@ def test_the_gate_stands_for_a_while_behind_the_last_priority_and_until_none_wai
 
 
 def pipeline(
-    runs: list[float], seed: int, high_every: int = 0, batch: int = 1, seconds: float = 20.0
+    runs: list[float],
+    seed: int,
+    high_every: int = 0,
+    batch: int = 1,
+    seconds: float = 20.0,
+    late: float = 0.0,
 ) -> tuple[float, float, list[float]]:
     """Three times the load before stages with runs of that many seconds: answers a second, most
     that were in the pipeline at the end, and the high ones' times. A run of several takes as long
-    as one."""
+    as one. late: seconds at most for which each message waits for its process."""
     rng, numbers = random.Random(seed), count()
     gate: TurnGate[tuple[int, float, list[Hop]]] = TurnGate(len(runs), 0.0)
     events: list[tuple[float, int, str, object]] = []
     queues: list[deque[tuple[float, tuple[int, float, list[Hop]]]]] = [deque() for _ in runs]
     busy = [False] * len(runs)
-    inside, answers, under_way, times = 0, 0, 0, []
+    inside, answers, under_way, times = 0, 0, 0, list[float]()
     rate = 3 * batch / max(runs)
 
     def at(when: float, kind: str, what: object = None) -> None:
@@ -143,14 +148,18 @@ def pipeline(
             inside += 1
             gate.wait(urgency, "a", (urgency, now, []))
             at(now + rng.expovariate(rate), "came")
+        elif kind == "reached":
+            assert isinstance(what, tuple)
+            stage, sent, request = what
+            queues[stage].append((sent, request))
+            start(stage, now)
         else:
             assert isinstance(what, tuple)
             stage, requests = what
             busy[stage] = False
             for request in requests:
                 if stage + 1 < len(runs):
-                    queues[stage + 1].append((now, request))
-                    start(stage + 1, now)
+                    at(now + late * rng.random(), "reached", (stage + 1, now, request))
                     continue
                 inside -= 1
                 answers += 1
@@ -161,8 +170,7 @@ def pipeline(
             start(stage, now)
         for turn in gate.let_in(inside):
             under_way += 1
-            queues[0].append((now, turn))
-        start(0, now)
+            at(now + late * rng.random(), "reached", (0, now, turn))
     return answers / seconds, under_way, times
 
 
@@ -184,6 +192,18 @@ def test_at_three_times_the_load_high_ones_wait_for_little_more_than_runs_that_h
     assert rate >= 0.95 / max(runs)
     times.sort()
     assert times[len(times) * 99 // 100] <= 1.2 * (sum(runs) + max(runs) * (len(runs) + 1))
+
+
+@pytest.mark.parametrize("late", [0.005, 0.02, 0.1])
+@pytest.mark.parametrize("runs", [[0.005], [0.005] * 3, [0.002, 0.01, 0.003]])
+def test_messages_that_wait_for_busy_processes_let_the_slowest_stage_idle_little(
+    runs: list[float], late: float
+) -> None:
+    rate, _, times = pipeline(runs, 3, high_every=20, seconds=60.0, late=late)
+    assert rate >= 0.8 / max(runs)
+    times.sort()
+    waits = 1.2 * len(runs) * late
+    assert times[len(times) * 99 // 100] <= 1.2 * (sum(runs) + max(runs) * (len(runs) + 1)) + waits
 
 
 def test_answers_without_hops_teach_nothing() -> None:
