@@ -82,5 +82,7 @@ async def test_a_backbone_computes_once_for_two_heads(tmp_path: Path) -> None:
                 alone = await local.mesh.infer(name, feeds, 20.0)
                 answer = both.outputs[f"{name}_logits"]
                 assert answer.tobytes() == alone.outputs["logits"].tobytes()
-        await eventually(lambda: served(local, "backbone") == ASKED, "once for each request")
-        assert {served(local, f"{name}-head") for name in files} == {ASKED}
+        for name in ("backbone", *(f"{name}-head" for name in files)):
+            # Statuses come once a second.
+            await eventually(lambda name=name: served(local, name) >= ASKED, "all are told")
+            assert served(local, name) == ASKED, "once for each request"
