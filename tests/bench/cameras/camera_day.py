@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import cv2
 import numpy as np
 
-from bench.cameras.scenes import BACKGROUNDS, HEIGHT, WIDTH, astronaut, background, paste, people
+from bench.faces import BACKGROUNDS, HEIGHT, WIDTH, astronaut, background, paste, people
 
 LIGHT_PERIOD = 7200.0  # seconds
 Spoil = Callable[[np.ndarray, np.random.Generator], np.ndarray]

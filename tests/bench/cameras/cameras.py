@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.cameras.face_camera import LOOP, pictures
-from bench.cameras.scenes import HEIGHT, WIDTH, overlap
+from bench.faces import HEIGHT, WIDTH, overlap
 from bench.helpers import Helper, helper
 from bench.report.frame import Benchmark, Progress, by_turns
 from bench.report.tables import new_table

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from bench.cameras.scenes import (
+from bench.faces import (
     BACKGROUNDS,
     HEIGHT,
     WIDTH,

@@ -22,7 +22,7 @@ import swarm
 from bench.cameras.cameras import FOUND
 from bench.cameras.face_camera import pictures
 from bench.cameras.faces import in_pixels
-from bench.cameras.scenes import overlap
+from bench.faces import overlap
 from bench.paced import paced
 from bench.report.frame import Benchmark, Progress, by_turns
 from bench.report.tables import new_table

@@ -13,7 +13,7 @@ from typing import Any
 import av
 import numpy as np
 
-from bench.cameras.scenes import (
+from bench.faces import (
     BACKGROUNDS,
     HEIGHT,
     WIDTH,

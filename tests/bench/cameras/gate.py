@@ -20,7 +20,7 @@ import numpy as np
 
 from bench.cameras.clips import CLIPS, FRAMES, clip
 from bench.cameras.faces import face_detector, in_pixels
-from bench.cameras.scenes import Box, overlap
+from bench.faces import Box, overlap
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from nodes.cameras.frame import Frame

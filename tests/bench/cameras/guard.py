@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.cameras.camera_day import CORRUPTIONS, day
 from bench.cameras.faces import TASK
-from bench.cameras.scenes import astronaut, paste
+from bench.faces import astronaut, paste
 from bench.report.frame import Benchmark, Progress
 from bench.report.tables import new_table
 from bench.rivals.ultraface import ultraface_file

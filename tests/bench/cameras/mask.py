@@ -20,7 +20,7 @@ import numpy as np
 
 from bench.cameras.clips import CLIPS, clip
 from bench.cameras.faces import face_detector, in_pixels
-from bench.cameras.scenes import (
+from bench.faces import (
     BACKGROUNDS,
     HEIGHT,
     WIDTH,

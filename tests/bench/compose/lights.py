@@ -15,7 +15,7 @@ from zoo.graph_writer import GraphWriter
 from zoo.numpy_layers import Dense, Flatten, Relu
 from zoo.numpy_network import Adam, Sequential, cross_entropy
 
-from bench.cameras.scenes import BACKGROUNDS, astronaut, background, paste, people
+from bench.faces import BACKGROUNDS, astronaut, background, paste, people
 
 SIDE = 16  # pixels of a crop
 LIGHTS = ("from the left", "from the right")
