@@ -34,7 +34,7 @@ from swarm.link.greetings import greetings_of, old_server
 from swarm.link.kept_stream import MISSING
 from swarm.link.server_version import NEEDED, flaw_of, is_too_old, too_old
 from swarm.link.servers import Greeting, ServerList
-from swarm.model import lighter_misfit
+from swarm.model import ModelInfo, lighter_misfit
 
 # What a command needs beside a device: the module, the command, and how to get it.
 LIBRARIES = (
@@ -215,6 +215,9 @@ async def nodes_serve(client: swarm.Mesh) -> bool:
         return bool(stages_told(watch.view.living(time.monotonic())))
 
 
+HEARD = 2  # times that a fleet is listened to, until a stage without a node is believed
+
+
 async def lighter_flaws(client: swarm.Mesh, models: Iterable[str]) -> list[Flaw]:
     """The lighter models that versions name, and that could not answer now. Raises `SwarmError`."""
     named = [
@@ -225,11 +228,8 @@ async def lighter_flaws(client: swarm.Mesh, models: Iterable[str]) -> list[Flaw]
     ]
     if not named:
         return []
-    async with FleetWatch(client.link, client.subjects, events=0) as watch:
-        await watch.hear_all()
-        now = time.monotonic()
-        nodes = list(watch.view.living(now))
-    flaws = []
+    flaws: list[Flaw] = []
+    served: list[tuple[str, str, ModelInfo]] = []  # title, name, and the lighter model
     for info in named:
         name = str(info.lighter)
         title = f"the lighter model {name} of {info.model}@{info.version}"
@@ -242,12 +242,23 @@ async def lighter_flaws(client: swarm.Mesh, models: Iterable[str]) -> list[Flaw]
         if misfit := lighter_misfit(info, lighter):
             flaws.append(Flaw("", title, misfit, f"swarm model push DIR, of a {name} that fits"))
             continue
-        serving = {(lighter.model, lighter.version): lighter.last}
-        flaws += [
-            Flaw("", title, each.line, f"swarm-node --role shard-{each.stage} --model {name}")
-            for each in covered(serving, nodes, now)
-            if not each.ready
-        ]
+        served.append((title, name, lighter))
+    async with FleetWatch(client.link, client.subjects, events=0) as watch:
+        for _ in range(HEARD):
+            await watch.hear_all()
+            now = time.monotonic()
+            nodes = list(watch.view.living(now))
+            missing = [
+                (title, name, each)
+                for title, name, lighter in served
+                for each in covered({(lighter.model, lighter.version): lighter.last}, nodes, now)
+                if not each.ready
+            ]
+            if not missing:
+                break
+    for title, name, stage in missing:
+        start = f"swarm-node --role shard-{stage.stage} --model {name}"
+        flaws.append(Flaw("", title, stage.line, start))
     return flaws
 
 

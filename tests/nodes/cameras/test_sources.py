@@ -161,9 +161,9 @@ async def test_what_plays_by_itself_begins_when_somebody_looks(
 ) -> None:
     for number in range(3):
         cv2.imwrite(str(tmp_path / f"{number}.png"), scene(number))
-    (camera,) = opened(str(tmp_path), "drop-oldest", 1000.0)
+    (camera,) = opened(str(tmp_path), "drop-oldest", 10.0)
     # As long as a model takes that loads: nothing may come, so there is no event to wait for.
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.5)
     assert (await frames_of(camera, 1))[0].file == "0.png"
 
 
