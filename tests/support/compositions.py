@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from nodes.up.mesh import LocalMesh, push
-from shards.manifest import read_dir
+from shards.manifest import Manifest, read_dir
 from shards.split.split import SplitResult, split
 from shards.zoo import digits_lite_model, digits_model
 
@@ -74,21 +74,33 @@ def large() -> SplitResult:
     return split(digits_model(), name="large", version="1", stages=2, bandwidth=LOOPBACK)
 
 
+async def built(
+    local: LocalMesh,
+    folder: Path,
+    text: str,
+    name: str,
+    version: str = "1",
+    more: Sequence[str] = (),
+) -> tuple[Manifest, dict[str, bytes]]:
+    """A composition as `swarm compose build` makes it against this mesh. more: words for that."""
+    file, out = folder / f"{name}-{version}.toml", folder / f"{name}-{version}"
+    file.write_text(text, encoding="utf-8")
+    told = await asyncio.to_thread(
+        said,
+        *("compose", "build", str(file), "-o", str(out), "--name", name, "--version", version),
+        *("--nats", local.url, "--mesh", local.name, *more),
+    )
+    assert told.code == 0, told.stderr
+    manifest, fetch = read_dir(out)
+    return manifest, {each: fetch(each) for each in manifest.files()}
+
+
 async def compose(
     local: LocalMesh, folder: Path, text: str, name: str = "cascade", version: str = "1"
 ) -> None:
     """Build a composition with the models of a mesh, by the command, and push it."""
-    file = folder / f"{name}-{version}.toml"
-    built = folder / f"{name}-{version}"
-    file.write_text(text, encoding="utf-8")
-    told = await asyncio.to_thread(
-        said,
-        *("compose", "build", str(file), "-o", str(built), "--name", name, "--version", version),
-        *("--nats", local.url, "--mesh", local.name),
-    )
-    assert told.code == 0, told.stderr
-    manifest, fetch = read_dir(built)
-    await push(local, manifest.to_json(), {each: fetch(each) for each in manifest.files()})
+    manifest, files = await built(local, folder, text, name, version)
+    await push(local, manifest.to_json(), files)
 
 
 @contextlib.asynccontextmanager

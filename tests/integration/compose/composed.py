@@ -1,20 +1,20 @@
-"""Models and compositions for tests: digits, and a second model whose versions differ."""
+"""Models, compositions and load for tests: digits, a second model whose versions differ, an index
+of the first digits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import numpy as np
-from support.commands import said
-from support.meshes import LOOPBACK
+from support.meshes import LOOPBACK, digits, whole
 
-from nodes.up.mesh import LocalMesh
-from shards.manifest import Manifest, read_dir
 from shards.split.split import SplitResult, split
-from shards.zoo import digits_model
+from shards.zoo import digits_lite_model, digits_model
 
 IMAGE = """
 [inputs]
@@ -60,26 +60,80 @@ def summed(version: str) -> str:
     return IMAGE + SUM.format(version=version)
 
 
-async def built(
-    local: LocalMesh,
-    folder: Path,
-    text: str,
-    name: str,
-    version: str = "1",
-    more: Sequence[str] = (),
-) -> tuple[Manifest, dict[str, bytes]]:
-    """A composition as `swarm compose build` makes it against this mesh. more: words for that."""
-    where = ("--nats", local.url, "--mesh", local.name, *more)
-    return await asyncio.to_thread(_built, where, folder, text, name, version)
+CACHE_FIRST = """
+[inputs]
+image = { datatype = "FP32", shape = [1, 1, 8, 8] }
+
+[[part]]
+name = "embed"
+model = "small"
+inputs = { image = "image" }
+
+[[part]]
+name = "known"
+nearest = { of = "embed.logits", index = "gallery" }
+
+[[part]]
+name = "stored"
+concat = ["known.logits"]
+
+[[part]]
+name = "large"
+model = "large"
+inputs = { image = "image" }
+
+[[part]]
+name = "fresh"
+concat = ["large.logits"]
+
+[[part]]
+name = "answer"
+choose = { by = "known.distances", measure = "value", below = BOUND }
+then = "stored"
+otherwise = "fresh"
+
+[outputs]
+logits = "answer.joined"
+label = "known.labels"
+distance = "known.distances"
+"""
 
 
-def _built(
-    where: Sequence[str], folder: Path, text: str, name: str, version: str
-) -> tuple[Manifest, dict[str, bytes]]:
-    file, out = folder / f"{name}-{version}.toml", folder / f"{name}-{version}"
-    file.write_text(text, encoding="utf-8")
-    named = ("--name", name, "--version", version)
-    told = said("compose", "build", str(file), "-o", str(out), *named, *where)
-    assert told.code == 0, told.stderr
-    manifest, fetch = read_dir(out)
-    return manifest, {file: fetch(file) for file in manifest.files()}
+def cache_first(bound: str) -> str:
+    """What is nearer to an image than this in `gallery` answers with what is stored, else the large
+    model does."""
+    return CACHE_FIRST.replace("BOUND", bound)
+
+
+def gallery(folder: Path, known: int) -> Path:
+    """The first digits, with what the large model says of them. Their labels begin at 100."""
+    images, logits = digits()
+    rows = whole(digits_lite_model(), [{"image": image[None]} for image in images[:known]])
+    vectors = np.concatenate([row["logits"] for row in rows])
+    path = folder / "gallery.npz"
+    np.savez(path, vectors=vectors, ids=np.arange(known) + 100, logits=logits[:known])
+    return path
+
+
+@asynccontextmanager
+async def steady(
+    one: Callable[[int], Coroutine[None, None, None]], pause: float
+) -> AsyncIterator[None]:
+    """one(n): asks for the n-th time; begun each `pause` seconds while the block lasts, and waited
+    for behind it."""
+    over = asyncio.Event()
+
+    async def asks() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in count():
+                if over.is_set():
+                    return
+                group.create_task(one(number))
+                await asyncio.sleep(pause)  # the pace of the load
+
+    asking = asyncio.create_task(asks())
+    try:
+        yield
+    finally:
+        over.set()
+        await asking

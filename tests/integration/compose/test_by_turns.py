@@ -10,52 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from composed import cache_first, gallery
 from support.compositions import compose, composed_mesh
-from support.meshes import READY, add_model, digits, mesh_of, split_digits, whole
+from support.meshes import READY, add_model, digits, mesh_of, split_digits
 
 import swarm
 from shards.compose.nearest import made_index
-from shards.zoo import digits_lite_model
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.processes]
 IMAGES, LOGITS = digits()
 KNOWN = 120
-
-CACHE_FIRST = """
-[inputs]
-image = { datatype = "FP32", shape = [1, 1, 8, 8] }
-
-[[part]]
-name = "embed"
-model = "small"
-inputs = { image = "image" }
-
-[[part]]
-name = "known"
-nearest = { of = "embed.logits", index = "gallery" }
-
-[[part]]
-name = "stored"
-concat = ["known.logits"]
-
-[[part]]
-name = "large"
-model = "large"
-inputs = { image = "image" }
-
-[[part]]
-name = "fresh"
-concat = ["large.logits"]
-
-[[part]]
-name = "answer"
-choose = { by = "known.distances", measure = "value", below = BOUND }
-then = "stored"
-otherwise = "fresh"
-
-[outputs]
-logits = "answer.joined"
-"""
 
 
 async def timed(
@@ -89,18 +53,15 @@ async def test_kept_answers_by_turns() -> None:
 
 
 async def test_cache_first_retrieval_by_turns(tmp_path: Path) -> None:
-    rows = whole(digits_lite_model(), [{"image": image[None]} for image in IMAGES[:KNOWN]])
-    vectors = np.concatenate([row["logits"] for row in rows])
-    np.savez(tmp_path / "gallery.npz", vectors=vectors, logits=LOGITS[:KNOWN])
     (tmp_path / "gallery").mkdir()
-    made_index(tmp_path / "gallery.npz", "l2sq", tmp_path / "gallery")
+    made_index(gallery(tmp_path, KNOWN), "l2sq", tmp_path / "gallery")
     bounds = {"never": "-1.0", "same": "1e-5", "near": "60.0", "always": "1e9"}
     places = np.random.default_rng(0).integers(0, len(IMAGES), 300)
     took: dict[str, list[float]] = {}
     hits, right = dict.fromkeys(bounds, 0), dict.fromkeys(bounds, 0)
     async with composed_mesh(tmp_path) as local:
         for name, bound in bounds.items():
-            await compose(local, tmp_path, CACHE_FIRST.replace("BOUND", bound), name)
+            await compose(local, tmp_path, cache_first(bound), name)
             local.start("shard-1", name)
         await local.ready(READY)
         for place in places:

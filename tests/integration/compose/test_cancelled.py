@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from composed import built
+from support.compositions import built
 from support.meshes import add_model, mesh_of
 from support.waiting import eventually
 from zoo.builders import mlp

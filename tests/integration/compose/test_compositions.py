@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+from composed import second
 from support.commands import said
-from support.meshes import LOOPBACK, add_model, close, digits, mesh_of, split_digits
+from support.compositions import compose
+from support.meshes import add_model, close, digits, mesh_of, split_digits
 
-from nodes.up.mesh import LocalMesh, push
-from shards.manifest import read_dir
-from shards.split.split import SplitResult, split
-from shards.zoo import digits_model
+from nodes.up.mesh import LocalMesh
 from swarm.errors import InvalidArgument
 
 pytestmark = [
@@ -51,26 +50,13 @@ logits = "label.logits"
 """
 
 
-def second() -> SplitResult:
-    return split(digits_model(), name="second", version="1", stages=1, bandwidth=LOOPBACK)
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
     """Two models, and two nodes that serve the cascade of them."""
     async with mesh_of(split_digits(stages=2), "shard-1", "shard-2") as made:
         await add_model(made, second(), "shard-1")
         folder = tmp_path_factory.mktemp("cascade")
-        (folder / "cascade.toml").write_text(CASCADE)
-        told = await asyncio.to_thread(
-            said,
-            *("compose", "build", str(folder / "cascade.toml"), "-o", str(folder / "built")),
-            *("--nats", made.url, "--mesh", made.name),
-        )
-        assert told.code == 0, told.stderr
-        manifest, fetch = read_dir(folder / "built")
-        files = {name: fetch(name) for name in manifest.files()}
-        await push(made, manifest.to_json(), files)
+        await compose(made, folder, CASCADE)
         for _ in range(2):
             made.start("shard-1", "cascade")
         await made.ready(60.0)

@@ -3,16 +3,16 @@ wrongly, by handed-over messages and by lanes."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import numpy as np
 import pytest
 import pytest_asyncio
-from composed import IMAGE, built, second
+from composed import IMAGE, second, steady
+from support.compositions import built
 from support.meshes import add_model, all_ready, close, digits, mesh_of, split_digits
 from support.waiting import eventually
 
@@ -74,24 +74,8 @@ class Asked:
         self.right = 0
         self.wrong: list[str] = []
 
-    @asynccontextmanager
-    async def steady(self) -> AsyncIterator[None]:
-        over = asyncio.Event()
-
-        async def asks() -> None:
-            async with asyncio.TaskGroup() as group:
-                number = 0
-                while not over.is_set():
-                    group.create_task(self._one(number))
-                    number += 1
-                    await asyncio.sleep(0.05)  # the pace of the load
-
-        asking = asyncio.create_task(asks())
-        try:
-            yield
-        finally:
-            over.set()
-            await asking
+    def steady(self) -> AbstractAsyncContextManager[None]:
+        return steady(self._one, 0.05)
 
     async def _one(self, number: int) -> None:
         images, logits = digits()

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+from composed import cache_first, gallery
 from support.commands import said
 from support.compositions import compose, composed_mesh
-from support.meshes import READY, close, digits, dismiss, whole
+from support.meshes import READY, close, digits, dismiss
 from support.waiting import eventually
 
 import swarm
 from nodes.up.mesh import LocalMesh
-from shards.zoo import digits_lite_model
 
 pytestmark = [
     pytest.mark.integration,
@@ -27,52 +27,6 @@ pytestmark = [
 ]
 IMAGES, LOGITS = digits()
 KNOWN = 40  # of the images: their answers are in the index
-
-CACHE_FIRST = """
-[inputs]
-image = { datatype = "FP32", shape = [1, 1, 8, 8] }
-
-[[part]]
-name = "embed"
-model = "small"
-inputs = { image = "image" }
-
-[[part]]
-name = "known"
-nearest = { of = "embed.logits", index = "gallery" }
-
-[[part]]
-name = "stored"
-concat = ["known.logits"]
-
-[[part]]
-name = "large"
-model = "large"
-inputs = { image = "image" }
-
-[[part]]
-name = "fresh"
-concat = ["large.logits"]
-
-[[part]]
-name = "answer"
-choose = { by = "known.distances", measure = "value", below = 1e-5 }
-then = "stored"
-otherwise = "fresh"
-
-[outputs]
-logits = "answer.joined"
-label = "known.labels"
-distance = "known.distances"
-"""
-
-
-def gallery(folder: Path) -> Path:
-    rows = whole(digits_lite_model(), [{"image": image[None]} for image in IMAGES[:KNOWN]])
-    vectors = np.concatenate([row["logits"] for row in rows])
-    path = folder / "gallery.npz"
-    np.savez(path, vectors=vectors, ids=np.arange(KNOWN) + 100, logits=LOGITS[:KNOWN])
-    return path
 
 
 async def command(*words: str) -> str:
@@ -85,11 +39,17 @@ async def command(*words: str) -> str:
 async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalMesh]:
     folder = tmp_path_factory.mktemp("retrieval")
     shown = await command(
-        "compose", "index", str(gallery(folder)), "--metric", "l2sq", "-o", str(folder / "gallery")
+        "compose",
+        "index",
+        str(gallery(folder, KNOWN)),
+        "--metric",
+        "l2sq",
+        "-o",
+        str(folder / "gallery"),
     )
     assert "40 vectors of 10" in shown
     async with composed_mesh(folder) as made:
-        await compose(made, folder, CACHE_FIRST, "retrieval")
+        await compose(made, folder, cache_first("1e-5"), "retrieval")
         made.start("shard-1", "retrieval")
         await made.ready(READY)
         yield made
@@ -114,7 +74,7 @@ async def test_what_is_near_is_answered_by_what_is_stored_and_the_rest_by_the_la
 async def test_the_index_is_checked_with_the_composition(local: LocalMesh, tmp_path: Path) -> None:
     mesh = ("--nats", local.url, "--mesh", local.name)
     file = tmp_path / "retrieval.toml"
-    file.write_text(CACHE_FIRST, encoding="utf-8")
+    file.write_text(cache_first("1e-5"), encoding="utf-8")
     told = await asyncio.to_thread(said, "compose", "check", str(file), *mesh)
     assert told.code != 0
     assert "swarm compose index" in told.stderr
@@ -149,7 +109,7 @@ async def test_a_node_without_the_library_says_which_extra_and_does_not_take_the
     for module in ("usearch", "usearch.index"):
         monkeypatch.setitem(sys.modules, module, None)
     told = await asyncio.to_thread(
-        said, "compose", "index", str(gallery(tmp_path)), "-o", str(tmp_path / "i")
+        said, "compose", "index", str(gallery(tmp_path, KNOWN)), "-o", str(tmp_path / "i")
     )
     assert told.code != 0
     assert "swarm-mesh[retrieval]" in told.stderr

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from composed import built, second, summed
+from composed import second, summed
+from support.compositions import built
 from support.meshes import READY, add_model, digits, split_digits
 
 import swarm

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
-from composed import built, second, summed
+from composed import second, steady, summed
+from support.compositions import built
 from support.meshes import add_model, digits, mesh_of, split_digits
 from support.waiting import eventually
 
@@ -38,24 +39,8 @@ class Traffic:
     answers: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
 
-    @asynccontextmanager
-    async def steady(self, pause: float = 0.03) -> AsyncIterator[None]:
-        over = asyncio.Event()
-
-        async def asks() -> None:
-            async with asyncio.TaskGroup() as group:
-                number = 0
-                while not over.is_set():
-                    group.create_task(self._one(number))
-                    number += 1
-                    await asyncio.sleep(pause)  # the pace of the load
-
-        asking = asyncio.create_task(asks())
-        try:
-            yield
-        finally:
-            over.set()
-            await asking
+    def steady(self, pause: float = 0.03) -> AbstractAsyncContextManager[None]:
+        return steady(self._one, pause)
 
     async def _one(self, number: int) -> None:
         images, logits = digits()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from support.commands import said
+from support.compositions import compose
 from support.gateways import address, ask, gateway_of
 from support.meshes import LOOPBACK, close, digits, mesh_of, split_digits
 from support.waiting import eventually
@@ -227,21 +228,13 @@ logits = "both.mean"
 async def test_a_composition_says_which_of_its_parts_is_asked_for_what_it_is_not_made_for(
     local: LocalMesh, tmp_path: Path
 ) -> None:
-    (tmp_path / "watched.toml").write_text(COMPOSITION)
-    told = await asyncio.to_thread(
-        said,
-        *("compose", "build", str(tmp_path / "watched.toml"), "-o", str(tmp_path / "built")),
-        *("--nats", local.url, "--mesh", local.name),
-    )
-    assert told.code == 0, told.stderr
-    manifest, fetch = read_dir(tmp_path / "built")
-    await push(local, manifest.to_json(), {name: fetch(name) for name in manifest.files()})
-    local.start("shard-1", manifest.model)
+    await compose(local, tmp_path, COMPOSITION, "watched")
+    local.start("shard-1", "watched")
     await local.ready(60.0)
     image = digits_training()[0][:1]
-    usual = await local.mesh.infer(manifest.model, {"image": image}, 20.0)
+    usual = await local.mesh.infer("watched", {"image": image}, 20.0)
     assert 0 < usual.unfamiliarity <= 1
-    strange = await local.mesh.infer(manifest.model, {"image": 1 - image}, 20.0)
+    strange = await local.mesh.infer("watched", {"image": 1 - image}, 20.0)
     assert strange.unfamiliarity > 1
     assert strange.hops[-1].extra["unfamiliar_parts"] == {"watched": strange.unfamiliarity}
     assert strange.outputs["logits"].shape == (1, 10)
