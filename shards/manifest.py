@@ -60,11 +60,12 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def verify(data: bytes, digest: str, title: str) -> bytes:
-    """Return `data` if its SHA-256 is `digest`.
+def verify(artifact: bytes | Path, digest: str, title: str) -> bytes:
+    """The bytes of an artifact, as it was fetched, if their SHA-256 is `digest`.
 
-    Raises ArtifactError otherwise, which names the artifact by `title`.
+    Raises ArtifactError otherwise, which names the artifact by `title`, and `OSError`.
     """
+    data = artifact if isinstance(artifact, bytes) else artifact.read_bytes()
     _compare(sha256(data), digest, title)
     return data
 

@@ -96,10 +96,7 @@ async def prepare(loading: Loading) -> Callable[[], LoadedComposition]:
     digest = loading.manifest.digest(FILE)
 
     def read() -> Composition:
-        data = loading.fetch(FILE)
-        return from_json(
-            verify(data if isinstance(data, bytes) else data.read_bytes(), digest, FILE)
-        )
+        return from_json(verify(loading.fetch(FILE), digest, FILE))
 
     composition = await asyncio.to_thread(read)
     if names := composition.searches():

@@ -72,9 +72,8 @@ async def prepare(loading: Loading) -> GuardedStage:
     digest = loading.manifest.digest(told.file)
 
     def read() -> GuardReference:
-        data = loading.fetch(told.file)
-        data = data if isinstance(data, bytes) else data.read_bytes()
-        return GuardReference.from_bytes(verify(data, digest, told.file), told.views)
+        data = verify(loading.fetch(told.file), digest, told.file)
+        return GuardReference.from_bytes(data, told.views)
 
     return GuardedStage(
         loading.info.model, loading.info.version, told, await asyncio.to_thread(read)

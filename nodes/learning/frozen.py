@@ -60,10 +60,7 @@ class FrozenModel:
         shard = manifest.shard(info.last)
         if not shard.file:
             raise ModelError("no head to train: the last stage has no layers")
-        file = fetch(shard.file)
-        data = verify(
-            file if isinstance(file, bytes) else file.read_bytes(), shard.sha256, shard.file
-        )
+        data = verify(fetch(shard.file), shard.sha256, shard.file)
         frozen, head, weight, bias = split_off_head(data)
         numbers = ([0] if info.edge is not None else []) + list(range(1, info.last))
         stages = [load_stage(manifest, number, fetch, threads=threads) for number in numbers]

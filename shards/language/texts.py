@@ -77,7 +77,5 @@ class Texts:
         ModelError: where libraries lack, it names them."""
         read: dict[str, bytes] = {}
         for text in manifest.part_files():
-            data = fetch(text.file)
-            data = data if isinstance(data, bytes) else data.read_bytes()
-            read[text.file] = verify(data, text.sha256, text.file)
+            read[text.file] = verify(fetch(text.file), text.sha256, text.file)
         return cls.of(read) if TOKENIZER in read else None
