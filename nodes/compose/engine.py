@@ -15,7 +15,7 @@ from typing import Any
 from nodes.compose.asking import PartsAsked
 from nodes.compose.model import MOST_RUNS, CompositionModel
 from nodes.compose.telling import AskedParts, told
-from nodes.stage.compute import MATERIAL, MOST_DOUBTED, Outcomes, StageOptions
+from nodes.stage.compute import MOST_DOUBTED, Outcomes, StageOptions
 from nodes.stage.counters import StageStats
 from nodes.stage.endless import OnLoop
 from nodes.stage.jobs import Job
@@ -68,13 +68,8 @@ class CompositionRuns:
 
     def take(self, delivery: Delivery) -> None:
         """Run it, or let it wait."""
-        features, arrived, age = delivery.features, delivery.received / 1e9, delivery.age
-        budget, least = features.budget_us / 1e6, delivery.least_age
-        material = age > MATERIAL * budget
-        # The budget began to run when the message was put into the lane.
-        ends = arrived + budget - (least or 0.0)
-        job = Job(delivery, features, ends, arrived, age, not material or least is not None)
-        if features.id in self._cancelled:
+        job = Job.of(delivery)
+        if job.features.id in self._cancelled:
             self._outcomes.cancelled(job)
             return
         try:

@@ -46,9 +46,6 @@ INLINE_ALONE_BELOW = 0.010
 # After that the requester decides, and still has time to ask again.
 BEHIND_FOR, BEHIND_SHARE = 2.0, 0.5
 MOST_BEHIND = 32  # requests that wait so; one more is told at once
-# Of its budget, from which on the time that a request seems to have lain in the lane is measured
-# again, and counts. To measure less than that would cost more than it tells.
-MATERIAL = 0.05
 MOST_DOUBTED = 64  # requests that take no credit while their age is measured again
 IDLE_RUNS = 1.2  # measured: with 1.0, a busy pipeline's throughput falls by 3 %
 
@@ -199,18 +196,13 @@ class Compute:
 
     def take(self, delivery: Delivery) -> None:
         """Check the tensors; then run at once, or queue for the thread."""
-        features, arrived, age = delivery.features, delivery.received / 1e9, delivery.age
-        budget, least = features.budget_us / 1e6, None
-        material = age > MATERIAL * budget
-        if material and (least := delivery.least_age) is None:
+        job = Job.of(delivery)
+        if not job.is_sure:
             delivery.measure_age()
-        # The budget began to run when the message was put into the lane.
-        ends = arrived + budget - (least or 0.0)
-        job = Job(delivery, features, ends, arrived, age, not material or least is not None)
         if self._cancelled.until and job.features.id in self._cancelled:
             self._outcomes.cancelled(job)
             return
-        if features.weights > self.model.weights_version:
+        if job.features.weights > self.model.weights_version:
             self._wait_for_weights(job)
             return
         self._admit(job)

@@ -11,6 +11,10 @@ import numpy as np
 from swarm.transport.api import Delivery, Sending
 from swarm.wire.messages import Features
 
+# Of its budget, from which on the time that a request seems to have lain in the lane is measured
+# again, and counts. To measure less than that would cost more than it tells.
+MATERIAL = 0.05
+
 
 @dataclass(slots=True, eq=False)
 class Job:
@@ -49,6 +53,16 @@ class Job:
     steps: Mapping[str, Mapping[str, np.ndarray] | None] | None = None
     refused: str = ""
     inputs: dict[str, np.ndarray] = field(init=False)
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> Job:
+        """Of a message that has come. Its budget began to run when it was put into the lane."""
+        features, age = delivery.features, delivery.age
+        arrived, budget = delivery.received / 1e9, features.budget_us / 1e6
+        material = age > MATERIAL * budget
+        least = delivery.least_age if material else None
+        ends = arrived + budget - (least or 0.0)
+        return cls(delivery, features, ends, arrived, age, not material or least is not None)
 
     def __post_init__(self) -> None:
         self.inputs = self.features.tensors
