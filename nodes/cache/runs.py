@@ -24,7 +24,7 @@ from nodes.cache.telling import COPY_TO, TellingRuns, take_out
 from nodes.stage.compute import Outcomes, StageModel, StageOptions, StageRuns
 from nodes.stage.counters import StageStats
 from nodes.stage.jobs import Job
-from shards.cache.answers import KeptAnswer, KeptAnswers, own_copy
+from shards.cache.answers import JOINED_SHARE, KeptAnswer, KeptAnswers, own_copy
 from shards.cache.key import key_of
 from shards.cache.part import CacheBounds
 from swarm.errors import DecodeError, Status
@@ -37,7 +37,6 @@ from swarm.wire.unfamiliar import score_of
 
 MOST_LEADING = 1024  # requests that are computed, and whose answers others may wait for
 MOST_JOINED = 256  # requests that wait for another one's answer
-JOINED_SHARE = 0.5  # of its budget, for which a request waits so
 MIXED = -1  # stages computed with unlike weights: such an answer is not kept
 
 

@@ -243,6 +243,8 @@ async def lighter_flaws(client: swarm.Mesh, models: Iterable[str]) -> list[Flaw]
             flaws.append(Flaw("", title, misfit, f"swarm model push DIR, of a {name} that fits"))
             continue
         served.append((title, name, lighter))
+    if not served:
+        return flaws
     async with FleetWatch(client.link, client.subjects, events=0) as watch:
         for _ in range(HEARD):
             await watch.hear_all()

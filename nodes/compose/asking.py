@@ -11,7 +11,8 @@ from nodes.audit import Audit
 from nodes.compose.kept import PartAnswers
 from nodes.compose.telling import AskedParts, what_is
 from nodes.stage.counters import histogram, latencies
-from shards.compose.composition import AskPart, Composition, parts_asked
+from shards.cache.answers import JOINED_SHARE
+from shards.compose.composition import AskPart, Composition, needed, parts_asked
 from shards.compose.run import AskModel, NotAnswered, PartRun, Tensors
 from swarm.errors import DeadlineExceeded, SwarmError, Unavailable
 from swarm.fleet.placement import Served
@@ -22,7 +23,6 @@ from swarm.requests.request import answered
 from swarm.wire.messages import Features, Request, Result
 from swarm.wire.urgency import NAME_OF
 
-JOINED_SHARE = 0.5  # of a budget, for which a part waits for the answer of an equal one
 MOST_TOLD = 32  # parts in a status, which is bounded in bytes
 LEAST = 0.001  # seconds: what has less left is not asked
 # Seconds for which a model without a node is asked all the same: a killed node is started again,
@@ -163,7 +163,7 @@ def _behind(composition: Composition) -> Iterator[tuple[str, list[tuple[str, ...
     """For each part the ways from it to the outputs, without itself."""
     readers: dict[str, list[str]] = {name: [] for name in composition.parts}
     for part in composition.parts.values():
-        for name in {*(ref.part for ref in part.tensors() if ref.part), *parts_asked(part)}:
+        for name in set(needed(part)):
             readers[name].append(part.name)
 
     known: dict[str, list[tuple[str, ...]]] = {}

@@ -14,7 +14,7 @@ from shards.compose.composition import (
     Composition,
     FirstPart,
     from_json,
-    parts_asked,
+    needed,
 )
 from shards.compose.part import FILE, PART
 from shards.manifest import Manifest
@@ -87,9 +87,8 @@ def placed(composition: Composition) -> dict[str, tuple[float, float]]:
 
     def column(name: str) -> int:
         if name not in columns:
-            part = composition.parts[name]
-            before = [*(ref.part for ref in part.tensors()), *parts_asked(part)]
-            columns[name] = 1 + max(map(column, before), default=0)
+            before = map(column, needed(composition.parts[name]))
+            columns[name] = 1 + max(before, default=columns[INPUTS])
         return columns[name]
 
     for name in composition.parts:

@@ -16,7 +16,7 @@ from shards.compose.composition import (
     NearestPart,
     OperatePart,
     Part,
-    parts_asked,
+    needed,
 )
 from shards.compose.run import PartRun
 from swarm.tracing.inside import MOST_ASKS, InnerAsk, InnerWork, told_inside
@@ -160,13 +160,12 @@ class AskedParts:
             InnerAsk(_us(asked - started), _us(ended - asked), answer.hops)
             for asked, ended, answer in self._answers.get(name, ())
         ]
-        reads = [ref.part for ref in part.tensors() if ref.part] + list(parts_asked(part))
         return InnerWork(
             name,
             _us(run.began - started),
             _us((run.ended or now) - run.began),
             self._spans.get(name, ("", ""))[1],
-            tuple(dict.fromkeys(reads)),
+            tuple(dict.fromkeys(needed(part))),
             about,
             tuple(asks),
             self._own,

@@ -43,7 +43,7 @@ from swarm.ids import ulid
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.models.trials import TriedRequest
-from swarm.requests.lighter import INSTEAD_OF, may_degrade
+from swarm.requests.lighter import LIGHTER_ANSWERS, may_degrade
 from swarm.requests.request import Ask, check_budget
 from swarm.tracing.traceparent import checked
 from swarm.wire.hops import Hop
@@ -57,7 +57,6 @@ LOOK_UP_SHARE = 0.5  # of a budget, for the question which version is desired
 IN_VAIN_SHARE = 0.25
 LIGHTER_ROOM = 0.002  # seconds beside the lighter model's own time
 INLINE_BELOW = 0.0003  # seconds: a shorter run costs less than a thread and back
-LIGHTER_ANSWERS = INSTEAD_OF  # outcomes in whose place the lighter model answers
 MOST_MODELS = 64  # whose degraded answers are counted
 
 ENDS_WITHIN = 0.25  # seconds, in which a run ends that is told to

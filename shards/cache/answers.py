@@ -11,6 +11,7 @@ import numpy as np
 
 from shards.cache.part import CacheBounds
 
+JOINED_SHARE = 0.5  # of its budget, for which a question waits for the answer to an equal one
 ENTRY = 1024  # bytes that an answer takes beside its tensors
 
 

@@ -19,6 +19,7 @@ from shards.compose.composition import (
     OperatePart,
     Part,
     Ref,
+    needed,
     parts_asked,
 )
 from shards.compose.errors import CompositionError
@@ -49,11 +50,6 @@ class Checked:
     outputs: tuple[TensorSpec, ...] = ()
 
 
-def needed(composition: Composition, part: Part) -> list[str]:
-    """The parts that a part reads or stands for."""
-    return [*(ref.part for ref in part.tensors() if ref.part), *parts_asked(part)]
-
-
 def check(composition: Composition, models: Mapping[str, ModelSignature]) -> Checked:
     """models: of the parts that ask one, by their names. Raises CompositionError."""
     found = Checked()
@@ -81,7 +77,7 @@ def check(composition: Composition, models: Mapping[str, ModelSignature]) -> Che
     found.outputs = tuple(outputs)
     read = {ref.part for ref in composition.outputs.values()}
     for part in composition.parts.values():
-        read.update(needed(composition, part))
+        read.update(needed(part))
     for name in composition.parts:
         if name not in read:
             raise CompositionError(name, "nobody reads it: remove it, or name it in [outputs]")
@@ -94,7 +90,7 @@ def _order(composition: Composition) -> list[str]:
     done: list[str] = []
     state: dict[str, bool] = {}  # False: entered, True: done
     for root in composition.parts:
-        path = [(root, iter(needed(composition, composition.parts[root])))]
+        path = [(root, iter(needed(composition.parts[root])))]
         if root in state:
             continue
         state[root] = False
@@ -109,7 +105,7 @@ def _order(composition: Composition) -> list[str]:
                 raise CompositionError(name, f"there is no part {after!r}")
             elif after not in state:
                 state[after] = False
-                path.append((after, iter(needed(composition, composition.parts[after]))))
+                path.append((after, iter(needed(composition.parts[after]))))
             elif not state[after]:
                 names = [each for each, _ in path]
                 circle = " -> ".join([*names[names.index(after) :], after])

@@ -161,6 +161,11 @@ def parts_asked(part: Part) -> tuple[str, ...]:
     return ()
 
 
+def needed(part: Part) -> list[str]:
+    """The parts that a part reads or stands for, those that it reads first."""
+    return [*(ref.part for ref in part.tensors() if ref.part), *parts_asked(part)]
+
+
 @dataclass(frozen=True, slots=True)
 class Composition:
     """As it was declared; `shards.compose.check` says whether it can run. indexes: those that are

@@ -24,6 +24,7 @@ from shards.compose.composition import (
     OperatePart,
     Part,
     Ref,
+    needed,
     parts_asked,
 )
 from shards.compose.errors import CompositionError
@@ -320,7 +321,7 @@ class _Run:
         others = [p for p in self._composition.parts.values() if p is not part]
         read = {ref.part for ref in self._composition.outputs.values()}
         for other in others:
-            read |= {ref.part for ref in other.tensors()} | set(parts_asked(other))
+            read.update(needed(other))
         for name in part.of:
             if name not in read and self._tasks[name] in pending:
                 self._tasks[name].cancel()

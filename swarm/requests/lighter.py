@@ -10,7 +10,7 @@ from __future__ import annotations
 from swarm.errors import Status
 from swarm.model import ModelInfo
 
-INSTEAD_OF = frozenset(
+LIGHTER_ANSWERS = frozenset(
     {Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED}
 )  # outcomes in whose place a lighter model answers
 
@@ -41,4 +41,4 @@ def kept_free(budget: float, p99: float, answers: int) -> float:
 
 def is_replaced(status: Status, remaining: float) -> bool:
     """Whether the lighter model is asked behind this outcome. remaining: seconds of the budget."""
-    return status in INSTEAD_OF and remaining > 0
+    return status in LIGHTER_ANSWERS and remaining > 0

@@ -12,12 +12,13 @@ import pytest
 from noted_tracer import NotedTracer
 from support.waiting import GENEROUS, eventually
 
-from nodes.requests.answering import LIGHTER_ANSWERS, LIGHTER_ROOM, InferAnswerer
+from nodes.requests.answering import LIGHTER_ROOM, InferAnswerer
 from nodes.versions.loaded import Loaded
 from shards.errors import RunError, RunTerminated
 from swarm.errors import NotFound, Status
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.models.trials import Trials, TriedRequest
+from swarm.requests.lighter import LIGHTER_ANSWERS
 from swarm.requests.request import Ask
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result

@@ -17,7 +17,7 @@ from nodes.cli.options import Target
 from nodes.cli.with_mesh import client_of
 from nodes.compose.model import models_of, signature_of
 from nodes.console import out, print_json
-from shards.compose.check import Checked, check, needed
+from shards.compose.check import Checked, check
 from shards.compose.composition import (
     MOST_BYTES,
     AskPart,
@@ -26,6 +26,7 @@ from shards.compose.composition import (
     FirstPart,
     NearestPart,
     from_toml,
+    needed,
 )
 from shards.compose.nearest import read_about
 from shards.errors import ModelError
@@ -98,7 +99,7 @@ async def check_composition(file: CompositionFile, target: Target) -> None:
 def show(found: CheckedComposition, as_json: bool) -> None:
     """Each part, with what it reads and makes."""
     composition, parts = found.composition, found.parts
-    reads = {name: needed(composition, composition.parts[name]) for name in parts.order}
+    reads = {name: needed(composition.parts[name]) for name in parts.order}
     makes = {
         name: {spec.name: str(spec) for spec in parts.tensors[name].values()}
         for name in parts.order

@@ -15,7 +15,7 @@ from swarm.errors import NotFound, Status
 from swarm.flow.latency import LatencyWindow
 from swarm.model import ModelInfo, NamedLighter, Spec, Stage, lighter_misfit
 from swarm.requests.degrading import Degrading
-from swarm.requests.lighter import INSTEAD_OF, is_replaced, kept_free, may_degrade
+from swarm.requests.lighter import LIGHTER_ANSWERS, is_replaced, kept_free, may_degrade
 from swarm.requests.request import Ask
 from swarm.wire.messages import Request, Result
 
@@ -120,7 +120,7 @@ class Mesh:
 async def test_what_another_model_could_answer_the_lighter_one_does(status: Status) -> None:
     mesh = Mesh(status, Status.OK)
     result = await mesh.answer()
-    replaced = status in INSTEAD_OF
+    replaced = status in LIGHTER_ANSWERS
     assert result.degraded is replaced is is_replaced(status, 1.0)
     assert (result.model, result.status) == (
         ("small", Status.OK) if replaced else ("large", status)
@@ -131,7 +131,7 @@ async def test_what_another_model_could_answer_the_lighter_one_does(status: Stat
         assert result.id == "r"
 
 
-@pytest.mark.parametrize("status", sorted(INSTEAD_OF))
+@pytest.mark.parametrize("status", sorted(LIGHTER_ANSWERS))
 async def test_where_both_fail_the_failure_is_the_versions_and_names_both(status: Status) -> None:
     result = await Mesh(status, Status.UNAVAILABLE).answer()
     assert (result.model, result.status, result.degraded) == ("large", status, False)
