@@ -106,6 +106,7 @@ def node_options() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "rules of a requester": partial(rules, "swarm.requests.attempts:RULES", "the requester"),
+    "rules of the end": partial(rules, "swarm.requests.attempts:AT_THE_END", "the caller"),
     "rules of letting in": partial(rules, "swarm.requests.admission:ENTER", "the requester"),
     "rules of a breaker, asked": partial(rules, "swarm.requests.breaker:CALLED", "the breaker"),
     "rules of a breaker, told": partial(rules, "swarm.requests.breaker:ENDED", "the breaker"),

@@ -95,7 +95,8 @@ class Attempts:
     sent. carried: whether the server had all of these messages when the requester last looked.
     leaving: the last attempt may still be on its way to the server, since these messages were on
     theirs when the requester last looked or the time before. unanswered: attempts in a row without
-    an answer in good time.
+    an answer in good time. refused: when the attempt that ended last was answered with
+    `UNAVAILABLE`. lost: one ended without an answer, or was not sent.
     """
 
     wants_fast: bool
@@ -110,6 +111,8 @@ class Attempts:
     carried: bool = True
     leaving: bool = False
     unanswered: int = 0
+    refused: float = 0.0
+    lost: bool = False
 
     @property
     def last(self) -> int:
@@ -124,6 +127,16 @@ class Attempts:
     def begin(self, now: float) -> None:
         """One more attempt is made."""
         self.number, self.hedge, self.at = self.last + 1, 0, now
+
+    def ended(self, outcome: Outcome, now: float) -> None:
+        """The last attempt has come to this; not to a result of the request."""
+        self.refused = now
+        self.lost = self.lost or not isinstance(outcome, Result | NoResponders)
+
+    def was_refused(self, now: float) -> bool:
+        """Whether each attempt that has ended was answered, and the last of these answers is no
+        older than half of the time since the first attempt."""
+        return not self.lost and now - self.refused <= self.refused - self.begun
 
     def looked(self, carried: bool) -> None:
         """The requester has looked whether the server has the messages of `sent`."""
@@ -281,6 +294,33 @@ RULES: tuple[DecisionRule[AttemptSituation, AttemptStep], ...] = (
         lambda s: True,
         "sends it again after a pause of 5 ms, doubled up to 100 ms, with full jitter",
         lambda s: AttemptStep(AttemptAction.AGAIN, s.pause, paid=s.is_paid),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptsOver:
+    """The budget of a request is over, and it has no result."""
+
+    attempts: Attempts
+    now: float
+
+
+AT_THE_END: tuple[DecisionRule[AttemptsOver, Status], ...] = (
+    DecisionRule(
+        "each attempt that ended was answered with `UNAVAILABLE`, the last one after half of the "
+        "time or later",
+        lambda over: over.attempts.was_refused(over.now),
+        "gets the last of these failures: it does not depend on whether the time ends in an "
+        "attempt or in the pause before it",
+        lambda over: Status.UNAVAILABLE,
+    ),
+    DecisionRule(
+        "else",
+        lambda over: True,
+        "gets `DEADLINE_EXCEEDED`, with the number of attempts, the last refusal, and whether a "
+        "lane had the request",
+        lambda over: Status.DEADLINE_EXCEEDED,
     ),
 )
 

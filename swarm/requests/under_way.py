@@ -25,12 +25,14 @@ from swarm.flow.backoff import Backoff
 from swarm.flow.rules import decide
 from swarm.link import Link, LinkMessage
 from swarm.requests.attempts import (
+    AT_THE_END,
     DEFAULTS,
     RULES,
     AttemptAction,
     AttemptConfig,
     Attempts,
     AttemptSituation,
+    AttemptsOver,
     Outcome,
     ends_wait,
     goes_fast,
@@ -60,6 +62,7 @@ from swarm.wire.tensors import Claimed
 MOST_ALONE = 4
 
 
+AT_ITS_END = 0.001  # seconds before the end of a budget: an attempt ends with it, and is no silence
 SILENT_AFTER = 0.2  # seconds without a PubAck; a healthy server takes milliseconds
 
 
@@ -122,7 +125,7 @@ class UnderWay:
     _sending: Sending | None = None  # the last attempt
     _outcome: asyncio.Future[Outcome] | None = None  # of the present wait
     _is_last: bool = False  # no further attempt is made
-    _refusal: str = ""  # the latest known reason why an attempt failed
+    _refusal: Result | None = None  # the latest known failure of an attempt
     _late_answer: Result | None = None  # it came when nobody waited for one
 
     async def run(self) -> Result:
@@ -198,9 +201,12 @@ class UnderWay:
         config, silences, link = shared.config, self._silences, self.way.routes.link
         backoff = Backoff(config.pause, config.longest_pause, shared.rng)
         while True:
+            remaining = self.ask.deadline - loop.time()
+            if outcome is not None or remaining > AT_ITS_END:
+                attempts.ended(outcome, shared.routes.clock())
             failed = self._failure(outcome)
             if outcome is not None:
-                self._refusal = failed.message
+                self._refusal = failed
                 # Fast mode asks nodes, and lanes behind them: only lanes tell of an outage.
                 no_lane = isinstance(outcome, NoResponders | NotConnected | NoPubAck)
                 self.no_lane = no_lane and not attempts.fast
@@ -213,7 +219,7 @@ class UnderWay:
                 attempts,
                 silences,
                 now,
-                remaining=self.ask.deadline - loop.time(),
+                remaining=remaining,
                 has_retry=shared.retry_budget.has_retry(now),
                 pause=backoff.next(),
                 config=config,
@@ -544,7 +550,10 @@ class UnderWay:
 
     def _expired(self) -> Result:
         """The result of a request whose budget is over."""
-        attempts = self.attempts
+        attempts, refusal = self.attempts, self._refusal
+        over = AttemptsOver(attempts, self._shared.routes.clock())
+        if refusal is not None and decide(AT_THE_END, over) is Status.UNAVAILABLE:
+            return refusal
         where = (
             f"{endpoint(self.way.routes.link.url)} did not say that a lane has it: that server, or "
             "the link to it, is away or slow"
@@ -552,7 +561,7 @@ class UnderWay:
         if attempts.stored:
             where = "the first stage, or its lane, had it"
         text = f"no answer inside the budget ({where}, {attempts.last} attempt(s)); "
-        text += f"before that: {self._refusal}; " if self._refusal else ""
+        text += f"before that: {refusal.message}; " if refusal else ""
         info = self.ask.info
         text += self.way.routes.flaw(info.model, info.version) or LOOK
         return self.ask.failed(DeadlineExceeded(text), attempts.last)

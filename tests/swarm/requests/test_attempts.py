@@ -24,11 +24,13 @@ from swarm.flow.backoff import Backoff
 from swarm.flow.rules import decide
 from swarm.requests import silence
 from swarm.requests.attempts import (
+    AT_THE_END,
     RULES,
     AttemptAction,
     AttemptConfig,
     Attempts,
     AttemptSituation,
+    AttemptsOver,
     AttemptStep,
     Outcome,
     ends_wait,
@@ -130,6 +132,23 @@ def test_a_success_ends_a_request_and_so_does_every_failure_but_unavailable(
                 outcome, tried, silences, remaining=remaining, has_retry=has_retry, pause=pause
             ) == AttemptStep(AttemptAction.END)
     assert step(FULL, tried, silences, has_retry=has_retry) == AttemptStep(AttemptAction.END)
+
+
+@given(
+    st.lists(outcomes.filter(lambda o: o is None or o.status is Status.UNAVAILABLE)),
+    st.floats(0, 30),
+)
+def test_a_budget_ends_with_the_last_failure_where_each_attempt_was_answered(
+    ended: list[Outcome], silent_for: float
+) -> None:
+    tried = Attempts(False, 0.0)
+    for at, outcome in enumerate(ended, 1):
+        tried.ended(outcome, at)
+    answered = all(isinstance(outcome, Result | NoResponders) for outcome in ended)
+    refused = bool(ended) and answered and silent_for <= len(ended)
+    wanted = Status.UNAVAILABLE if refused else Status.DEADLINE_EXCEEDED
+    if ended or silent_for:
+        assert decide(AT_THE_END, AttemptsOver(tried, len(ended) + silent_for)) is wanted
 
 
 @given(all_tried, all_silences())

@@ -172,6 +172,26 @@ async def test_a_stage_that_never_answers_costs_the_budget_and_no_more(
     assert desk.stage.attempts == [1, 2, 3]
 
 
+def unavailable_after(seconds: float) -> Behaviour:
+    def behave(stage: SimulatedStage, message: Message, features: Features) -> None:
+        later(seconds, stage.fail, features, Status.UNAVAILABLE, "not now")
+        message.done()
+
+    return behave
+
+
+@pytest.mark.parametrize("budget", [0.05, 0.3, 0.5, 0.77, 1.0])
+async def test_a_stage_that_always_answers_unavailable_is_so_whenever_the_budget_ends(
+    desk: SimulatedDesk, budget: float
+) -> None:
+    desk.stage.behave = unavailable_after(0.03)
+    began = now()
+    result = await desk.infer(budget)
+    assert (result.status, result.message) == (Status.UNAVAILABLE, "not now")
+    assert now() - began <= budget + 0.001
+    assert len(desk.stage.attempts) > 1
+
+
 @pytest.mark.parametrize("late", [0.0, 0.001, 5.0])
 async def test_a_budget_that_is_over_before_anything_is_sent_is_no_overload(
     desk: SimulatedDesk, late: float
