@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from nodes.health.endpoint import Pages
     from nodes.look import Look
     from nodes.meaning import Meaning, Opens
+    from nodes.notes import ModelNote
     from nodes.up.companion import Companion
     from nodes.versions.loaded import Loaded, Loading
     from nodes.versions.versions import Versions
@@ -303,6 +304,9 @@ class Feature:
 
     figures: str = ""
     """The module whose `FIGURES` (`nodes.figures.FiguresOf`) are told of a node's status."""
+
+    notes: Callable[[Sequence[Mapping[str, Any]]], Iterable[ModelNote]] = lambda documents: ()
+    """What nodes' status documents say of versions, for `swarm status` and the dashboard."""
 
     tells: Sequence[str] = ()
     """Kinds of events that nodes tell beside the core's."""

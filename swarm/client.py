@@ -308,10 +308,11 @@ class Client:
         traceparent: str = "",
         priority: str = "",
         allow_degraded: bool | None = None,
+        agent: str = "",
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised. request_id: comes
         back with the result; on its way the request has an id that begins so and that nobody can
-        guess."""
+        guess. agent: for whom it is asked, where that is not this client's own."""
         header = checked(traceparent) if traceparent else ""
         trace = None if self.tracer is None else self.tracer.begin(model, header)
         try:
@@ -323,6 +324,7 @@ class Client:
                 traceparent=header if trace is None else trace.traceparent,
                 priority=priority,
                 allow_degraded=allow_degraded,
+                agent=agent or self.agent,
             )
             result = await self._ask(model, request, budget, delivery, hedge)
             self.observed.note(model.partition("@")[0], str(result.status), result.degraded)
@@ -379,7 +381,7 @@ class Client:
             id=request.id,
             delivery=mode,
             hedge=hedge,
-            agent=self.agent,
+            agent=request.agent,
             session=request.session,
             weights=request.weights,
             traceparent=request.traceparent,
@@ -404,17 +406,17 @@ class Client:
         """The version's answer, or that of its lighter model where the requester takes it."""
         if not may_degrade(info, request.allow_degraded):
             return await ask(deadline)
-        return await self.degrading.answer(info, request, self.agent, deadline, ask)
+        return await self.degrading.answer(info, request, request.agent, deadline, ask)
 
     async def _version_for(self, model: str, request: Request, deadline: float) -> ModelInfo:
         # A session's version is remembered: it stays through a rollout that begins later.
         info = None if request.session else self.catalog.fixed.get(model)
         if info is None:  # by its id the version of a request is drawn
-            info = self.catalog.known(model, self.agent, request.session, request.id)
+            info = self.catalog.known(model, request.agent, request.session, request.id)
         if info is None:  # else no timeout is needed, which is a tenth of a client's work
             async with asyncio.timeout_at(deadline):
                 info = await self.catalog.look_up(
-                    self.link, model, self.agent, request.session, request.id, deadline
+                    self.link, model, request.agent, request.session, request.id, deadline
                 )
         return info
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from nodes.cli.command import seldom
@@ -13,6 +14,7 @@ from nodes.cli.options import Target
 from nodes.cli.status_table import node_view, status_table
 from nodes.cli.with_mesh import client_of
 from nodes.console import out, print_json
+from nodes.noted import notes_of
 from swarm.fleet.coverage import out_of_service
 from swarm.fleet.service import FleetWatch
 from swarm.fleet.view import FleetNode
@@ -22,6 +24,7 @@ from swarm.models.serving_versions import ServingVersions
 
 NO_DOCUMENT = (ValueError, TypeError, ArithmeticError, RecursionError)  # of a foreign message
 LACKS = 3  # the exit code where requests find no answer, though a node is there
+GONE = ("left", "dead", "silent")  # whose last word says nothing of now
 LAST_NOTES = 4  # events of the server that are shown
 NOTE_LISTS = ("lost", "kept", "restored")  # of an event of the server
 
@@ -121,6 +124,7 @@ async def status(
             nodes = [document(node, now) for node in watch.view.nodes.values()]
             known = watch.view.nodes.values()
             lack = out_of_service(serving.stages, serving.unlisted, known, now)
+            notes = notes_of(node.status for node in known if node.state(now) not in GONE)
         servers = [server for server in watch.servers.values() if _is_server(server)]
         # A server alone would not have admitted this client.
         found = await old_servers(client.link) if client.link.home.cluster else []
@@ -129,6 +133,7 @@ async def status(
             doc: dict[str, Any] = {"mesh": target.mesh, "nodes": nodes}
             doc |= {"servers_too_old": old} if old else {}
             doc |= {"lacks": lack} if lack else {}
+            doc |= {"notes": [asdict(note) for note in notes]} if notes else {}
             # "server" alone for readers that know of one
             print_json(doc | ({"server": servers[0], "servers": servers} if servers else {}))
         elif nodes:
@@ -137,7 +142,8 @@ async def status(
             told = [line for doc in servers for line in server_lines(doc)]
             for line in told:
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
-            for line in (*flaw_lines(nodes), *objective_lines(nodes)):
+            noted = [note.line() for note in notes]
+            for line in (*flaw_lines(nodes), *objective_lines(nodes), *noted):
                 out.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
             for node in watch.view.nodes.values():
                 for text in node.marks(now).values():

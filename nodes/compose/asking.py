@@ -90,6 +90,7 @@ class PartsAsked:
                     traceparent=header,
                     allow_degraded=False,  # its answer would not say so
                     priority=NAME_OF[features.urgency],
+                    agent=features.agent,
                 )
                 if self._audit is not None:
                     request = Request(tensors, result.id, agent=features.agent)

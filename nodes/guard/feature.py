@@ -27,6 +27,7 @@ FEATURE = Feature(
     "guard",
     looks={GUARD: later("nodes.guard.judging:prepare")},
     figures="nodes.guard.figures",
+    notes=later("nodes.guard.lately:notes"),
     describes=_describes,
     commands={"Make": {"model guard": "nodes.guard.commands.guard:guard"}},
 )

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from nodes.connection.events import timestamp
+from nodes.guard.lately import Lately
 from nodes.versions.loaded import Loading
 from shards.errors import InputError
 from shards.guard.part import PART
 from shards.guard.reference import GuardReference
 from shards.guard.told import ToldGuard
 from shards.manifest import verify
+from swarm.flow.recent_counts import RecentCounts
 from swarm.wire.unfamiliar import MOST_NAMED, ROWS, SCORE, rows_text
 
 log = logging.getLogger("swarm.guard")
@@ -30,6 +34,8 @@ class GuardedStage:
         self._reference = reference
         self._names = {"model": model, "version": version}
         self._rows = self._unfamiliar = self._failed = 0
+        self._lately, self._counted = RecentCounts(2), (0, 0)  # rows, unfamiliar ones
+        self._since = ""  # when they became too many
 
     def looked(
         self, received: Mapping[str, np.ndarray], sent: Mapping[str, np.ndarray]
@@ -62,8 +68,23 @@ class GuardedStage:
 
     def status(self) -> dict[str, list[dict[str, Any]]]:
         """For status documents."""
-        counts = {"rows": self._rows, "unfamiliar": self._unfamiliar, "failed": self._failed}
-        return {"guards": [{**self._names, **counts, "false_alarms": self._told.false_alarms}]}
+        now, (rows, unfamiliar) = time.monotonic(), self._counted
+        self._counted = self._rows, self._unfamiliar  # a run's thread counts on meanwhile
+        self._lately.add(now, self._counted[0] - rows, self._counted[1] - unfamiliar)
+        of_rows, of_unfamiliar = self._lately.sums(now)
+        judged = Lately(of_rows, of_unfamiliar, self._told.false_alarms)
+        self._since = (self._since or timestamp()) if judged.are_too_many else ""
+        row = {
+            **self._names,
+            "rows": self._rows,
+            "unfamiliar": self._unfamiliar,
+            "failed": self._failed,
+            "false_alarms": self._told.false_alarms,
+            "recent_rows": judged.rows,
+            "recent_unfamiliar": judged.unfamiliar,
+            "bound": judged.bound,
+        }
+        return {"guards": [row | ({"since": self._since} if self._since else {})]}
 
 
 async def prepare(loading: Loading) -> GuardedStage:

@@ -45,6 +45,7 @@ from swarm.model import ModelInfo
 from swarm.models.trials import TriedRequest
 from swarm.requests.lighter import LIGHTER_ANSWERS, may_degrade
 from swarm.requests.request import Ask, check_budget
+from swarm.requests.stood_in import StoodIn, in_place_of
 from swarm.tracing.traceparent import checked
 from swarm.wire.hops import Hop
 from swarm.wire.messages import Request, Result
@@ -121,6 +122,7 @@ class InferAnswerer:
         self._placer = placer
         self._keeps_inputs = keeps_inputs
         self.degraded: dict[str, int] = {}  # answers of lighter models, by the model asked
+        self.stood_in = StoodIn()  # answers of a lighter model that is computed here
         self._local_work = 0.0  # usual seconds of the runs that are under way
         self._probing: asyncio.Task[None] | None = None
 
@@ -482,10 +484,13 @@ class InferAnswerer:
             lambda token: lighter.run(inputs, token), loaded.lighter_seconds, question.deadline
         )
         spent = int((time.perf_counter() - started) * 1e6)
+        info = loaded.info
+        instead = in_place_of(info.model, info.version, str(failed.status))
+        self.stood_in.note(instead, time.monotonic())
         return Result(
             failed.id,
-            loaded.info.model,
-            loaded.info.version,
+            info.model,
+            info.version,
             outputs=outputs,
             message=f"degraded: {failed.status}: {failed.message}",
             degraded=True,
@@ -501,6 +506,7 @@ class InferAnswerer:
         return {
             "by_status": dict(self.by_status),
             "degraded": dict(self.degraded),
+            **({"stood_in": told} if (told := self.stood_in.rows(now)) else {}),
             "by_priority": dict(self.by_priority),
             "latency_ms": latencies(self.latency, now),
             "latency_s": histogram(self.latency),

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from swarm.flow.latency import LatencyWindow
+from swarm.requests.stood_in import StoodIn
 
 BATCH_BUCKETS = 8
 
@@ -42,11 +43,14 @@ class StageStats:
     # Requests by the size of the batch that they were computed in: up to 1, 2, 4 … 64, above.
     batch_sizes: list[int] = field(default_factory=lambda: [0] * BATCH_BUCKETS)
     busy: float = 0.0  # seconds of all runs since the start
+    stood_in: StoodIn = field(default_factory=StoodIn)  # answers in the place of other models
 
     def as_doc(self, now: float) -> dict[str, Any]:
         """`now`: `time.monotonic()`. `_ms`: milliseconds of the last ten seconds; `_s`: seconds
         since the start."""
+        stood_in = self.stood_in.rows(now)
         return {
+            **({"stood_in": stood_in} if stood_in else {}),
             "queue_ms": latencies(self.queue, now),
             "compute_ms": latencies(self.compute, now),
             "queue_s": histogram(self.queue),

@@ -251,6 +251,8 @@ class StageServer:
         if self._onward is None or job.is_whole_answer:
             urgent = delivery.fast or seconds > LONG_RUN
             delivery.answer(outputs, urgent, partial(self._answered, job))
+            if features.instead:
+                self.stats.stood_in.note(features.instead, self._clock())
             if self._audit is not None:
                 self._audit.answered(features, outputs)
         else:

@@ -171,8 +171,12 @@ def fields(more: Mapping[str, Reader] | None = None, **names: str) -> dict[str, 
     return {**known, **(more or {})}
 
 
+STOOD_IN = form(
+    fields(names="model version", texts="cause", counts="answers recent"),
+    ("model", "version", "cause", "answers", "recent"),
+)
 STAGE_FIELDS = fields(
-    {"batch_sizes": rows(COUNT)},
+    {"batch_sizes": rows(COUNT), "stood_in": rows(STOOD_IN)},
     stages="stage",
     names="model version",
     counts="weights in_hand waiting",
@@ -183,7 +187,7 @@ STAGE_FIELDS = fields(
 )
 REQUESTS = form(
     fields(
-        {"breakers": table(text)},
+        {"breakers": table(text), "stood_in": rows(STOOD_IN)},
         counts="under_way attempts retries hedges",
         of_counts="by_status degraded by_priority",
         latencies="latency_ms",

@@ -5,7 +5,12 @@ from __future__ import annotations
 from swarm.fleet.documents import fields, form, rows
 
 GUARD = form(
-    fields(names="model version", counts="rows unfamiliar failed", shares="false_alarms"),
+    fields(
+        names="model version",
+        counts="rows unfamiliar failed recent_rows recent_unfamiliar",
+        shares="false_alarms bound",
+        texts="since",
+    ),
     ("model", "version", "rows", "unfamiliar"),
 )
 STATUS = {"guards": rows(GUARD)}

@@ -59,7 +59,7 @@ class ByService:
             request,
             version=version,
             budget=budget,
-            agent=self._agent,
+            agent=request.agent or self._agent,
             weights=weights,
             key=secrets.token_hex(16),
         )

@@ -19,6 +19,7 @@ from swarm.models.catalog import Catalog
 from swarm.requests.lighter import is_replaced, kept_free
 from swarm.requests.request import Ask
 from swarm.requests.requester import Requester
+from swarm.requests.stood_in import in_place_of
 from swarm.wire.messages import Request, Result
 from swarm.wire.urgency import urgency_of
 
@@ -71,6 +72,7 @@ class Degrading:
                 traceparent=request.traceparent,
                 urgency=urgency_of(request.priority),
                 share=request.share,
+                instead=in_place_of(info.model, info.version, str(failed.status)),
             )
         )
         if result.status is not Status.OK:

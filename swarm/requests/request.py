@@ -33,6 +33,7 @@ class Ask:
     tried_until: the loop's time, after which it is asked no more where no lane takes it: somebody
     else could answer. stage: at which it enters; the requester has run those before it.
     urgency: its priority (`swarm.wire.urgency`). share: as of `Request`.
+    instead: as of `Features`.
     """
 
     info: ModelInfo
@@ -52,6 +53,7 @@ class Ask:
     stage: int = 1
     urgency: int = NORMAL
     share: float = 0.0
+    instead: str = ""
 
     def failed(self, error: SwarmError, attempt: int = 0) -> Result:
         """The result of a request that this error ends; attempt 0: before it was sent."""

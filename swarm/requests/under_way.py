@@ -327,6 +327,7 @@ class UnderWay:
             accepts=codecs,
             answer_rate=rate,
             urgency=ask.urgency,
+            instead=ask.instead,
         )
         parcel = Parcel(
             features,

@@ -72,7 +72,7 @@ class _Shared(NamedTuple):
 def features_parts(features: Features, loan: Loan) -> list[Part]:
     """The message in pieces: compact, or as MessagePack if it does not fit. loan: on those of the
     tensors that lie in shared memory. Raises `InvalidArgument` for a dtype without a datatype."""
-    if features.shadow:  # too seldom for a place of its own
+    if features.shadow or features.instead:  # too seldom for a place of its own
         return features.parts(loan.packed)
     specs, data = _tensors(features.tensors, loan)
     try:

@@ -52,8 +52,9 @@ class Features:
     load. packed_hops: the hops before them, packed, as they came from a process of this host
     (`swarm.wire.hops`). accepts: codecs that the requester reads, separated by commas
     (`swarm.wire.tensors.known_codecs`). answer_rate: bytes a second that the requester's link
-    carries, 0 where it is fast or unknown. urgency: of the request (`swarm.wire.urgency`). codec:
-    how these features came; it does not travel.
+    carries, 0 where it is fast or unknown. urgency: of the request (`swarm.wire.urgency`). instead:
+    of a request to a lighter model, which version could not answer it, and why
+    (`swarm.requests.stood_in`). codec: how these features came; it does not travel.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Features:
     codec: str = ""
     shadow: bool = False
     urgency: int = NORMAL
+    instead: str = ""
 
     @property
     def all_hops(self) -> list[dict[str, Any]]:
@@ -123,6 +125,8 @@ class Features:
             doc["answer_rate"] = self.answer_rate
         if self.urgency:
             doc["urgency"] = self.urgency
+        if self.instead:
+            doc["instead"] = self.instead
         return doc
 
     def parts(
@@ -161,6 +165,7 @@ class Features:
             answer_rate=get("answer_rate", 0),
             codec=codec_of(get("tensors")),
             urgency=read_urgency(get("urgency", NORMAL)),
+            instead=text if type(text := get("instead", "")) is str else "",
         )
         # One pass over all types (measured: a fifth of the time of checks field by field).
         if not (

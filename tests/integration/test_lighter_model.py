@@ -249,6 +249,15 @@ async def test_degraded_answers_are_counted_by_the_model_that_was_asked(scene: S
     status = scene.local.status_of(scene.gateway)
     assert status is not None
     assert status["requests"]["degraded"]["digits"] >= 2
+    at = ("--nats", scene.local.url, "--mesh", scene.local.name)
+    told = await asyncio.to_thread(said, "status", "--json", *at)
+    (note,) = json.loads(told.stdout)["notes"]
+    of_all = len(CAUSES) * len(CLIENTS)  # by the nodes of the lighter model, whoever asked
+    assert (note["model"], note["about"]) == ("digits", "lighter model")
+    assert int(note["cells"]["since the nodes' start"]) >= of_all
+    told = await asyncio.to_thread(said, "status", *at)
+    assert "lighter model of digits@1: degraded answers, 5 minutes: " in told.stdout
+    assert "DEADLINE_EXCEEDED" in told.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nodes.cli.fields import one_line
+from nodes.noted import notes_of
+from nodes.notes import ModelNote
 from nodes.watch.dashboard.answers import Answers, estimate
 from nodes.watch.dashboard.facts import LearningFacts, NodeFacts, RolloutFacts, facts_of
 from nodes.watch.dashboard.health import GONE, HealthLevel, health_of
@@ -332,6 +334,7 @@ class PageState:
                 *_complaint(self._server),
                 *warnings_of(current, self._wall() / 1e3),
                 *(problem("bad", unlisted_line(model), model=model) for model in self._unlisted),
+                *_noted(pipelines),
             ],
             objectives.values(),
         )
@@ -352,8 +355,15 @@ class PageState:
     def _pipelines(self, now: float) -> list[dict[str, Any]]:
         present = [shown.now() for shown in self._shown.values()]
         pipelines = pipelines_of(present, self._serving)
+        living = [n for n, shown in self._shown.items() if shown.health not in GONE]
+        notes = notes_of(self.fleet.nodes[name].status for name in living)
         for pipeline in pipelines:
             model, version = pipeline["model"], pipeline["version"]
+            pipeline["notes"] = [
+                {"about": note.about, "cells": note.cells, "warns": note.warns}
+                for note in notes
+                if (note.model, note.version) == (model, version)
+            ]
             pipeline["share"] = self._shares(model).get(version)
             told = self.answers.as_doc(model, now)
             alone = sum(p["model"] == model for p in pipelines) == 1
@@ -512,6 +522,16 @@ def _parsed(data: bytes | memoryview) -> dict[str, Any]:
     except NO_DOCUMENT:
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _noted(pipelines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    """A problem for each note that warns."""
+    for pipeline in pipelines:
+        of = pipeline["model"], pipeline["version"]
+        for note in pipeline["notes"]:
+            if note["warns"]:
+                line = ModelNote(*of, note["about"], note["cells"]).line()
+                yield problem("warn", line, model=of[0])
 
 
 def _complaint(server: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -169,6 +169,27 @@ async def test_the_parts_of_a_composition_are_told_with_their_milliseconds(
     await look.keep(page, "composition")
 
 
+async def test_guards_and_lighter_models_that_answer_are_told_at_the_version(
+    link: Link, page_of_fleet: DashboardProcess, look: Look
+) -> None:
+    look.tolerate(*DASHBOARD_ENDS)
+    page = await look.open(page_of_fleet.url, sign="#link[data-state=live]")
+    of = {"model": "seen", "version": "1"}
+    guard = of | {"rows": 200, "unfamiliar": 60, "recent_rows": 100, "recent_unfamiliar": 50}
+    guard |= {"bound": 0.05, "since": f"12:00 {SCRIPT}"}
+    lite = of | {"cause": "UNAVAILABLE", "answers": 9, "recent": 4}
+    status = a_status("looks") | {"guards": [guard]}
+    status["stages"] = [each | of | {"stood_in": [lite]} for each in status["stages"]]
+    publish_status(link, status)
+    guards = page.locator('section[aria-label="guard of seen@1"]')
+    await expect(guards.locator("tbody tr")).to_contain_text("50.0% of 100 rows5.0%12:00 <img")
+    degraded = page.locator('section[aria-label="lighter model of seen@1"]')
+    await expect(degraded.locator("tbody tr")).to_have_text("4 UNAVAILABLEseen@19")
+    await expect(page.locator(".problems")).to_contain_text("guard of seen@1: unfamiliar")
+    assert await page.locator("main img, main script").count() == 0
+    await look.keep(page, "notes")
+
+
 async def test_the_plan_in_force_is_drawn_with_a_lane_for_each_device(
     link: Link, page_of_fleet: DashboardProcess, look: Look
 ) -> None:

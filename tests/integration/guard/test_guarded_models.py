@@ -185,6 +185,10 @@ async def test_statuses_count_the_rows(local: LocalMesh) -> None:
         return found["rows"] >= 60 and found["unfamiliar"] >= 20 and not found["failed"]
 
     await eventually(told, "60 rows, 20 of them unfamiliar")
+    at = ("--nats", local.url, "--mesh", local.name)
+    shown = (await asyncio.to_thread(said, "status", *at)).stdout
+    (line,) = [each for each in shown.splitlines() if each.startswith("guard of guarded@1: ")]
+    assert "bound: 5.0%; above it since: 2" in line
 
 
 async def test_kept_answers_hide_nothing_unfamiliar(local: LocalMesh) -> None:

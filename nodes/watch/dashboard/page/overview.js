@@ -2,6 +2,7 @@
 
 import { lineChart } from "./chart.js";
 import { compositionPart } from "./composition.js";
+import { notesPart } from "./notes.js";
 import { attribute, el, keyed, show, text } from "./dom.js";
 import { count, figure } from "./format.js";
 import { eventList, pipeline, verdict } from "./parts.js";
@@ -41,7 +42,7 @@ export function overview() {
       state.update();
       keyed(tiles, tileRows(), (tile) => tile.name, makeTile, changeTile);
       show(none, store.pipelines.length === 0);
-      keyed(lines, store.pipelines, keyOf, make(() => pipeline(planPart(), compositionPart())), (item, doc) => item.view.update(doc));
+      keyed(lines, store.pipelines, keyOf, make(() => pipeline(planPart(), compositionPart(), notesPart())), (item, doc) => item.view.update(doc));
       keyed(charts, Object.keys(store.history.models).sort(), (key) => key, make(modelCharts), (item, key) => item.view.update(key));
       show(quiet, store.events.length === 0);
       events.update(store.events.slice(-LAST_EVENTS).reverse());
