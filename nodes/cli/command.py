@@ -36,7 +36,8 @@ from nodes.extras import lacking
 from nodes.feature import CommandGroup, Commands, Given, MissingExtra, imported
 from nodes.features import features
 from nodes.settings import read_settings
-from swarm.errors import InvalidArgument
+from shards.errors import ShardsError
+from swarm.errors import InvalidArgument, SwarmError
 from swarm.subjects import token
 
 Ran = Coroutine[Any, Any, int | None]  # its result is the exit code; None is 0
@@ -248,6 +249,10 @@ def as_command(work: Work, called: str = "") -> Callable[..., None]:
             from nodes.console import not_installed
 
             raise typer.Exit(not_installed(error, as_json)) from None
+        except (SwarmError, ShardsError, OSError) as error:  # of work that is no coroutine
+            from nodes.console import report
+
+            raise typer.Exit(report(error, as_json)) from None
         if isinstance(done, int):
             raise typer.Exit(done)
         from nodes.console import guarded

@@ -68,7 +68,7 @@ def check(composition: Composition, models: Mapping[str, ModelSignature]) -> Che
         found.order.append(name)
     outputs = []
     for name, ref in composition.outputs.items():
-        spec = _spec(found, ref, "")
+        spec = _spec(found, ref, "", f"output {name!r}: ")
         if ref.part in found.may_lack:
             raise CompositionError(
                 "", f"output {name!r}: {ref} may be left out: read it by `first`, `mean`, or `vote`"
@@ -113,13 +113,14 @@ def _order(composition: Composition) -> list[str]:
     return done
 
 
-def _spec(found: Checked, ref: Ref, where: str) -> TensorSpec:
+def _spec(found: Checked, ref: Ref, where: str, who: str = "") -> TensorSpec:
     if ref.part and ref.part not in found.tensors:
-        raise CompositionError(where, f"there is no part {ref.part!r}")
+        raise CompositionError(where, f"{who}there is no part {ref.part!r}")
     tensors = found.tensors[ref.part]
     if ref.tensor not in tensors:
         whose = f"part {ref.part!r}" if ref.part else "the composition"
-        raise CompositionError(where, f"{whose} has no {ref.tensor!r}: it has {', '.join(tensors)}")
+        text = f"{who}{whose} has no {ref.tensor!r}: it has {', '.join(tensors)}"
+        raise CompositionError(where, text)
     return tensors[ref.tensor]
 
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -230,6 +230,8 @@ def composition_of(raw: object) -> Composition:
     """Raises CompositionError."""
     document = _table(raw, "")
     _known(document, {"format", "inputs", "part", "outputs"}, "")
+    if {"inputs", "part", "outputs"} - document.keys():
+        raise CompositionError("", "it needs [inputs], a [[part]], and [outputs]")
     if document.get("format", FORMAT) != FORMAT:
         raise CompositionError("", f"format {document['format']!r:.40} is unknown: upgrade")
     inputs = tuple(
@@ -238,16 +240,40 @@ def composition_of(raw: object) -> Composition:
     listed = document.get("part")
     if not isinstance(listed, list) or not 0 < len(listed) <= MOST_PARTS:
         raise CompositionError("", f"it has [[part]] tables, 1 to {MOST_PARTS}")
+    dotted = {spec.name for spec in inputs if "." in spec.name}
     parts: dict[str, Part] = {}
     for item in listed:
-        part = _part(_table(item, "part"))
+        part = _of_inputs(_part(_table(item, "part")), dotted)
         if part.name in parts:
             raise CompositionError(part.name, "two parts have this name")
         parts[part.name] = part
+    for name in dotted:
+        if name.partition(".")[0] in parts:
+            raise CompositionError("inputs", f"{name!r} would be a tensor of a part: rename one")
     outputs = _refs(document.get("outputs"), "outputs")
+    outputs = {name: _of_input(ref, dotted) for name, ref in outputs.items()}
     if not inputs or not outputs:
         raise CompositionError("", "it needs [inputs] and [outputs]")
     return Composition(inputs, parts, outputs, document)
+
+
+def _of_input(ref: Ref, dotted: Set[str]) -> Ref:
+    """dotted: inputs of the composition that have a dot in their names, as `input.1`."""
+    return Ref("", str(ref)) if str(ref) in dotted else ref
+
+
+def _of_inputs(part: Part, dotted: Set[str]) -> Part:
+    if not dotted:
+        return part
+    match part:
+        case AskPart() | OperatePart():
+            inputs = {name: _of_input(ref, dotted) for name, ref in part.inputs.items()}
+            return replace(part, inputs=inputs)
+        case ChoosePart():
+            return replace(part, by=_of_input(part.by, dotted))
+        case NearestPart():
+            return replace(part, of=_of_input(part.of, dotted))
+    return part
 
 
 def _part(raw: Mapping[str, Any]) -> Part:

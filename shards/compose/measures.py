@@ -17,6 +17,8 @@ def _margin(array: np.ndarray) -> float:
     """Of each row the largest value less the second largest, along the last axis; of these the
     least: the row of which the model is least sure."""
     two = np.partition(array, -2, axis=-1)[..., -2:]
+    if two.dtype.kind != "f":  # integers would run over, and booleans have no difference
+        two = two.astype(np.float64)
     with np.errstate(invalid="ignore"):  # of two infinite ones it is no number
         return float((two[..., 1] - two[..., 0]).min())
 

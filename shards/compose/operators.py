@@ -184,13 +184,15 @@ def _nms(of: Arrays, settings: Settings) -> dict[str, np.ndarray]:
     boxes, scores = of["boxes"][0], of["scores"][0, :, settings["class"]]
     if len(boxes) != len(scores):
         raise ValueError(f"{len(boxes)} boxes have {len(scores)} scores")
+    # Areas in pixels are more than FP16 holds.
+    corners = boxes.astype(np.promote_types(boxes.dtype, np.float32), copy=False)
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > settings["above"]]
     kept: list[int] = []
     while len(order) and len(kept) < settings["most"]:
         best, order = int(order[0]), order[1:]
         kept.append(best)
-        order = order[~(_overlap(boxes[best], boxes[order]) > settings["iou"])]
+        order = order[~(_overlap(corners[best], corners[order]) > settings["iou"])]
     return {"boxes": boxes[kept], "scores": scores[kept]}
 
 
@@ -324,7 +326,11 @@ def _vote(of: Arrays, settings: Settings) -> dict[str, np.ndarray]:
     for array in arrays:
         votes += np.arange(array.shape[-1]) == array.argmax(axis=-1)[..., None]
     most = votes.max(axis=-1, keepdims=True)
-    label = np.where(votes == most, sum(arrays), -np.inf).argmax(axis=-1)
+    voted = votes == most
+    with np.errstate(invalid="ignore"):  # of infinite scores
+        totals = np.where(voted, sum(arrays), -np.inf)
+    # Never one that nobody voted for, where the sums are infinite or no numbers.
+    label = (voted & ~(totals < totals.max(axis=-1, keepdims=True))).argmax(axis=-1)
     return {
         "label": np.asarray(label, np.int64),
         "share": np.asarray(most[..., 0] / len(arrays), np.float32),

@@ -199,6 +199,9 @@ class _Run:
         try:
             if part.each_row:
                 return await self._each_row(part, tensors, told)
+            model = self._models[part.name]
+            if model.batchable and not any(len(array) for array in tensors.values()):
+                return _no_rows(model)  # no model is asked for nothing
             return await self._ask_once(part, tensors)
         except NotAnswered as error:
             if not part.optional:
@@ -243,12 +246,13 @@ class _Run:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         answers = [task.result() for task in tasks]
-        if answers:
+        if not answers:
+            return _no_rows(model)
+        try:
             return {name: np.concatenate([a[name] for a in answers]) for name in answers[0]}
-        return {
-            spec.name: np.zeros((0, *(max(0, size) for size in spec.shape[1:])), spec.dtype)
-            for spec in model.outputs
-        }
+        except ValueError:
+            text = f"{part.model} answers rows with tensors of other shapes, which cannot be joined"
+            raise CompositionError(part.name, text) from None
 
     async def _operated(self, part: OperatePart, told: PartRun) -> Tensors | None:
         tensors = await self._read_some(part.inputs)
@@ -325,6 +329,14 @@ class _Run:
         for name in part.of:
             if name not in read and self._tasks[name] in pending:
                 self._tasks[name].cancel()
+
+
+def _no_rows(model: ModelSignature) -> Tensors:
+    """What a model whose rows are independent answers to none."""
+    return {
+        spec.name: np.zeros((0, *(max(0, size) for size in spec.shape[1:])), spec.dtype)
+        for spec in model.outputs
+    }
 
 
 def _too_many(size: int) -> str:

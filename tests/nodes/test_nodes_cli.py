@@ -445,3 +445,10 @@ def test_a_nodes_id_that_is_not_its_users_is_refused_with_those_that_are() -> No
     with pytest.raises(InvalidArgument) as refused:
         own_id(config)
     assert str(refused.value).startswith("--node other: these credentials are those of user")
+
+
+def test_an_error_of_a_command_without_a_coroutine_is_one_line(tmp_path: Path) -> None:
+    line = ["compose", "share", str(tmp_path / "none.onnx"), "-o", str(tmp_path / "out"), "--json"]
+    told = CliRunner().invoke(app, line)
+    assert told.exit_code == 1
+    assert json.loads(told.stdout)["status"] == "INVALID_ARGUMENT"

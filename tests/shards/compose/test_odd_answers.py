@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shards.compose.check import ModelSignature, check
 from shards.compose.composition import AskPart, Composition, composition_of
 from shards.compose.errors import CompositionError
+from shards.compose.measures import MEASURES
 from shards.compose.run import MOST_BYTES, NotAnswered, Tensors, WrongAnswer, run
 from shards.specs import TensorSpec
 
@@ -129,8 +130,9 @@ async def test_an_odd_answer_leaves_an_optional_part_out_and_is_an_error_of_a_ne
     assert isinstance(error, WrongAnswer if kind != "fails" else NotAnswered)
 
 
-async def test_no_rows_are_asked_for_and_none_come() -> None:
-    made = of(asks("b", kind="map", most=4), output="b.y")
+@pytest.mark.parametrize("more", [{"kind": "map", "most": 4}, {}])
+async def test_no_rows_are_asked_for_and_none_come(more: Any) -> None:
+    made = of(asks("b", **more), output="b.y")
     ended = await end_of(made, {"b": ("fails", 0)}, X[:0])
     assert isinstance(ended, dict)
     assert ended["out"].shape == (0, 2)
@@ -145,6 +147,47 @@ async def test_the_failure_of_a_loser_that_comes_later_changes_nothing() -> None
               output="d.y")  # fmt: skip
     ended = await end_of(race, {"a": ("fine", 0), "b": ("fails", 3), "d": ("fine", 6)}, X)
     assert isinstance(ended, dict)
+
+
+async def test_rows_that_cannot_be_joined_are_refused_by_their_part() -> None:
+    free = ModelSignature((TensorSpec("x", "FP32", (1, 2)),), (TensorSpec("y", "FP32", (1, -1)),))
+
+    async def ask(part: AskPart, tensors: Tensors) -> Tensors:
+        return {"y": tensors["x"][:, tensors["x"][0] > 0.5]}
+
+    made = of(asks("b", kind="map", most=4), output="b.y")
+    with pytest.raises(CompositionError, match=r"part 'b'.*cannot be joined"):
+        await run(made, {"b": free}, {"x": np.array([[1, 1], [0, 1]], np.float32)}, ask)
+
+
+@pytest.mark.parametrize("datatype", ["bool", "int8", "uint8", "int64", "float16", "float32"])
+def test_a_margin_is_a_difference_in_every_datatype(datatype: str) -> None:
+    scores = np.array([[1, 0]], datatype)
+    assert MEASURES["margin"](scores) == 1
+    if datatype == "int8":
+        assert MEASURES["margin"](np.array([[127, -128]], np.int8)) == 255
+
+
+def test_an_input_may_have_a_dot_in_its_name() -> None:
+    """As PyTorch's exporter names the first one."""
+    document = {
+        "inputs": {"input.1": {"datatype": "FP32", "shape": [-1, 2]}},
+        "part": [
+            asks("a", "input.1"),
+            {"name": "m", "mean": ["input.1", "a.y"]},
+            {
+                "name": "c",
+                "choose": {"by": "input.1", "measure": "rows", "above": 1},
+                "then": "m",
+                "otherwise": "m",
+            },
+        ],
+        "outputs": {"y": "c.mean", "same": "input.1"},
+    }
+    specs = check(composition_of(document), {"a": SIGNATURE}).outputs
+    assert [str(spec) for spec in specs] == ["FP32[?,2]", "FP32[?,2]"]
+    with pytest.raises(CompositionError, match="rename one"):
+        composition_of(document | {"inputs": {"a.y": {"datatype": "FP32", "shape": [-1, 2]}}})
 
 
 PICTURES = {

@@ -112,6 +112,22 @@ def test_nms_keeps_no_more_than_it_may() -> None:
     np.testing.assert_array_equal(made["boxes"], boxes[0, :3])
 
 
+@pytest.mark.parametrize("datatype", [np.float16, np.float32, np.float64])
+def test_boxes_in_pixels_overlap_in_every_float(datatype: Any) -> None:
+    boxes = np.array([[[0, 0, 640, 640], [0, 8, 640, 640], [320, 320, 640, 640]]], datatype)
+    scores = np.array([[[0.5], [0.75], [0.25]]], datatype)
+    made = compute("nms", {"boxes": boxes, "scores": scores}, above=0.1, most=3)
+    np.testing.assert_array_equal(made["boxes"], boxes[0, [1, 2]])
+    assert made["boxes"].dtype == datatype
+
+
+@given(arrays(FLOAT, (2, 3, 4), elements=st.sampled_from([-np.inf, -1, 0, 2, np.inf, np.nan])))
+@settings(max_examples=100, deadline=None)
+def test_a_vote_goes_to_one_that_was_voted_for(scores: np.ndarray) -> None:
+    label = compute("vote", {"0": scores[0], "1": scores[1]})["label"]
+    assert ((label == scores[0].argmax(-1)) | (label == scores[1].argmax(-1))).all()
+
+
 def test_a_vote_goes_to_most_and_between_as_many_to_the_larger_scores() -> None:
     a = np.array([[0.9, 0.1, 0.0], [0.6, 0.4, 0.0]], FLOAT)
     b = np.array([[0.8, 0.2, 0.0], [0.1, 0.9, 0.0]], FLOAT)

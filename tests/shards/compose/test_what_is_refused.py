@@ -96,6 +96,8 @@ WRONG = [
     ),
     ("part.5.otherwise", "other", "", ""),
     ("outputs.boxes", "best.box", "", "has no 'box'"),
+    ("outputs.boxes", "nobody.box", "", "output 'boxes': there is no part 'nobody'"),
+    ("inputs", None, "", "needs [inputs]"),
     ("outputs.scores", None, "label", "nobody reads it"),
     ("outputs", {}, "", "needs [inputs] and [outputs]"),
     ("inputs.image.datatype", "BYTES", "inputs", "unsupported datatype"),
