@@ -25,8 +25,9 @@ Turn = TypeVar("Turn")
 
 # Queueing in all stages that is let be: a part of a run of each, which has begun when a request
 # comes; so many runs of the slowest one, which then finds the next request, or batch, at hand; and
-# seconds for the ways and the event loops.
-BEGUN, RUNS, BESIDE = 0.75, 1.0, 0.002
+# seconds for the ways and the event loops. Nodes have as much of it in hand (`PASSING_SECONDS` of
+# `swarm.transport.lane.credit`), where high ones pass.
+BEGUN, RUNS, BESIDE = 0.75, 1.0, 0.025
 # Messages that wait for their processes come in bunches: so many times that wait is let be, or the
 # slowest stage would idle between bunches.
 BUNCHES = 4.0
@@ -42,22 +43,25 @@ class Window:
 
     On a busy host a message waits for its process, whose node tells that as queueing. Letting in
     fewer does not shorten it: what is still told while the fewest are let in is such a wait. It is
-    forgotten bit by bit, and so is measured again.
+    forgotten bit by bit, and so is measured again. An answer counts if its request was let in
+    since the number fell last: an earlier one waited among more.
     """
 
-    def __init__(self, stages: int) -> None:
+    def __init__(self, stages: int, now: float = 0.0) -> None:
         self._least = stages + 1.0
         self.size = 2.0 * self._least
+        self._fell = now
         self._answers = 0
         self._queueing = self._computing = self._slowest = 0.0  # sums of the present round, seconds
         self._late = 0.0  # seconds that messages wait for their processes, a request
 
-    def answered(self, hops: Sequence[Hop], waiting: bool) -> None:
-        """A request was answered. waiting: whether others wait to be let in."""
-        if not hops:
-            return
+    def answered(self, hops: Sequence[Hop], waiting: bool, now: float) -> None:
+        """A request was answered. waiting: whether others wait to be let in. now: seconds."""
         compute = [hop.compute_us / 1e6 for hop in hops]
-        self._queueing += sum([hop.queue_us for hop in hops]) / 1e6
+        queueing = sum([hop.queue_us for hop in hops]) / 1e6
+        if not hops or now - queueing - sum(compute) < self._fell:
+            return
+        self._queueing += queueing
         self._computing += sum(compute)
         self._slowest += max(compute)
         self._answers += 1
@@ -72,6 +76,7 @@ class Window:
             # By Little's law as many as there would be with that much queueing.
             factor = (self._computing + let_be) / (self._computing + self._queueing)
             self.size = max(self._least, self.size * max(LEAST_FACTOR, factor))
+            self._fell = now
         elif waiting:
             self.size = min(MOST, self.size + max(1.0, self.size * GROWTH))
         self._answers = 0
@@ -83,7 +88,7 @@ class TurnGate(Generic[Turn]):
     those that wait here among them. now: seconds."""
 
     def __init__(self, stages: int, now: float) -> None:
-        self.window = Window(stages)
+        self.window = Window(stages, now)
         self._stands_until = now + IN_USE_FOR
         self._urgencies: FairShares[int, int] = FairShares()
         self._agents: dict[int, FairShares[str, Turn]] = {

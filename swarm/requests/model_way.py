@@ -88,7 +88,7 @@ class ModelWay:
             self.open_gate()
         if self.gate is not None:
             if result is not None and result.status is Status.OK:
-                self.gate.window.answered(hops, len(self.gate) > 0)
+                self.gate.window.answered(hops, len(self.gate) > 0, self.routes.clock())
             self.let_in()
 
 

@@ -8,8 +8,9 @@ TUNE_EVERY = 0.1  # seconds
 SECONDS_AHEAD = 0.03
 FUSED_UP_TO = 4  # messages of credit up to which each ack also asks for the next message
 # Seconds of runs, and messages, that a node asks for beside its credit while some are to pass
-# others: in the lane nobody is passed. A slow node asks for one, which a faster one could have had.
-PASSING_SECONDS, MOST_PASSING = 0.05, 16
+# others: in the lane nobody is passed. It has to have in hand what the requesters' gates let in
+# (`swarm.requests.gate`). A slow node asks for few, which a faster one could have had.
+PASSING_SECONDS, MOST_PASSING = 0.2, 24
 
 
 class Credit:

@@ -166,7 +166,7 @@ def pipeline(
                 under_way -= 1
                 if request[0] == HIGH:
                     times.append(now - request[1])
-                gate.window.answered(request[2], len(gate) > 0)
+                gate.window.answered(request[2], len(gate) > 0, now)
             start(stage, now)
         for turn in gate.let_in(inside):
             under_way += 1
@@ -202,7 +202,7 @@ def test_messages_that_wait_for_busy_processes_let_the_slowest_stage_idle_little
     rate, _, times = pipeline(runs, 3, high_every=20, seconds=60.0, late=late)
     assert rate >= 0.8 / max(runs)
     times.sort()
-    waits = 1.2 * len(runs) * late
+    waits = 1.5 * len(runs) * late
     assert times[len(times) * 99 // 100] <= 1.2 * (sum(runs) + max(runs) * (len(runs) + 1)) + waits
 
 
@@ -210,7 +210,7 @@ def test_answers_without_hops_teach_nothing() -> None:
     window = Window(3)
     size = window.size
     for _ in range(100):
-        window.answered((), True)
+        window.answered((), True, 1.0)
     assert window.size == size
 
 
@@ -218,5 +218,5 @@ def test_answers_without_hops_teach_nothing() -> None:
 def test_the_window_stays_within_its_bounds(hops: list[tuple[int, int]]) -> None:
     window = Window(3)
     for queue, compute in hops:
-        window.answered([Hop(1, "n", queue, compute)], True)
+        window.answered([Hop(1, "n", queue, compute)], True, 100.0)
         assert 4.0 <= window.size <= 4096.0

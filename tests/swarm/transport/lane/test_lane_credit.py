@@ -203,7 +203,7 @@ def test_a_message_that_its_lane_does_not_keep_is_settled_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "beside"), [(0.0, 16), (0.001, 16), (0.01, 5), (0.05, 1), (10.0, 1), (None, 0)]
+    ("run", "beside"), [(0.0, 24), (0.001, 24), (0.02, 10), (0.1, 2), (10.0, 1), (None, 0)]
 )
 def test_while_some_are_to_pass_others_more_is_in_hand_and_a_slow_node_takes_one(
     run: float | None, beside: int
