@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Generator, Iterator
 from typing import TypeVar
 
@@ -16,6 +17,10 @@ from nodes.cli.bench import reach_benchmarks
 # gRPC's own work between fork and exec fails in children that ask to end with their parent, as
 # servers and nodes do.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+# Each process that a test starts would compile all that it imports: more than half of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes is a measurement of the machine, and no promise.
 settings.register_profile("swarm", deadline=None)

@@ -129,7 +129,9 @@ class Images:
         if not wheels.exists():
             tree = self._folder / f"tree-{version}"
             for package in ("swarm", "shards", "nodes"):
-                shutil.copytree(ROOT / package, tree / package)
+                # Not what processes beside this one are about to compile.
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / package, tree / package, ignore=ignored)
             for name in ("README.md", "LICENSE", "pyproject.toml", "swarm/__init__.py"):
                 text = (ROOT / name).read_text()
                 said = re.compile(f'^((?:__version__|version) = )"{self._version}"$', re.M)
