@@ -145,7 +145,7 @@ class CompositionRuns:
         else:
             self._asked.learn(made.parts)
             job.told, job.steps = told(made.parts) | asked.cached(), made.made
-            job.told |= asked.unfamiliar()
+            job.told |= asked.unfamiliar() | asked.weights()
             if asked.is_traced:
                 job.told |= asked.told(self.model.composition, made.parts, job.started)
             seconds = self._clock() - job.started

@@ -45,13 +45,14 @@ class PartAnswers:
         if key is None:
             return dict((await ask(tensors)).outputs), Recalled(0, 1)
         if (kept := self.answers.recall(key, now)) is not None:
-            return dict(kept.outputs), Recalled(1, 1, now - kept.at)
+            weights = frozenset({kept.weights})
+            return dict(kept.outputs), Recalled(1, 1, now - kept.at, weights)
         before = self._under_way.get(key)
         if before is not None:
             await asyncio.wait([before], timeout=max(0.0, wait))
             if before.done() and (outputs := before.result()) is not None:
                 self.answers.counters.joined += 1
-                return dict(outputs), Recalled(1, 1)
+                return dict(outputs), Recalled(1, 1, 0.0, frozenset({self._weights}))
         self.answers.counters.misses += 1
         result = await (
             self._lead(key, tensors, ask) if before is None else self._ask(key, tensors, ask)
@@ -82,7 +83,8 @@ class PartAnswers:
         kept = [None if key is None else self.answers.recall(key, now) for key in keys]
         missing = [place for place, answer in enumerate(kept) if answer is None]
         ages = [now - answer.at for answer in kept if answer is not None]
-        told = Recalled(len(ages), count, max(ages, default=0.0))
+        weights = frozenset(answer.weights for answer in kept if answer is not None)
+        told = Recalled(len(ages), count, max(ages, default=0.0), weights)
         rows: list[Tensors] = [{} if answer is None else dict(answer.outputs) for answer in kept]
         if missing:
             self.answers.counters.misses += len(missing)

@@ -43,9 +43,13 @@ class LoadedComposition(Loaded):
         return CompositionServing(shared, self)
 
     async def again(
-        self, stage: int, tensors: dict[str, np.ndarray], steps: Mapping[str, str]
+        self,
+        stage: int,
+        tensors: dict[str, np.ndarray],
+        steps: Mapping[str, str],
+        weights: Mapping[str, Sequence[int]],
     ) -> Repeated:
-        return await self.repeats.run(tensors, steps)
+        return await self.repeats.run(tensors, steps, weights)
 
     def close(self) -> None:
         self.repeats.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shards.compose.composition import (
@@ -21,6 +21,7 @@ from shards.compose.composition import (
 from shards.compose.run import PartRun
 from swarm.tracing.inside import MOST_ASKS, InnerAsk, InnerWork, told_inside
 from swarm.tracing.traceparent import below, is_sampled
+from swarm.wire.hops import KEPT, WEIGHTS_OF
 from swarm.wire.messages import Result
 from swarm.wire.unfamiliar import SCORE
 
@@ -42,15 +43,17 @@ def told(parts: Mapping[str, PartRun]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """rows: answered by kept answers, of so many. age: seconds of the oldest of these."""
+    """rows: answered by kept answers, of so many. age: seconds of the oldest of these. weights:
+    that these were computed with."""
 
     rows: int = 0
     of: int = 0
     age: float = 0.0
+    weights: frozenset[int] = field(default=frozenset(), compare=False)
 
     def __add__(self, other: Recalled) -> Recalled:
         rows, of = self.rows + other.rows, self.of + other.of
-        return Recalled(rows, of, max(self.age, other.age))
+        return Recalled(rows, of, max(self.age, other.age), self.weights | other.weights)
 
 
 def what_is(part: Part) -> str:
@@ -81,6 +84,7 @@ class AskedParts:
         self._counts: dict[str, int] = {}
         self._recalled: dict[str, Recalled] = {}
         self._scores: dict[str, float] = {}
+        self._weights: dict[str, set[int]] = {}
 
     def header(self, part: str) -> str:
         """What a part asks with: its span is the parent of what it asks."""
@@ -94,6 +98,7 @@ class AskedParts:
         """A request of a part was answered; asked: `time.monotonic()`."""
         if score := answer.unfamiliarity:
             self._scores[part] = max(score, self._scores.get(part, 0.0))
+        self._weights.setdefault(part, set()).add(answer.weights)
         if self.is_traced:
             self._counts[part] = self._counts.get(part, 0) + 1
             answers = self._answers.setdefault(part, [])
@@ -104,6 +109,13 @@ class AskedParts:
         """So much of a part was not asked for, since the answers were kept."""
         before = self._recalled.get(part)
         self._recalled[part] = rows if before is None else before + rows
+        self._weights.setdefault(part, set()).update(rows.weights)
+
+    def weights(self) -> dict[str, Any]:
+        """A field of the hop where models have learned: by part, the weight versions that answered,
+        or that kept answers were computed with."""
+        told = {name: sorted(found) for name, found in self._weights.items() if any(found)}
+        return {WEIGHTS_OF: told} if told else {}
 
     def unfamiliar(self) -> dict[str, Any]:
         """Fields of the hop where models have guards: the highest score, and the parts that were
@@ -120,7 +132,7 @@ class AskedParts:
         if not self._recalled:
             return {}
         return {
-            "cached": {
+            KEPT: {
                 name: {"rows": each.rows, "of": each.of, "age_ms": round(each.age * 1e3, 3)}
                 for name, each in self._recalled.items()
             }

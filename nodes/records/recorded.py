@@ -16,6 +16,7 @@ from swarm.records.record import STEPS, parse
 from swarm.records.stream import READ_TIMEOUT, extent_of, read_stream
 from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects, api
+from swarm.wire.hops import CACHED, KEPT, WEIGHTS_OF
 from swarm.wire.messages import Features
 
 AT_ONCE = 8  # requests whose messages are read at a time
@@ -58,6 +59,23 @@ class Recorded:
         of_stage = (hop.get(STEPS) for hop in self.hops if hop["stage"] == stage)
         told = next((steps for steps in of_stage if isinstance(steps, Mapping)), {})
         return {name: made for name, made in told.items() if isinstance(made, str)}
+
+    def weights_of(self, stage: int) -> dict[str, list[int]]:
+        """By step inside a stage's run, the weight versions that it was answered with, where they
+        were learned and an audit tells it."""
+        told = (hop.get(WEIGHTS_OF) for hop in self.hops if hop["stage"] == stage)
+        return next((dict(each) for each in told if isinstance(each, Mapping)), {})
+
+    @property
+    def cached_ms(self) -> int | None:
+        """The age of its answer, where stage 1 had kept that, None for one that was computed."""
+        ages = (hop.get(CACHED) for hop in self.audit.get("hops") or () if hop["stage"] == 1)
+        return next((age for age in ages if isinstance(age, int)), None)
+
+    @property
+    def kept(self) -> list[str]:
+        """The steps inside runs of whose answers some were kept ones."""
+        return [name for hop in self.audit.get("hops") or () for name in hop.get(KEPT, ())]
 
     def node(self, stage: int) -> str:
         """Who ran a stage then, "" where nothing says so."""

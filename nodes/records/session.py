@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nodes.config import NodeConfig
-from nodes.features import features, first
+from nodes.features import first
+from nodes.learned import learned_tensors
 from nodes.meaning import AnswerMeaning
 from nodes.records.recorded import Recorded
 from nodes.stage.pictures import PictureReader
@@ -167,24 +168,24 @@ class ReplaySession:
         info = self._loaded.info
         if n == self._weights.present(info.model, info.version):
             return
-        for feature in features():
-            if feature.tensors_of is not None:
-                tensors = await feature.tensors_of(self._mesh, info, n)
-                await self._weights.take(info.model, info.version, n, tensors)
-                return
-        raise NotFound(f"nothing here knows weight version {n} of {info.model}@{info.version}")
+        tensors = await learned_tensors(self._mesh, info, n)
+        await self._weights.take(info.model, info.version, n, tensors)
 
     async def run(
-        self, stage: int, tensors: Mapping[str, np.ndarray], steps: Mapping[str, str]
+        self,
+        stage: int,
+        tensors: Mapping[str, np.ndarray],
+        then: Recorded | None = None,
     ) -> tuple[Repeated, float]:
-        """What a stage makes of these tensors, and its seconds. steps: as of `Loaded.again`. Raises
+        """What a stage makes of these tensors, and its seconds. then: as of `through`. Raises
         `SwarmError`, `ShardsError`, and `InvalidArgument` for a picture that is none, or that
         nobody here can decode."""
         pictures, given = PictureReader(self._loaded.info), dict(tensors)
         began = time.perf_counter()
         if stage == 1 and pictures.comes_as_picture(given):
             given = await asyncio.to_thread(pictures.decoded, given)
-        made = await self._loaded.again(stage, given, steps)
+        steps, weights = (then.steps(stage), then.weights_of(stage)) if then else ({}, {})
+        made = await self._loaded.again(stage, given, steps, weights)
         return made, time.perf_counter() - began
 
     async def through(
@@ -194,8 +195,7 @@ class ReplaySession:
         repeated with its own version."""
         made: list[tuple[Tensors, float]] = []
         for stage in range(1, self.last + 1):
-            steps = then.steps(stage) if then is not None else {}
-            repeated, seconds = await self.run(stage, made[-1][0] if made else tensors, steps)
+            repeated, seconds = await self.run(stage, made[-1][0] if made else tensors, then)
             made.append((repeated.outputs, seconds))
         return made
 
@@ -209,11 +209,13 @@ async def replay_same(session: ReplaySession, request: Recorded) -> Replay:
     deviation is told of the very stage that makes it. The last stage's answer, and what the steps
     inside of a run made, are compared by their hashes in the audit."""
     await session.use_weights(request.weights)
+    if request.cached_ms is not None and 1 in request.stages:
+        return await _replay_kept(session, request, request.cached_ms)
     steps = []
     found: AnswerMeaning | None = None
     for stage, came in request.stages.items():
         told = request.steps(stage)
-        repeated, seconds = await session.run(stage, came.tensors, told)
+        repeated, seconds = await session.run(stage, came.tensors, request)
         made = repeated.outputs
         for part, digest in told.items():
             equal = _digest(repeated.steps.get(part)) == digest
@@ -241,6 +243,23 @@ async def replay_same(session: ReplaySession, request: Recorded) -> Replay:
     )
 
 
+async def _replay_kept(session: ReplaySession, request: Recorded, age: int) -> Replay:
+    """Run all stages for a question whose answer stage 1 had kept, and compare with that: what
+    stages behind the first one received then was another request's."""
+    made = await session.through(request.stages[1].tensors, request)
+    equal = digest_of(made[-1][0]) == request.output
+    whole = Difference(equal, 0.0 if equal else math.inf) if request.output else None
+    steps = tuple(
+        RepeatedStage(stage, request.node(stage), whole if stage == session.last else None, seconds)
+        for stage, (_, seconds) in enumerate(made, start=1)
+    )
+    note = f"its answer was {age} ms old, kept at stage 1: all stages have computed it here"
+    found = session.read(made[-1][0])
+    return Replay(
+        request.id, request.at, session.version, request.weights, steps, note=note, found=found
+    )
+
+
 def _digest(made: Mapping[str, np.ndarray] | None) -> str:
     """As an audit has it; "" for what was not made."""
     return digest_of(made) if made is not None else ""
@@ -253,6 +272,9 @@ def why_incomplete(request: Recorded, last: int) -> str:
         reasons.append(f"stages not recorded: {', '.join(map(str, missing))}")
     if last in request.stages and not request.output:
         reasons.append(f"stage {last} has nothing to be compared with: only an audit keeps answers")
+    if request.kept:
+        parts = ", ".join(request.kept)
+        reasons.append(f"answers of parts were kept ones, which were computed here: {parts}")
     return "; ".join(reasons)
 
 

@@ -133,11 +133,16 @@ class Loaded:
         return None
 
     async def again(
-        self, stage: int, tensors: dict[str, np.ndarray], steps: Mapping[str, str]
+        self,
+        stage: int,
+        tensors: dict[str, np.ndarray],
+        steps: Mapping[str, str],
+        weights: Mapping[str, Sequence[int]],
     ) -> Repeated:
         """What a stage makes of tensors, off the serving path. steps: of a run that is repeated,
         SHA-256 of what each step inside it made then, "" for one that was left out; {} where nobody
-        knows. Raises `SwarmError` and `shards.errors.ShardsError`."""
+        knows. weights: by step, the weight versions that it was answered with; 0 where it is not
+        there. Raises `SwarmError` and `shards.errors.ShardsError`."""
         return Repeated(await asyncio.to_thread(self.stages[stage].run, tensors))
 
     def close(self) -> None:

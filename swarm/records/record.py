@@ -23,7 +23,7 @@ import numpy as np
 
 from swarm.errors import DecodeError
 from swarm.subjects import OTHER, TOKEN, as_token
-from swarm.wire.hops import Hop
+from swarm.wire.hops import CACHED, KEPT, WEIGHTS_OF, Hop
 from swarm.wire.tensors import datatype_of, memory_of, plain
 
 VERSION = 1
@@ -36,6 +36,7 @@ OPERATOR = "operator"  # the agent of what is done by commands
 NOBODY = "-"  # the subject's token for an agent without a name
 MOST_BYTES = 64 << 10  # of a record that is read
 MOST_HOPS, MOST_STEPS = 64, 64  # in a record; of a hop
+MOST_WEIGHTS = 8  # versions of a step
 
 
 def digest_of(tensors: Mapping[str, np.ndarray]) -> str:
@@ -93,6 +94,13 @@ def hop_fields(hop: Hop) -> dict[str, Any]:
         doc[RECEIVED] = received.hex()
     if steps := dict(_steps(hop.extra.get(STEPS))):
         doc[STEPS] = steps
+    if weights := dict(_weights_of(hop.extra.get(WEIGHTS_OF))):
+        doc[WEIGHTS_OF] = weights
+    age = hop.extra.get(CACHED)
+    if isinstance(age, int | float) and 0 <= age < 1 << 53:
+        doc[CACHED] = int(age)
+    if kept := sorted(_kept(hop.extra.get(KEPT))):
+        doc[KEPT] = kept
     return doc
 
 
@@ -101,6 +109,22 @@ def _steps(told: object) -> Iterator[tuple[str, str]]:
     for name, made in [*told.items()][:MOST_STEPS] if isinstance(told, dict) else ():
         if isinstance(name, str) and type(made) is bytes and len(made) in (0, 32):
             yield as_token(name), made.hex()
+
+
+def _weights_of(told: object) -> Iterator[tuple[str, list[int]]]:
+    """As `_steps`; a step that asked several times may have been answered by several."""
+    for name, numbers in [*told.items()][:MOST_STEPS] if isinstance(told, dict) else ():
+        if isinstance(name, str) and isinstance(numbers, list):
+            found = [n for n in numbers[:MOST_WEIGHTS] if type(n) is int and 0 <= n < 1 << 53]
+            if len(found) == len(numbers):
+                yield as_token(name), found
+
+
+def _kept(told: object) -> Iterator[str]:
+    """The steps of whose answers some were kept ones."""
+    for name, rows in [*told.items()][:MOST_STEPS] if isinstance(told, dict) else ():
+        if isinstance(name, str) and isinstance(rows, dict) and rows.get("rows"):
+            yield as_token(name)
 
 
 def canonical(doc: Mapping[str, Any]) -> bytes:
