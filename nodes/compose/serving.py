@@ -103,6 +103,10 @@ async def prepare(loading: Loading) -> Callable[[], LoadedComposition]:
         return from_json(verify(loading.fetch(FILE), digest, FILE))
 
     composition = await asyncio.to_thread(read)
+    # As the version tells its outputs: clients take them by their places, too. The JSON is sorted.
+    places = {spec.name: place for place, spec in enumerate(loading.info.outputs)}
+    outputs = sorted(composition.outputs.items(), key=lambda out: places.get(out[0], len(places)))
+    composition = replace(composition, outputs=dict(outputs))
     if names := composition.searches():
         indexes = await asyncio.to_thread(_indexes, loading, sorted(names))
         composition = replace(composition, indexes=indexes)

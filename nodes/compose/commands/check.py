@@ -99,7 +99,10 @@ async def check_composition(file: CompositionFile, target: Target) -> None:
 def show(found: CheckedComposition, as_json: bool) -> None:
     """Each part, with what it reads and makes."""
     composition, parts = found.composition, found.parts
-    reads = {name: needed(composition.parts[name]) for name in parts.order}
+    reads = {name: list(dict.fromkeys(needed(composition.parts[name]))) for name in parts.order}
+    of_inputs = {
+        name for name in parts.order if any(not r.part for r in composition.parts[name].tensors())
+    }
     makes = {
         name: {spec.name: str(spec) for spec in parts.tensors[name].values()}
         for name in parts.order
@@ -123,7 +126,7 @@ def show(found: CheckedComposition, as_json: bool) -> None:
         table.add_row(
             name + (" (optional)" if name in parts.may_lack else ""),
             _kind(found, name),
-            ", ".join(reads[name]) or "the inputs",
+            ", ".join(reads[name] + ["the inputs"] * (name in of_inputs)),
             ", ".join(f"{tensor} {spec}" for tensor, spec in makes[name].items()),
             str(parts.rows.get(name, "")),
         )

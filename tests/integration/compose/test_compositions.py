@@ -47,6 +47,7 @@ otherwise = "small"
 
 [outputs]
 logits = "label.logits"
+chosen = "label.logits"
 """
 
 
@@ -69,6 +70,7 @@ async def test_a_cascade_answers_as_its_models_do(local: LocalMesh) -> None:
     for image, logits in zip(images[:40], expected[:40], strict=True):
         answer = await local.mesh.infer("cascade", {"image": image[None]}, 5.0)
         assert close(answer.outputs["logits"], logits[None])
+        assert list(answer.outputs) == ["logits", "chosen"], "in the order of the version"
         (hop,) = answer.hops
         parts = set(hop.extra["parts"])
         two = np.partition(logits, -2)[-2:]
@@ -121,4 +123,4 @@ async def test_check_names_the_part_that_does_not_fit(local: LocalMesh, tmp_path
         said,
         *("compose", "check", str(file), "--nats", local.url, "--mesh", local.name, "--json"),
     )
-    assert json.loads(told.stdout)["outputs"] == {"logits": "FP32[?,10]"}
+    assert json.loads(told.stdout)["outputs"] == dict.fromkeys(("logits", "chosen"), "FP32[?,10]")
