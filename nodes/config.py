@@ -211,6 +211,12 @@ class NodeConfig:
     quota: float = request(
         0.0, "Requests a second that one client may send to this node; 0: any number.", least=0
     )
+    nats_priority: str = request(
+        "high",
+        "Most priority of requests that plain NATS clients send to this node; a higher one is "
+        "refused. The gateway's callers have bounds of their own.",
+        one_of=("normal", "high"),
+    )
     storage: str = request(
         "memory",
         "Where lanes keep requests. memory: a server restart loses them, "

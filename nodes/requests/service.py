@@ -16,12 +16,14 @@ from nodes.requests.placer import Placer
 from nodes.requests.stands_in import StandsIn
 from nodes.versions.loaded import Loaded
 from nodes.versions.versions import Versions
+from swarm.errors import PermissionDenied
 from swarm.fleet.advertised import candidates
 from swarm.fleet.service import FleetAnswers
 from swarm.requests.infer_service import InferService
 from swarm.requests.witnessing import Notices, Witnessing
 from swarm.transport.process_links import Own
 from swarm.wire.messages import Request, Result
+from swarm.wire.urgency import urgency_of
 
 
 class RequestService:
@@ -37,6 +39,7 @@ class RequestService:
     ) -> None:
         config, mesh = connection.config, connection.mesh
         self._config = config
+        self._most_urgent = urgency_of(config.nats_priority)
         self._objectives = objectives
         self._placer = None
         if config.edge.places:
@@ -102,6 +105,12 @@ class RequestService:
         return await self._versions.lookup(model, version)
 
     async def _answer(self, model: str, request: Request) -> Result:
+        if request.priority and urgency_of(request.priority) > self._most_urgent:
+            most = self._config.nats_priority
+            raise PermissionDenied(
+                f"this node takes priority {most} at most of NATS clients (--nats-priority), and "
+                f"was asked with {request.priority}"
+            )
         return await self.answerer.answer(model, request)
 
     def start(self, own: Own) -> None:

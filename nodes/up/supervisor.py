@@ -34,7 +34,7 @@ class NodeProcess:
     present process has ever said that it is ready. past: the deaths so far. restart_at: when it
     starts again (`clock()`, seconds), 0 while no restart waits. wanted: whether the supervisor
     starts it again after its death. missed: whether nobody else does its work, so
-    that its next start has normal priority.
+    that its next start has normal priority. program: the module that runs.
     """
 
     role: str
@@ -49,6 +49,7 @@ class NodeProcess:
     wanted: bool = True
     missed: bool = False
     clock: Callable[[], float] = time.monotonic
+    program: str = "nodes.cli.node"
 
     @property
     def pid(self) -> int:
@@ -70,7 +71,7 @@ class NodeProcess:
             handle = self.log_path.open("ab")
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nodes.cli.node", *self.arguments],
+                [sys.executable, "-m", self.program, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=handle or subprocess.DEVNULL,

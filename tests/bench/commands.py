@@ -232,12 +232,21 @@ def overload(
     seconds: float = option(30.0, "How long the overload lasts.", min=1),
     factor: float = option(3.0, "Offered load, in capacities.", min=1),
     budget: str = option("100ms", "Time for a request."),
+    high: float = option(
+        0.0, "Percent of high priority, beside a quiet phase and one without.", min=0, max=50
+    ),
+    runs: str = option("20,20,20", "With --high: milliseconds of a run of each stage."),
     json: Json = False,
 ) -> int:
-    """Goodput, refusals and recovery at three times the capacity."""
+    """Goodput, refusals and recovery at three times the capacity, or what high requests feel."""
     from bench.cost.overload import OVERLOAD, OverloadPlan
     from nodes.console import duration
 
+    if high:
+        from bench.cost.priorities import PRIORITIES, PrioritiesPlan
+
+        each = tuple(float(run) / 1e3 for run in words_of(runs))
+        return PRIORITIES.run(PrioritiesPlan(high, factor, runs=each), json)
     return OVERLOAD.run(OverloadPlan(seconds, factor, duration(budget)), json)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from bench.cost.overload import OVERLOAD, OverloadPlan
+from bench.cost.priorities import Asked, PrioritiesPlan, figures
+from bench.cost.priorities import misses as misses_of_priorities
 from bench.faults.failover import FAILOVER, FailoverPlan, scenario_entry
 from bench.faults.failover_figures import Trial, scenario_figures
 from bench.faults.scenarios import Scenario
@@ -94,3 +96,23 @@ def test_overload_passes_when_goodput_stays_near_the_capacity(
     measured = replace(OVERLOAD, measure=lambda plan, progress: {"goodput_share": share})
     assert measured.run(OverloadPlan()) == code
     assert "goodput share" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("runs", "bound"),
+    [((0.02, 0.02, 0.02), 2.0), ((0.02, 0.01, 0.01), 4 / 3), ((0.01, 0.02, 0.01), 1.5)],
+)
+def test_a_high_request_may_wait_for_a_run_of_each_stage_up_to_the_last_saturated_one(
+    runs: tuple[float, ...], bound: float
+) -> None:
+    quiet = [Asked(True, True, 0.06)] * 15
+    none = [Asked(n < 5, True, 0.5) for n in range(100)]
+    high = [Asked(n < 15, True, 0.06 * bound if n < 15 else 0.5) for n in range(100)]
+    found = figures(PrioritiesPlan(runs=runs), {"quiet": [quiet], "none": [none], "with": [high]})
+    assert found["p99_ratio"] == pytest.approx(found["p99_bound"], abs=0.002)
+    assert found["p99_bound"] == pytest.approx(bound, abs=0.002)
+    assert found["goodput_ratio"] == 1.0
+    assert found["rest_ratio"] == found["rest_bound"] == pytest.approx(85 / 95, abs=0.001)
+    assert misses_of_priorities({"ways": {"client": found}}) == []
+    slow = found | {"p99_ratio": 1.2 * bound, "goodput_ratio": 0.9}
+    assert len(misses_of_priorities({"ways": {"client": slow}})) == 2

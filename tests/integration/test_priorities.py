@@ -98,6 +98,18 @@ async def test_every_door_takes_a_priority_and_refuses_what_is_none() -> None:
         assert REFUSED in done.stderr
 
 
+async def test_a_node_bounds_the_priority_of_plain_nats_clients() -> None:
+    bound = ("--nats-priority", "normal")
+    async with mesh_of(split_digits(stages=1), "shard-1", flags=bound) as local:
+        link, subject = local.mesh.link, local.mesh.subjects.infer("digits")
+        for priority, refused in (("high", True), ("normal", False), ("low", False), ("", False)):
+            in_body = json.dumps(BODY | {"parameters": {"priority": priority}}).encode()
+            in_header = f"NATS/1.0\r\nswarm-priority: {priority}\r\n\r\n".encode()
+            for data, headers in ((in_body, b""), (json.dumps(BODY).encode(), in_header)):
+                answer = json.loads((await link.request(subject, data, headers=headers)).data)
+                assert answer.get("status") == ("PERMISSION_DENIED" if refused else None), answer
+
+
 @pytest.mark.parametrize("shm", [True, False], ids=["handed over", "by lanes"])
 async def test_high_requests_pass_those_of_all_requesters_that_wait(shm: bool) -> None:
     """Of the flood's 80 requests some are let in, and those are computed before."""
