@@ -309,10 +309,13 @@ class Client:
         priority: str = "",
         allow_degraded: bool | None = None,
         agent: str = "",
+        refer: tuple[str, ...] = (),
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised. request_id: comes
         back with the result; on its way the request has an id that begins so and that nobody can
-        guess. agent: for whom it is asked, where that is not this client's own."""
+        guess. agent: for whom it is asked, where that is not this client's own. refer: large outputs of these names may stay where they are; the result refers to
+        them (`swarm.wire.tensors.Referred`), and a request to another model may have them as
+        inputs."""
         header = checked(traceparent) if traceparent else ""
         trace = None if self.tracer is None else self.tracer.begin(model, header)
         try:
@@ -325,6 +328,7 @@ class Client:
                 priority=priority,
                 allow_degraded=allow_degraded,
                 agent=agent or self.agent,
+                refer=refer,
             )
             result = await self._ask(model, request, budget, delivery, hedge)
             self.observed.note(model.partition("@")[0], str(result.status), result.degraded)
@@ -386,6 +390,7 @@ class Client:
             weights=request.weights,
             traceparent=request.traceparent,
             urgency=urgency,
+            refer=request.refer,
         )
 
         async def by_lanes(until: float) -> Result:

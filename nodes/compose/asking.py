@@ -9,18 +9,20 @@ from typing import Any
 
 from nodes.audit import Audit
 from nodes.compose.kept import PartAnswers
+from nodes.compose.referring import ReferredTensors, pays, referable
 from nodes.compose.telling import AskedParts, what_is
 from nodes.stage.counters import histogram, latencies
 from shards.cache.answers import JOINED_SHARE
 from shards.compose.composition import AskPart, Composition, needed, parts_asked
 from shards.compose.run import AskModel, NotAnswered, PartRun, Tensors
-from swarm.errors import DeadlineExceeded, SwarmError, Unavailable
+from swarm.errors import DeadlineExceeded, NotFound, SwarmError, Unavailable
 from swarm.fleet.placement import Served
 from swarm.flow.latency import LatencyWindow
 from swarm.mesh import Mesh
 from swarm.model import ModelInfo
 from swarm.requests.request import answered
 from swarm.wire.messages import Features, Request, Result
+from swarm.wire.tensors import are_referred
 from swarm.wire.urgency import NAME_OF
 
 MOST_TOLD = 32  # parts in a status, which is bounded in bytes
@@ -52,6 +54,7 @@ class PartsAsked:
         self._audit = audit
         self._nobody: dict[str, float] = {}  # since when nobody serves a part's model
         self._behind = dict(_behind(composition))
+        self._referable = {} if audit is not None else referable(composition)
         self._parts = composition.parts
         self._kept = {
             part.name: PartAnswers(part.cache, part.each_row)
@@ -68,11 +71,17 @@ class PartsAsked:
         """Whether this node itself sends the spans of what it asks."""
         return self._mesh.tracer is not None
 
-    def of(self, features: Features, expires: float, asked: AskedParts) -> AskModel:
+    def referred(self) -> ReferredTensors:
+        """For a run; end it behind that."""
+        return ReferredTensors(self._mesh.link)
+
+    def of(
+        self, features: Features, expires: float, asked: AskedParts, referred: ReferredTensors
+    ) -> AskModel:
         """What asks for a run. expires: `time.monotonic()`, when its budget ends. asked: what is
         told of a traced request. Raises NotAnswered."""
 
-        async def ask(part: AskPart, tensors: Tensors) -> Result:
+        async def ask_once(part: AskPart, tensors: Tensors, refer: tuple[str, ...] = ()) -> Result:
             now = time.monotonic()
             left = expires - now - (self._rest(part.name, now) if part.optional else 0.0)
             name = f"{part.model}@{part.version}"
@@ -91,6 +100,7 @@ class PartsAsked:
                     allow_degraded=False,  # its answer would not say so
                     priority=NAME_OF[features.urgency],
                     agent=features.agent,
+                    refer=refer,
                 )
                 if self._audit is not None:
                     request = Request(tensors, result.id, agent=features.agent)
@@ -99,18 +109,43 @@ class PartsAsked:
             except SwarmError as error:
                 raise NotAnswered(f"part {part.name!r}, {name}: {error}") from error
             asked.answered(part.name, now, answer)
+            if refer:
+                referred.made(part, tensors, answer.outputs)
             return answer
+
+        async def ask(part: AskPart, tensors: Tensors, refer: tuple[str, ...] = ()) -> Result:
+            try:
+                return await ask_once(part, tensors, refer)
+            except NotAnswered as error:
+                if not (are_referred(tensors) and isinstance(error.__cause__, NotFound)):
+                    raise
+            # The node that had them is gone, or hangs.
+            return await ask_once(part, await referred.replaced(tensors, ask_plainly), refer)
+
+        async def ask_plainly(part: AskPart, tensors: Tensors) -> Tensors:
+            return dict((await ask(part, tensors)).outputs)
 
         async def ask_or_recall(part: AskPart, tensors: Tensors) -> Tensors:
             kept = self._kept.get(part.name)
             if kept is None or features.session or features.shadow:
-                return dict((await ask(part, tensors)).outputs)
+                return dict((await ask(part, tensors, self._refer(part.name))).outputs)
             wait = (expires - time.monotonic()) * JOINED_SHARE
             outputs, hits = await kept.asked(tensors, partial(ask, part), wait)
             asked.recalled(part.name, hits)
             return outputs
 
         return ask_or_recall
+
+    def _refer(self, part: str) -> tuple[str, ...]:
+        """The outputs of a part's model that it is asked to refer to."""
+        if not (referable := self._referable.get(part)) or self._mesh.rollouts.follows:
+            return ()  # copies for a version on trial would come when the tensors are gone
+        of, placement = self._models, self._mesh.placement
+        return tuple(
+            name
+            for name, readers in referable.items()
+            if pays(placement, of[part], [of[reader] for reader in readers])
+        )
 
     def look(self, now: float) -> None:
         """Learn which models nobody serves at present."""

@@ -121,13 +121,14 @@ class CompositionRuns:
     async def _run(self, job: Job) -> None:
         features = job.features
         asked = AskedParts(features.traceparent, self._asked.sends_spans)
+        referred = self._asked.referred()
         try:
             async with asyncio.timeout(job.expires - self._clock()):
                 made = await run(
                     self.model.composition,
                     self.model.signatures,
                     job.inputs,
-                    self._asked.of(features, job.expires, asked),
+                    self._asked.of(features, job.expires, asked, referred),
                 )
         except TimeoutError:
             self._too_late(job)
@@ -150,6 +151,8 @@ class CompositionRuns:
                 job.told |= asked.told(self.model.composition, made.parts, job.started)
             seconds = self._clock() - job.started
             self._outcomes.computed(job, made.outputs, seconds, 1, 0)
+        finally:
+            referred.end()
 
     def _too_late(self, job: Job) -> None:
         self._stats.counters.expired += 1

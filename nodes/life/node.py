@@ -70,7 +70,11 @@ class Node:
         self._requests = RequestService(connection, self._versions, objectives, self.audit)
         self.answerer = self._requests.answerer
         # What it is to others, and does for them.
-        self._entry = OwnEntry(connection, self._versions.pulling)
+        self._entry = OwnEntry(
+            connection,
+            self._versions.pulling,
+            refers=self.audit is None,  # what is on record can be asked for anew
+        )
         self._duties = Duties(self._requests.around, self._entry.take)
         condition = NodeCondition(connection.mesh.link, self._devices)
         more = [more_status, self._duties.status, self._requests.status, condition.status]

@@ -43,12 +43,15 @@ class OwnEntry:
         self,
         connection: Connection,
         servings: Callable[[], list[Serving]],
+        refers: bool,
     ) -> None:
+        """refers: whether its inputs may be referred to."""
         self._mesh = connection.mesh
         self._config = connection.config
         self._members = connection.membership
         self._identity = connection.identity
         self._servings = servings
+        self._refers = refers
         self._takes: Where | None = None  # of a standby
         self._announced: Set[Where] = set()  # without the versions that still load
         self._gossiped_load: dict[Where, list[int]] = {}
@@ -82,7 +85,7 @@ class OwnEntry:
         # A node that computes on several devices is asked as its best one: the first that is not
         # "cpu".
         self._members.set("device", next((d for d in devices if d != "cpu"), "cpu"))
-        self._members.set("codecs", codecs_read())
+        self._members.set("codecs", codecs_read(self._refers))
         if self._config.weight != 1.0:
             self._members.set("weight", self._config.weight)
         self._members.set("draining", draining)

@@ -18,6 +18,7 @@ from swarm.records.subjects import RecordSubjects
 from swarm.subjects import Subjects, api
 from swarm.wire.hops import CACHED, KEPT, WEIGHTS_OF
 from swarm.wire.messages import Features
+from swarm.wire.tensors import are_referred
 
 AT_ONCE = 8  # requests whose messages are read at a time
 _TIME = re.compile(rb"Nats-Time-Stamp: ([0-9T:.\-]+)Z")
@@ -144,7 +145,9 @@ async def _request(
             continue
         try:
             features = Features.decode(bytes(message.data))
-        except DecodeError:  # of a hostile process: it was no message of this request
+            if are_referred(features.tensors):
+                raise DecodeError("its tensors were at a node, and are gone")
+        except DecodeError:  # or of a hostile process: it was no message of this request
             unread = True
             continue
         stages[features.stage] = features

@@ -11,7 +11,7 @@ from shards.errors import ShardsError
 from swarm.errors import InvalidArgument
 from swarm.model import ModelInfo
 from swarm.wire.picture import PICTURES, is_encoded
-from swarm.wire.tensors import known_codecs
+from swarm.wire.tensors import REFERRED, known_codecs
 
 EXTRA = "pip install 'swarm-mesh[perception]'"
 
@@ -21,9 +21,11 @@ def can_decode() -> bool:
     return PICTURES in codecs_read()
 
 
-def codecs_read() -> list[str]:
-    """What this node reads, as it tells others: of tensors, and of features."""
-    return [*known_codecs(), *(codec for feature in features() for codec in feature.codecs())]
+def codecs_read(refers: bool = False) -> list[str]:
+    """What this node reads, as it tells others: of tensors, and of features. refers: whether that
+    may be where its inputs are."""
+    more = (codec for feature in features() for codec in feature.codecs())
+    return [*known_codecs(), *[REFERRED] * refers, *more]
 
 
 class PictureReader:

@@ -29,7 +29,7 @@ from nodes.stage.jobs import Job
 from nodes.stage.pictures import PictureReader
 from nodes.stage.rules import HAND_BACK_DELAY, NOT_SENT, SENT, After, Onward, StageMove
 from nodes.stage.selftest import Known, SelfTest
-from swarm.errors import ResourceExhausted, Status, SwarmError, retry_after_of
+from swarm.errors import NotFound, ResourceExhausted, Status, SwarmError, retry_after_of
 from swarm.fleet.priorities import PRIMARY
 from swarm.flow.bucket import Quotas
 from swarm.flow.rules import decide
@@ -48,11 +48,13 @@ from swarm.transport.api import (
     Stored,
 )
 from swarm.transport.parcel import Parcel
+from swarm.transport.referred import fetch
 from swarm.transport.routes import Routes
 from swarm.transport.source import SourceOptions, StageSource
 from swarm.transport.stage_sender import StageSender
 from swarm.wire.hops import CODEC, PRIORITIES, WEIGHTS
 from swarm.wire.messages import Features
+from swarm.wire.tensors import are_referred
 from swarm.wire.urgency import IN_USE_FOR
 
 log = logging.getLogger("swarm.stage")
@@ -99,6 +101,8 @@ class StageServer:
         self.stats = StageStats()
         self._node = node
         self._link = routes.link
+        self._routes = routes
+        self._fetching: set[asyncio.Task[None]] = set()  # each ends within `referred.WITHIN`
         self._lender = routes.lender
         self._next_lane = next_lane
         self._on_behind = on_behind
@@ -205,7 +209,27 @@ class StageServer:
                 wait = self._quotas.wait(features.agent, now)
                 delivery.fail(Status.RESOURCE_EXHAUSTED, text, self.stage, self._node, wait)
                 return
+        if are_referred(features.tensors):
+            fetching = self._loop.create_task(self._fetch(delivery), name=f"fetch {features.id}")
+            self._fetching.add(fetching)
+            fetching.add_done_callback(self._fetching.discard)
+            return
         self._compute.take(delivery)
+
+    async def _fetch(self, delivery: Delivery) -> None:
+        """Take a request whose tensors are at another node."""
+        features = delivery.features
+        try:
+            await fetch(self._routes, self.info, features)
+            if not delivery.ended:
+                self._compute.take(delivery)
+        except NotFound as error:
+            if self._audit is not None:
+                self._audit.failed(features, error.status)
+            delivery.fail(error.status, str(error), self.stage, self._node)
+        except Exception:
+            log.exception("stage %d: the tensors of a request were not fetched", self.stage)
+            delivery.hand_back(HAND_BACK_DELAY)
 
     def go_on(self, before: Delivery) -> None:
         """Take a request from the stage before, on this node, as `features` now has it."""

@@ -33,7 +33,7 @@ class Ask:
     tried_until: the loop's time, after which it is asked no more where no lane takes it: somebody
     else could answer. stage: at which it enters; the requester has run those before it.
     urgency: its priority (`swarm.wire.urgency`). share: as of `Request`.
-    instead: as of `Features`.
+    instead, refer: as of `Features`.
     """
 
     info: ModelInfo
@@ -54,6 +54,7 @@ class Ask:
     urgency: int = NORMAL
     share: float = 0.0
     instead: str = ""
+    refer: tuple[str, ...] = ()
 
     def failed(self, error: SwarmError, attempt: int = 0) -> Result:
         """The result of a request that this error ends; attempt 0: before it was sent."""

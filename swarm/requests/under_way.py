@@ -54,7 +54,7 @@ from swarm.transport.lane import NoPubAck
 from swarm.transport.parcel import Parcel
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result
-from swarm.wire.tensors import Claimed
+from swarm.wire.tensors import Claimed, are_referred
 
 # Requests under way from which on a request goes together with others of the same turn of the loop:
 # of forty that are asked at once, one by one, ten fill a socket. (Measured: 16 in flight: 5 % fewer
@@ -328,6 +328,7 @@ class UnderWay:
             answer_rate=rate,
             urgency=ask.urgency,
             instead=ask.instead,
+            refer=ask.refer,
         )
         parcel = Parcel(
             features,
@@ -515,6 +516,8 @@ class UnderWay:
             result = decode_result(message.data)
             if Claimed in map(type, result.outputs.values()):
                 self.way.routes.lender.take(result.outputs)
+            if are_referred(result.outputs) and not self.ask.refer:
+                raise DecodeError("it refers to tensors, and was not asked to")
         except (DecodeError, ShmError) as error:
             # An answer that cannot be read is as good as lost: ask again.
             result = self._failure(Unavailable(f"the answer cannot be read: {error}"))

@@ -28,7 +28,7 @@ from swarm.samehost.lending import Loan
 from swarm.subjects import may_answer
 from swarm.wire.hops import pack_hop, unpack_hops
 from swarm.wire.messages import Features, Result, read_urgency, result_parts
-from swarm.wire.tensors import DATATYPES, LIMITS, Claimed, Part, plain, read_spec
+from swarm.wire.tensors import DATATYPES, LIMITS, Claimed, Part, are_referred, plain, read_spec
 
 MARK = 0xC1  # a byte that no MessagePack value begins with
 FEATURES, RESULT = 1, 2
@@ -72,7 +72,9 @@ class _Shared(NamedTuple):
 def features_parts(features: Features, loan: Loan) -> list[Part]:
     """The message in pieces: compact, or as MessagePack if it does not fit. loan: on those of the
     tensors that lie in shared memory. Raises `InvalidArgument` for a dtype without a datatype."""
-    if features.shadow or features.instead:  # too seldom for a place of its own
+    # Too seldom for places of their own.
+    seldom = features.shadow or features.instead or features.refer
+    if seldom or are_referred(features.tensors):
         return features.parts(loan.packed)
     specs, data = _tensors(features.tensors, loan)
     try:

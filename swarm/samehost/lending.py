@@ -236,7 +236,7 @@ class Lender:
         if not opened:
             return
         for name, value in tensors.items():
-            if not value.flags.owndata:
+            if isinstance(value, np.ndarray) and not value.flags.owndata:
                 tensors[name] = value.copy()
         if not self.intact(opened):
             raise ShmStale("the memory was recycled while it was read")

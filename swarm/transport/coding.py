@@ -21,8 +21,15 @@ from swarm.wire.codec_choice import (
     path_rate,
     results_rule,
 )
-from swarm.wire.messages import Features
-from swarm.wire.tensors import PLAIN, Coding, Part, encode_coded, known_codecs, map_prefix
+from swarm.wire.tensors import (
+    PLAIN,
+    Coding,
+    Part,
+    are_referred,
+    encode_coded,
+    known_codecs,
+    map_prefix,
+)
 
 log = logging.getLogger("swarm.codecs")
 
@@ -149,7 +156,7 @@ class StageCoder:
 
         Raises `InvalidArgument` for a dtype without a datatype."""
         routes = self._routes
-        if not self._coder.is_on or parcel.loan.claims:
+        if not self._coder.is_on or parcel.loan.claims or are_referred(parcel.features.tensors):
             return
         if routes.link.send_rate.is_far and routes.look_out is not None:
             routes.look_out()  # a mere client hears which codecs the nodes read
@@ -179,11 +186,11 @@ class AnswerCoder:
     def __init__(self, routes: Routes, info: ModelInfo) -> None:
         self._coder = Coder(routes.link, routes.codec, info, "results")
 
-    def code(self, features: Features, outputs: Mapping[str, np.ndarray]) -> list[Part] | None:
-        """The outputs as they travel to the requester of `features`, None as plain bytes.
+    def code(self, outputs: Mapping[str, np.ndarray], accepts: str, rate: int) -> list[Part] | None:
+        """The outputs as they travel to a reader that tells this of itself (`accepts`), None as
+        plain bytes.
 
         Raises `InvalidArgument` for a dtype without a datatype."""
-        if not features.accepts or not self._coder.is_on:
+        if not accepts or not self._coder.is_on or are_referred(outputs):
             return None
-        readers = frozenset(features.accepts.split(","))
-        return self._coder.code(outputs, readers, float(features.answer_rate))
+        return self._coder.code(outputs, frozenset(accepts.split(",")), float(rate))

@@ -19,6 +19,7 @@ from swarm.transport.coding import AnswerCoder
 from swarm.transport.fast import FastMessage
 from swarm.transport.lane import LaneMessage
 from swarm.transport.parcel import are_large
+from swarm.transport.referred import Referrals
 from swarm.transport.routes import Routes
 from swarm.wire.messages import Features, Result, failure, result_parts
 from swarm.wire.tensors import Part
@@ -49,6 +50,7 @@ class ReplyDesk:
         self.now_ns = nanoseconds(routes.clock)
         self._socket = routes.socket
         self._coder = AnswerCoder(routes, info)
+        self._referrals = Referrals(routes.link, routes.lender, self._coder)
         self._stage = stage
         self._dead_subject = dead_subject
         self.tally = tally
@@ -71,7 +73,12 @@ class ReplyDesk:
                 parts = answer_parts(result, features, loan)
             else:
                 packed = loan.packed if loan.claims else None
-                coded = None if here else self._coder.code(features, outputs)
+                coded = None
+                if not here:
+                    if features.refer:
+                        result.outputs = self._referrals.keep(features, outputs)
+                    outputs = result.outputs
+                    coded = self._coder.code(outputs, features.accepts, features.answer_rate)
                 parts = result_parts(result, features.all_hops, packed, coded)
         except SwarmError as error:
             loan.take_back()

@@ -11,7 +11,7 @@ from swarm.samehost.lending import NO_LOAN, Lender, Loan
 from swarm.samehost.memory import MIN_BYTES
 from swarm.subjects import ANY
 from swarm.wire.messages import Features
-from swarm.wire.tensors import Part, Tensors
+from swarm.wire.tensors import Part, Tensors, are_referred
 
 
 def are_large(tensors: Tensors) -> bool:
@@ -49,7 +49,7 @@ class Parcel:
 
     def lend(self, lender: Lender) -> None:
         """Put large tensors into shared memory, once. Raises `InvalidArgument`."""
-        if self.loan.claims:
+        if self.loan.claims or are_referred(self.features.tensors):
             return
         self.loan = lender.lend(self.features.tensors)
         # Kept beside their copies, the arrays would lie in memory twice.

@@ -54,7 +54,8 @@ class Features:
     (`swarm.wire.tensors.known_codecs`). answer_rate: bytes a second that the requester's link
     carries, 0 where it is fast or unknown. urgency: of the request (`swarm.wire.urgency`). instead:
     of a request to a lighter model, which version could not answer it, and why
-    (`swarm.requests.stood_in`). codec: how these features came; it does not travel.
+    (`swarm.requests.stood_in`). refer: names of outputs of which the requester wants to know no more than where they are
+    (`swarm.wire.tensors.Referred`). codec: how these features came; it does not travel.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Features:
     shadow: bool = False
     urgency: int = NORMAL
     instead: str = ""
+    refer: tuple[str, ...] = ()
 
     @property
     def all_hops(self) -> list[dict[str, Any]]:
@@ -127,6 +129,8 @@ class Features:
             doc["urgency"] = self.urgency
         if self.instead:
             doc["instead"] = self.instead
+        if self.refer:
+            doc["refer"] = self.refer
         return doc
 
     def parts(
@@ -166,6 +170,7 @@ class Features:
             codec=codec_of(get("tensors")),
             urgency=read_urgency(get("urgency", NORMAL)),
             instead=text if type(text := get("instead", "")) is str else "",
+            refer=_names(get("refer", ())),
         )
         # One pass over all types (measured: a fifth of the time of checks field by field).
         if not (
@@ -378,7 +383,8 @@ class Request:
     allow_degraded: whether its lighter model's answer is taken; None: as the model's owner says.
     These do not travel in MessagePack: outputs, those that are wanted, () for all; ignored, names
     of its parameters that mean nothing; shadow, of a copy that an answerer makes for itself; share,
-    of the turns that its agent's requests have while many wait, 0.0 where nobody gives shares."""
+    of the turns that its agent's requests have while many wait, 0.0 where nobody gives shares;
+    refer, as of `Features`."""
 
     inputs: dict[str, np.ndarray]
     id: str = ""
@@ -395,6 +401,7 @@ class Request:
     priority: str = ""
     share: float = 0.0
     allow_degraded: bool | None = None
+    refer: tuple[str, ...] = ()
 
     def parts(self) -> list[Part]:
         doc: dict[str, Any] = {"v": VERSION}
@@ -439,6 +446,12 @@ def read_priority(value: Any) -> str:
         return checked_priority(value)
     except InvalidArgument as error:
         raise DecodeError(str(error)) from None
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Of tensors; none for what is no list of names: they ask for less, and change no answer."""
+    is_list = isinstance(value, list | tuple) and all(type(name) is str for name in value)
+    return tuple(value) if is_list else ()
 
 
 def read_urgency(value: Any) -> int:

@@ -16,6 +16,7 @@ import msgpack
 import numpy as np
 
 from swarm.errors import DecodeError, InvalidArgument
+from swarm.subjects import INBOX
 from swarm.wire import codecs, compression
 from swarm.wire.codecs import CODECS
 from swarm.wire.compression import ZSTD
@@ -41,6 +42,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 RAW = "raw"
 SHM = "shm"  # `data` is a claim on shared memory, not the bytes
+REFERRED = "referred"  # `data` is where the bytes are to be had
 CODED_FROM = 1024  # bytes: below, a codec saves less than its field costs
 ZSTD_FROM = 4096  # bytes of a coded tensor: measured, below it nothing is gained
 _ZSTD_SUFFIX = f"-{ZSTD}"
@@ -127,7 +129,7 @@ def claim_prefix(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> byt
     return _head(name, dtype, shape, SHM)
 
 
-def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
+def encode_tensors(tensors: Mapping[str, np.ndarray | Referred]) -> list[Part]:
     """The tensors as one MessagePack map, in parts; the data parts are the arrays' memory.
 
     The arrays must not be written to until the parts have been sent.
@@ -135,6 +137,9 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[Part]:
     """
     parts: list[Part] = [map_prefix(len(tensors))]
     for name, array in tensors.items():
+        if isinstance(array, Referred):
+            parts.append(_head(name, array.dtype, array.shape, REFERRED) + msgpack.packb(array.at))
+            continue
         shape = array.shape
         array = plain(array)
         parts += (_prefix(name, array.dtype, shape), memory_of(array))
@@ -191,7 +196,7 @@ def codec_of(doc: Any) -> str:
     if type(doc) is dict:
         for value in doc.values():
             codec = value.get("codec", RAW) if type(value) is dict else RAW
-            if codec != RAW and codec != SHM and type(codec) is str:
+            if codec not in (RAW, SHM, REFERRED) and type(codec) is str:
                 found = codec[:LONGEST_CODEC]
                 if codec != ZSTD:
                     break
@@ -217,8 +222,27 @@ class Claimed(NamedTuple):
     claim: Any
 
 
+class Referred(NamedTuple):
+    """A tensor whose bytes stay for a while at the node that made them. at: the subject at which
+    that node is asked for them (`swarm.transport.referred`). nbytes: as of `Claimed`."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    nbytes: int
+    at: str
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+def are_referred(tensors: Mapping[str, Any]) -> bool:
+    """Whether the bytes of any tensor are elsewhere."""
+    return Referred in map(type, tensors.values())
+
+
 def decode_tensors(doc: Any, limits: MessageLimits = LIMITS) -> dict[str, Any]:
-    """Arrays that view the received bytes (read-only where those are), or `Claimed`.
+    """Arrays that view the received bytes (read-only where those are), `Claimed`, or `Referred`.
 
     Raises `DecodeError`, naming the tensor and what is wrong with it.
     """
@@ -236,6 +260,10 @@ def _decode_tensor(name: Any, value: Any, limits: MessageLimits) -> Any:
     dtype, size = _dtype_and_size(name, datatype, shape, limits)
     if codec == SHM:
         return Claimed(dtype, tuple(shape), size, data)
+    if codec == REFERRED:
+        if type(data) is not str or INBOX.fullmatch(data) is None:
+            raise DecodeError(f"tensor {name!r}: a tensor is referred to by an inbox")
+        return Referred(dtype, tuple(shape), size, data)
     if type(data) is not bytes and type(data) is not memoryview:
         raise DecodeError(f"tensor {name!r}: data must be bytes")
     if codec != RAW:

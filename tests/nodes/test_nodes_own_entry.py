@@ -85,6 +85,7 @@ class Node:
                 identity=identity,
             ),
             lambda: self.servings,
+            refers=True,
         )
         other = Membership(link, Subjects("test"), Peers("other"))
         self.other: Gossip = other.gossip

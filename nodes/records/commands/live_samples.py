@@ -31,8 +31,10 @@ class Collected:
             return
         try:
             tensors = Features.decode(data).tensors
+            if not all(isinstance(tensor, np.ndarray) for tensor in tensors.values()):
+                return  # in shared memory, or at another node
             self._info.check(tensors)
-        except (DecodeError, InvalidArgument, AttributeError):  # one in shared memory has no array
+        except (DecodeError, InvalidArgument):
             return
         for name, parts in self._parts.items():
             parts.append(np.array(tensors[name]))  # the message's memory goes
