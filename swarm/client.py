@@ -313,9 +313,9 @@ class Client:
     ) -> Result:
         """Like `infer`, but a failure is a `Result` too and nothing is raised. request_id: comes
         back with the result; on its way the request has an id that begins so and that nobody can
-        guess. agent: for whom it is asked, where that is not this client's own. refer: large outputs of these names may stay where they are; the result refers to
-        them (`swarm.wire.tensors.Referred`), and a request to another model may have them as
-        inputs."""
+        guess. agent: for whom it is asked, where that is not this client's own. refer: large
+        outputs of these names may stay where they are; the result refers to them
+        (`swarm.wire.tensors.Referred`), and a request to another model may have them as inputs."""
         header = checked(traceparent) if traceparent else ""
         trace = None if self.tracer is None else self.tracer.begin(model, header)
         try:

@@ -54,8 +54,8 @@ class Features:
     (`swarm.wire.tensors.known_codecs`). answer_rate: bytes a second that the requester's link
     carries, 0 where it is fast or unknown. urgency: of the request (`swarm.wire.urgency`). instead:
     of a request to a lighter model, which version could not answer it, and why
-    (`swarm.requests.stood_in`). refer: names of outputs of which the requester wants to know no more than where they are
-    (`swarm.wire.tensors.Referred`). codec: how these features came; it does not travel.
+    (`swarm.requests.stood_in`). refer: names of outputs of which the requester wants to know no
+    more than where they are (`swarm.wire.tensors.Referred`). codec: how these features came; it does not travel.
     """
 
     id: str
