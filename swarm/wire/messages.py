@@ -55,7 +55,8 @@ class Features:
     carries, 0 where it is fast or unknown. urgency: of the request (`swarm.wire.urgency`). instead:
     of a request to a lighter model, which version could not answer it, and why
     (`swarm.requests.stood_in`). refer: names of outputs of which the requester wants to know no
-    more than where they are (`swarm.wire.tensors.Referred`). codec: how these features came; it does not travel.
+    more than where they are (`swarm.wire.tensors.Referred`). codec: how these features came; it
+    does not travel.
     """
 
     id: str
