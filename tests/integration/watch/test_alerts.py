@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from support.waiting import eventually
 import swarm
 from nodes.event_loop import die_with_parent
 from nodes.up.kept_model import push_to_serve
+from shards.samples import Samples
+from shards.split.split import SplitResult
+from shards.zoo import digits_training
 from swarm.fleet.service import FleetWatch
 from swarm.link import jetstream
 from swarm.subjects import api
@@ -185,7 +188,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, roles: tuple[str, ...] = ROLES) -> AsyncIterator[Scene]:
+async def scene(
+    folder: Path, roles: tuple[str, ...] = ROLES, result: SplitResult | None = None
+) -> AsyncIterator[Scene]:
+    """result: the version of `digits`, of as many stages as there are roles of shards."""
     port, exported = free_port(), free_port()
     url = f"nats://127.0.0.1:{port}"
     config = folder / "nats.conf"
@@ -195,7 +201,7 @@ async def scene(folder: Path, roles: tuple[str, ...] = ROLES) -> AsyncIterator[S
         program(folder / "nats.log", "nats-server", "-c", str(config)) as server,
         commands(folder / "commands") as run,
     ):
-        result = split_digits()
+        result = result or split_digits()
         async with swarm.connect(url) as mesh:
             manifest, files = result.manifest.to_json(), result.files
             await push_to_serve(mesh, manifest, files, lambda size: None)
@@ -269,6 +275,27 @@ async def test_a_dead_shard_is_a_ticket_and_a_stage_without_nodes_pages(tmp_path
         began = story.kill("shard-1", "shard-3")
         await story.hears("page", "SwarmStageWithoutNodes", began, stage="1")
         await story.hears("page", "SwarmStageWithoutNodes", began, stage="3")
+
+
+async def test_inputs_that_a_guard_does_not_know_are_a_ticket(tmp_path: Path) -> None:
+    fit = pytest.importorskip("shards.guard.fit", reason="the feature `guard` is not there")
+    made, (images, _) = split_digits(stages=2), digits_training()
+    manifest, reference = fit.guarded(
+        made.manifest, made.files.__getitem__, Samples({"image": images})
+    )
+    (file,) = manifest.parts["guard"]["files"]
+    files = {**made.files, file["file"]: reference.to_bytes()}
+    guarded = replace(made, manifest=manifest, files=files)
+    async with scene(tmp_path, ("shard-1", "shard-2"), guarded) as story:
+        async with swarm.connect(story.url) as mesh:
+            for number in range(100):
+                await mesh.infer("digits", {"image": images[number : number + 1]}, 10.0)
+            began = time.monotonic()
+            for number in range(40):
+                await mesh.infer("digits", {"image": 1 - images[number : number + 1]}, 10.0)
+        await story.hears("ticket", "SwarmUnfamiliarInputs", began, model="digits", version="1")
+        status = await asyncio.to_thread(story.run.swarm, "status", "--nats", story.url)
+        assert "of 140 rows; bound: 5.0%; above it since: 2" in status.stdout
 
 
 async def test_a_hung_node_a_dead_server_and_a_dead_exporter_are_told(tmp_path: Path) -> None:
