@@ -252,7 +252,9 @@ class NearestIndex:
         exact = self.about.count <= EXACT
         with self._lock:  # its searches share memory
             found = self._index.search(vectors, k, exact=exact, threads=1)
-            if not exact and (found.counts < k).any():
+            # Of one vector the library answers without that axis, and with what it has found.
+            each = found.counts if len(vectors) > 1 else np.array([len(found)])
+            if not exact and (each < k).any():
                 found = self._index.search(vectors, k, exact=True, threads=1)
         return found.keys.astype(np.int64), found.distances
 

@@ -95,6 +95,12 @@ def test_a_large_index_finds_nearly_all_and_always_as_many_as_asked_for(tmp_path
         right += len(set(best.tolist()) & set(found["labels"][place].tolist()))
     assert right > 400
     assert np.isfinite(found["distances"]).all()
+    for k in (1, 10):  # one vector at a time
+        alone = [index.search(one[None], k, None) for one in questions[:20]]
+        together = index.search(questions[:20], k, None)
+        assert np.array_equal(
+            np.concatenate([each["labels"] for each in alone]), together["labels"]
+        )
 
 
 def test_what_is_too_far_or_cannot_be_compared_is_nobody(tmp_path: Path) -> None:
