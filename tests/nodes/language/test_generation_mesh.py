@@ -57,8 +57,18 @@ async def test_sessions_of_one_mesh_answer_as_one_process_does(local: LocalMesh)
     assert texts == [undisturbed(number, 60) for number in range(6)]
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
-@pytest.mark.parametrize("role", ["shard-1", "shard-2", "shard-3"])
+BLOWS = [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM]
+
+
+# By default each stage and each blow once; every pair of them among the benchmarks.
+@pytest.mark.parametrize(
+    ("role", "blow"),
+    [
+        pytest.param(f"shard-{stage + 1}", blow, marks=[pytest.mark.benchmark] * (stage != at))
+        for stage in range(3)
+        for at, blow in enumerate(BLOWS)
+    ],
+)
 async def test_a_stage_that_dies_hangs_or_drains_costs_a_pause_and_no_token(
     local: LocalMesh, role: str, blow: signal.Signals
 ) -> None:
