@@ -113,7 +113,7 @@ async def test_no_part_of_any_node_turns_beside_a_connection_that_has_ended(
 async def test_each_call_of_a_client_whose_connection_has_ended_says_so_at_once() -> None:
     client = await ended_client()
     image = {"image": np.zeros((1, 1, 8, 8), np.float32)}
-    result = await asyncio.wait_for(client.ask("digits", image, budget=60.0), 5.0)
+    result = await asyncio.wait_for(client.ask("digits", image, budget=60.0), GENEROUS)
     assert (result.status, "has ended" in result.message) == (Status.UNAVAILABLE, True)
 
     calls: dict[str, Callable[[], Awaitable[Any]]] = {
@@ -123,7 +123,7 @@ async def test_each_call_of_a_client_whose_connection_has_ended_says_so_at_once(
     }
     for call in calls.values():
         with pytest.raises(LinkEnded, match="has ended: it was closed"):
-            await asyncio.wait_for(call(), 5.0)
+            await asyncio.wait_for(call(), GENEROUS)
 
 
 # --- each loop by itself ----------------------------------------------------------------------

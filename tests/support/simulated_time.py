@@ -3,7 +3,8 @@
 A test with the mark `simulated` runs on such a loop. A wait of an hour costs it nothing, and takes
 exactly an hour by `loop.time()`, however busy the machine is. What is tested must take its clock
 from its constructor: give it `loop.time`. It must not talk to a socket, a process or a thread,
-which know nothing of the simulated time.
+which know nothing of the simulated time: a bound of seconds may end before a thread has begun, on a
+busy machine. A test that waits for a thread fails always.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ class _Jumps(selectors.BaseSelector):
     def __init__(self) -> None:
         self._files = selectors.DefaultSelector()
         self.now = 0.0
+        self.has_heard_a_thread = False
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.has_heard_a_thread:
+            raise StuckError("a thread's work is awaited, which knows nothing of simulated time")
         ready = self._files.select(0)
         if ready:
             return ready
@@ -59,6 +63,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._jumps = _Jumps()
         super().__init__(self._jumps)
         self._clock_resolution = 1e-9
+
+    def call_soon_threadsafe(self, *args: Any, **more: Any) -> asyncio.Handle:
+        self._jumps.has_heard_a_thread = True  # also where the thread was done at once
+        return super().call_soon_threadsafe(*args, **more)
 
     def time(self) -> float:
         return 1000.0 + self._jumps.now

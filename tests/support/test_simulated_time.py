@@ -59,6 +59,15 @@ def test_tasks_that_all_wait_for_each_other_fail_instead_of_hanging() -> None:
         run(stuck())
 
 
+def test_who_waits_for_a_thread_fails_always_and_not_on_a_busy_machine_only() -> None:
+    async def waits() -> None:
+        async with asyncio.timeout(3600):
+            await asyncio.to_thread(int)
+
+    with pytest.raises(StuckError, match="thread"):
+        run(waits())
+
+
 def test_a_process_that_stands_still_finds_its_timers_due() -> None:
     async def stands_still() -> float:
         loop = asyncio.get_running_loop()

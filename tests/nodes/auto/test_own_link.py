@@ -97,6 +97,14 @@ async def test_a_node_without_traffic_takes_both_ways_of_its_link_as_alike() -> 
     assert len(PROBE) / (2 * MBIT) < 0.2, "a probe holds up little, even at 2 Mbit/s"
 
 
+async def test_a_far_link_is_told_once_its_first_probe_is_answered() -> None:
+    link = FakeLink(0.02, 4 * MBIT, 4 * MBIT)
+    known = own(link)
+    assert known.look(0.0) == NEAR, "a rate of 0 says that it is fast"
+    await known.probe()
+    assert known.look(0.0).up == pytest.approx(4 * MBIT, rel=0.01)
+
+
 async def test_what_stages_receive_counts_more_than_the_probe_and_small_changes_are_not_told() -> (
     None
 ):

@@ -10,7 +10,7 @@ import av
 import cv2
 import numpy as np
 import pytest
-from support.waiting import eventually
+from support.waiting import GENEROUS, eventually
 
 from nodes.cameras.anatomy import Anatomy, explained
 from nodes.cameras.board import Board
@@ -190,7 +190,7 @@ async def test_a_slow_watcher_gets_the_newest_picture() -> None:
     await eventually(lambda: found and found[-1] == b"19")
     assert len(found) < 20
     board.close()
-    await asyncio.wait_for(watching, 5)
+    await asyncio.wait_for(watching, GENEROUS)
     assert not board.is_watched("gate")
     assert board.watchers == 0
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.waiting import eventually
 
 from nodes.compose.kept import PartAnswers
 from nodes.compose.telling import Recalled
@@ -116,6 +117,8 @@ async def test_equal_questions_at_once_are_asked_once_and_no_failure_is_shared(h
     first = asyncio.create_task(part.asked(x(1), model, 5.0))
     await asyncio.sleep(0)
     others = [asyncio.create_task(part.asked(x(1), model, wait)) for _ in range(3)]
+    if how == "late":
+        await eventually(lambda: len(model.rows) == 4, "the others ask themselves")
     await asyncio.sleep(0.05)
     assert len(model.rows) == (4 if how == "late" else 1)
     if how == "cancelled":

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_rig import Gateway, gateway, numbers
-from support.waiting import eventually
+from support.waiting import GENEROUS, eventually
 
 from nodes.gateway.grpc.messages import INFERENCE, message
 from nodes.gateway.grpc.server import GrpcBounds
@@ -163,5 +163,5 @@ async def test_a_gateway_that_ends_answers_what_it_took_and_tells_the_stream(
     with pytest.raises(grpc.aio.AioRpcError, match="open another stream") as failure:
         await stream.read()
     assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GENEROUS):
         await draining

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.ended import ended_client, none_turn
+from support.waiting import GENEROUS
 
 import swarm
 from swarm.errors import LinkEnded
@@ -19,7 +20,7 @@ async def tokens(client: swarm.Mesh, _: Path) -> None:
 
 async def test_who_waits_for_tokens_is_told_at_once_that_there_can_be_none() -> None:
     with pytest.raises(LinkEnded, match="has ended: it was closed"):
-        await asyncio.wait_for(tokens(await ended_client(), Path()), 5.0)
+        await asyncio.wait_for(tokens(await ended_client(), Path()), GENEROUS)
 
 
 async def test_the_loop_of_tokens_does_not_turn(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.ended import end_idle, ended_client, node_of, none_turn, serve_digits
+from support.waiting import GENEROUS
 
 import swarm
 from nodes.sites.settings import SiteOptions
@@ -20,7 +21,7 @@ async def test_who_waits_for_answers_is_told_at_once_that_there_can_be_none() ->
             raise AssertionError("an answer from nowhere")
 
     with pytest.raises(LinkEnded, match="has ended: it was closed"):
-        await asyncio.wait_for(results(await ended_client()), 5.0)
+        await asyncio.wait_for(results(await ended_client()), GENEROUS)
 
 
 async def test_a_forwarder_does_not_turn(tmp_path: Path) -> None:

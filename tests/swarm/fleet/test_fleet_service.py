@@ -250,7 +250,7 @@ async def test_a_reader_that_gives_up_while_it_begins_leaves_nothing_behind() ->
             pass
 
     reading = asyncio.create_task(read())
-    await asyncio.wait_for(link.asked.wait(), 5.0)
+    await asyncio.wait_for(link.asked.wait(), GENEROUS)
     assert link.on_up != before
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)

@@ -86,9 +86,9 @@ def test_a_message_of_64_mb_is_refused_unread() -> None:
     payload = syn() + bytes(64 * 2**20)
     node = a_node(mesh_key=KEY)
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.thread_time()  # of the processor: others want it too
     assert node.on_request(payload, 0.0) == (None, [])
-    took, peak = time.perf_counter() - started, tracemalloc.get_traced_memory()[1]
+    took, peak = time.thread_time() - started, tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert node.counters == {"too_large": 1}
     assert took < 0.02

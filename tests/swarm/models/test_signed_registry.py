@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from manifests import manifest
+from support.waiting import GENEROUS
 
 from swarm.errors import InvalidArgument, NotFound, Unavailable, Untrusted
 from swarm.link import Link, jetstream
@@ -87,7 +88,7 @@ async def attacked(link: Link, asked: str, body: bytes) -> None:
     sid = link.subscribe(f"{SUBJECTS.root}.config.>", lambda _: changed.set())
     await link.flush(2.0)
     link.publish(asked, body, SERVE)
-    await asyncio.wait_for(changed.wait(), 5.0)
+    await asyncio.wait_for(changed.wait(), GENEROUS)
     link.unsubscribe(sid)
 
 
@@ -236,7 +237,7 @@ def met(meeting: asyncio.Barrier) -> Callable[[object], Awaitable[None]]:
     """Both have looked, and neither has written."""
 
     async def wait(_: object) -> None:
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(GENEROUS):
             await meeting.wait()
 
     return wait

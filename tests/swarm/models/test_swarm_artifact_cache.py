@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.waiting import GENEROUS
 
 from swarm.errors import Unavailable
 from swarm.models.artifact_cache import ArtifactCache, WrongBytes, default_folder
@@ -191,7 +192,7 @@ async def test_an_artifact_is_not_kept_waiting_by_another_one(cache: ArtifactCac
         yield many[0]
 
     first = asyncio.create_task(cache.artifact(digest_of(many[0]), slow))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GENEROUS):
         for data in many[1:]:
             await cache.artifact(digest_of(data), Store(data).chunks)
     gate.set()

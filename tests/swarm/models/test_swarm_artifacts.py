@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nats
 import pytest
+from support.waiting import GENEROUS
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import NotFound, Unavailable
@@ -88,7 +89,7 @@ async def test_a_server_that_ends_under_a_transfer_is_unavailable_at_once(
     transfer = store.read("m/1/a")
     await anext(transfer)
     await own_server.kill()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(GENEROUS):
         with pytest.raises(Unavailable):
             async for _ in transfer:
                 pass
@@ -154,7 +155,7 @@ async def test_a_malformed_document_about_an_object_is_a_typed_error_and_is_repl
 ) -> None:
     await store.put("m/1/", {"a": b"first"})
     about = f"$O.{store.bucket}.M.{urlsafe_b64encode(b'm/1/a').decode()}"
-    await link.request(about, document, 2.0)
+    await link.request(about, document, GENEROUS)
     with pytest.raises(Unavailable, match="push it again"):
         await read(store, "m/1/a")
     assert await store.lacking("m/1/", ["a"]) == ["a"]

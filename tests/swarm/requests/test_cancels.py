@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from real_server import Links
-from support.waiting import eventually
+from support.waiting import GENEROUS, eventually
 
 import swarm
 from nodes.up.embedded_server import EmbeddedServer
@@ -76,7 +76,7 @@ async def test_the_one_that_has_it_ends_it_and_both_are_told(
         (b"".join(Request(X, "1", key=KEY).parts()), json.dumps({"id": "1", "key": KEY}).encode()),
     ):
         (task,) = await asked(client, nodes, body)
-        told = await client.request(END, end, 5.0)
+        told = await client.request(END, end, GENEROUS)
         assert b"cancelled" in bytes(told.data)
         answer = (await task).data
         decode = oip.decode_result if oip.is_json(answer) else Result.decode
@@ -103,7 +103,7 @@ async def test_who_knows_the_id_and_not_the_key_ends_nothing(
     for data in (b"", b"1", b"\x81", bytes(5000), word(Request(X, "1", key=KEY)) + b"\0"):
         thief.publish(END, data)
     thief.publish("swarm.default.cancel.other", word(Request(X, "1", key=KEY)))
-    refused = json.loads(bytes((await thief.request(END, b"1", 5.0)).data))
+    refused = json.loads(bytes((await thief.request(END, b"1", GENEROUS)).data))
     assert refused["status"] == "INVALID_ARGUMENT"
     assert KEY not in refused["error"]
     assert nodes.ended == []

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from real_server import Links
+from support.waiting import GENEROUS
 
 from nodes.up.embedded_server import EmbeddedServer
 from swarm.errors import Status
@@ -21,7 +22,7 @@ IN_MESSAGEPACK = b"".join(Request({"x": np.ones(1, np.float32)}, "r1").parts())
 
 
 async def too_large(model: str, request: Request) -> Result:
-    return Result(request.id, model, outputs={"y": np.zeros(1 << 20, np.float32)})
+    return Result(request.id, model, outputs={"y": np.zeros(1 << 16, np.float32)})
 
 
 async def echo(model: str, request: Request) -> Result:
@@ -41,12 +42,12 @@ async def test_an_answer_that_cannot_be_sent_or_made_is_a_failure_at_once(
     server: EmbeddedServer, links: Links, answer: Answer, status: Status, body: bytes
 ) -> None:
     link = await links.connect(server.url)
-    link.max_payload = 1 << 20
+    link.max_payload = 1 << 16
     service = InferService(link, "swarm-default", "1.0.0", {}, [SUBJECT], answer)
     service.start()
     client = await links.connect(server.url)
     await link.flush()
-    message = await client.request(SUBJECT, body, 5.0)
+    message = await client.request(SUBJECT, body, GENEROUS)
     assert b"Nats-Service-Error: " in (message.headers or b"")
     if body is IN_MESSAGEPACK:
         assert Result.decode(message.data).status is status
@@ -67,7 +68,7 @@ async def test_what_is_no_message_is_answered_in_json_with_the_form_that_is_righ
     service.start()
     client = await links.connect(server.url)
     await link.flush()
-    doc = json.loads(bytes((await client.request(SUBJECT, body, 5.0)).data))
+    doc = json.loads(bytes((await client.request(SUBJECT, body, GENEROUS)).data))
     assert doc["status"] == "INVALID_ARGUMENT"
     assert '{"inputs": [{"name", "shape", "datatype", "data"}' in doc["error"]
     await service.stop()
@@ -82,6 +83,6 @@ async def test_an_answer_names_the_parameters_that_mean_nothing(
     client = await links.connect(server.url)
     await link.flush()
     body = json.dumps(json.loads(IN_JSON) | {"parameters": {"bugdet_ms": 5}}).encode()
-    doc = json.loads(bytes((await client.request(SUBJECT, body, 5.0)).data))
+    doc = json.loads(bytes((await client.request(SUBJECT, body, GENEROUS)).data))
     assert doc["parameters"]["ignored"] == "bugdet_ms"
     await service.stop()

@@ -7,6 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 from noted_tracer import NotedTracer
+from support.waiting import GENEROUS
 
 from swarm.link import LinkOptions
 from swarm.mesh import Mesh
@@ -37,7 +38,7 @@ async def test_the_trace_of_a_request_that_its_caller_cancels_says_so() -> None:
     tracer = NotedTracer()
     mesh = Silent(tracer)
     asking = asyncio.create_task(mesh.ask("m", INPUTS))
-    await asyncio.wait_for(mesh.asked.wait(), 5.0)
+    await asyncio.wait_for(mesh.asked.wait(), GENEROUS)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking

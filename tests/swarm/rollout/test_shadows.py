@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.waiting import GENEROUS
 
 from swarm.errors import Status
 from swarm.models.trials import TriedRequest
@@ -64,7 +65,7 @@ async def shadowed(shadows: Shadows, copy_fails: Exception | None = None) -> Non
     compare = shadows.begin(TriedRequest("m", "1", X, request, 0.0, copy=run))
     assert compare is not None
     compare.set_result(Result("r", "m", "1", Status.OK, X))
-    await asyncio.wait_for(ended.wait(), 5.0)
+    await asyncio.wait_for(ended.wait(), GENEROUS)
 
 
 async def test_copies_that_are_compared_are_counted() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from real_server import Links
+from support.waiting import GENEROUS
 
 from swarm.errors import NoResponders, SwarmError, Unavailable
 from swarm.link import Link, jetstream
@@ -66,7 +67,7 @@ class Bench:
     async def end(self, lane: Lane) -> None:
         """Drain a lane, and wait until its run is over."""
         await lane.drain()
-        await asyncio.wait_for(self._tasks[lane], 5.0)
+        await asyncio.wait_for(self._tasks[lane], GENEROUS)
 
     async def sender(self) -> Sender:
         return Sender(await self.links.connect(self.url))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lane_tools import SUBJECTS
 from real_server import Links
 from support.linked_sites import HUB, linked_servers
-from support.waiting import eventually
+from support.waiting import GENEROUS, eventually
 
 from swarm.link import LinkMessage
 from swarm.transport.lane import Lane, LaneOptions, consumer_config, ensure_lanes
@@ -62,5 +62,5 @@ async def seconds_of_pulls(links: Links, url: str, domain: str) -> set[float]:
     before = len(pulls)
     await eventually(lambda: len(pulls) > before, what="a pull behind the end of the first one")
     await lane.drain()
-    await asyncio.wait_for(running, 5.0)
+    await asyncio.wait_for(running, GENEROUS)
     return set(pulls)
