@@ -86,7 +86,8 @@ class OwnLink:
         """As of now; the same as before where little has changed, or just now. brings: bytes a
         second that stages' messages come with, 0.0 where there are none."""
         speed = self._link().send_rate
-        if not speed.is_far:
+        # Without an answer to a probe, a far link would be told as a fast one, and stay so.
+        if not speed.is_far or not self._alike:
             self._told = NEAR
             return NEAR
         up = speed.rate if math.isfinite(speed.rate) else 0.0
