@@ -110,7 +110,7 @@ async def test_memory_of_a_result_that_a_full_lane_does_not_take_in_time_is_free
 ) -> None:
     b = await first()
     b.publisher.refusals = [ResourceExhausted("full")] * 1000
-    copy = b.send(budget=0.05, tensors=LARGE)
+    copy = b.send(budget=0.5, tensors=LARGE)
     b.socket.say(b.socket.handed[0][2], NAK)
     assert await b.all_ended(copy) == ["ack"]
     [answer] = b.answers().values()

@@ -59,7 +59,7 @@ async def test_a_lane_that_stays_full_is_a_refusal_when_the_budget_is_over(
 ) -> None:
     b = await bench(stage=1)
     b.publisher.refusals = [ResourceExhausted("full") for _ in range(1000)]
-    assert await b.all_ended(b.send(budget=0.1)) == ["ack"]
+    assert await b.all_ended(b.send(budget=0.5)) == ["ack"]
     result = b.answers()["r1"]
     assert result.status is Status.RESOURCE_EXHAUSTED
     assert "stage 2 is full" in result.message
@@ -368,7 +368,7 @@ async def test_a_late_result_that_is_done_while_it_is_stored_again_counts_once(
 async def test_a_word_for_a_result_that_was_given_up_changes_nothing(first: MakeBench) -> None:
     b = await first()
     b.publisher.refusals = [ResourceExhausted("full")] * 1000
-    assert await b.all_ended(b.send(budget=0.1)) == ["ack"]
+    assert await b.all_ended(b.send(budget=0.5)) == ["ack"]
     b.socket.say(b.socket.handed[0][2], ACK)
     assert b.answers()["r1"].status is Status.RESOURCE_EXHAUSTED
     assert (b.counters.served, b.counters.handed_over) == (0, 0)

@@ -164,7 +164,7 @@ async def test_a_run_past_its_budget_is_ended_and_the_worker_is_free_again(
     bench: MakeBench,
 ) -> None:
     b = await bench(gated())
-    assert await b.all_ended(b.send(budget=0.1)) == ["ack"]
+    assert await b.all_ended(b.send(budget=0.5)) == ["ack"]
     result = b.answers()["r1"]
     assert result.status is Status.DEADLINE_EXCEEDED
     assert "during the run of stage 2" in result.message

@@ -113,7 +113,7 @@ async def test_weights_that_do_not_come_are_an_error_that_says_which_are_here(
     bench: MakeBench,
 ) -> None:
     b = await bench(version(4))
-    await b.all_ended(b.send(0.0, weights=9, budget=0.1))
+    await b.all_ended(b.send(0.0, weights=9, budget=0.5))
     result = b.answers()["r1"]
     assert result.status is Status.UNAVAILABLE
     assert "weight version 4" in result.message
