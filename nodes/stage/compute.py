@@ -285,7 +285,7 @@ class Compute:
             self._outcomes.not_computed(job, Status.RESOURCE_EXHAUSTED, text, owed)
         else:
             self._stats.counters.expired += 1
-            spent = job.most_spent(self._stage)
+            spent = job.most_spent(self._stage, now)
             text = f"the budget ended before stage {self._stage}: most of it, {spent}"
             self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
         return False

@@ -90,13 +90,15 @@ class Job:
         processor."""
         return int((self.started - max(self.arrived, self.idle_since)) * 1e6)
 
-    def most_spent(self, stage: int) -> str:
+    def most_spent(self, stage: int, now: float) -> str:
         """Where most of its time went, as text, when it is about to begin `stage`."""
-        lane_ms = self.age * 1e3 if self.is_sure else 0.0
         slowest = max(self.features.all_hops, key=_hop_us, default={})
-        if (hop_ms := _hop_us(slowest) / 1e3) > lane_ms:
-            return f"{hop_ms:.1f} ms in stage {slowest.get('stage')}"
-        return f"{lane_ms:.1f} ms in the lane of stage {stage}"
+        ms, where = max(
+            (self.age * 1e3 if self.is_sure else 0.0, f"in the lane of stage {stage}"),
+            ((now - self.arrived) * 1e3, f"waiting at stage {stage}"),
+            (_hop_us(slowest) / 1e3, f"in stage {slowest.get('stage')}"),
+        )
+        return f"{ms:.1f} ms {where}"
 
 
 def _hop_us(hop: dict[str, Any]) -> int:

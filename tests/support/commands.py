@@ -129,8 +129,8 @@ class Command:
         """Signal the command only."""
         self.process.send_signal(number)
 
-    def wait(self, timeout: float = GENEROUS) -> int:
-        """Its exit code; fails with its output when it does not end."""
+    def wait(self, timeout: float = 2 * GENEROUS) -> int:
+        """Its exit code; fails with its output when it does not end. Its start is a part of it."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:

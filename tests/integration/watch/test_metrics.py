@@ -85,7 +85,7 @@ async def test_a_real_prometheus_scrapes_a_real_mesh(
         for name, target in (("node", f"127.0.0.1:{own}"), ("fleet", told))
     ]
     rules = [str(MONITORING / f"{name}.rules.yml") for name in ("recording", "alerts")]
-    every = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "1s"}
+    every = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     config.write_text(json.dumps({"global": every, "rule_files": rules, "scrape_configs": jobs}))
     with prometheus(program, config, server):
         for _ in range(5):

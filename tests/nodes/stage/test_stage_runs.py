@@ -181,6 +181,7 @@ async def test_work_that_waits_behind_a_long_run_is_answered_when_its_budget_is_
     await b.all_ended(b.send(budget=10.0), b.send(budget=0.05))
     assert b.answers()["r1"].status is Status.OK
     assert b.answers()["r2"].status is Status.DEADLINE_EXCEEDED
+    assert "ms waiting at stage 2" in b.answers()["r2"].message
     assert b.model.batches == [1]
 
 
