@@ -15,7 +15,6 @@ from swarm.fleet.placement import Beyond, beyond
 from swarm.link.send_rate import SendRate
 from swarm.model import ModelInfo, Spec, Stage
 from swarm.transport.coding import AnswerCoder, Coder, accepts
-from swarm.wire.messages import Features
 from swarm.wire.tensors import Part, codec_of, decode_tensors, known_codecs
 
 SPEC = Spec("x", "FP32", (1, 8, 64, 64))
@@ -154,9 +153,8 @@ def test_features_stay_exact_beside_results_that_do_not(caplog: pytest.LogCaptur
 def answered(codec: str, accepted: str, *allowed: str, results: tuple[str, ...] = ()) -> Any:
     """The parts of a result for a requester behind a slow link, None for plain bytes."""
     routes = SimpleNamespace(link=link(), codec=codec)
-    features = Features("id", "m", "1", 1, "reply", 1000, {})
-    features.accepts, features.answer_rate = accepted, int(SLOW)
-    return AnswerCoder(routes, info(*allowed, results=results)).code(features, OUTPUTS)
+    coder = AnswerCoder(routes, info(*allowed, results=results))
+    return coder.code(OUTPUTS, accepted, int(SLOW))
 
 
 def test_a_result_follows_the_codecs_and_the_link_of_its_requester() -> None:
