@@ -328,9 +328,12 @@ class Feature:
     source: Callable[[str], Source | None] = lambda path: None
     """What reads a model that is to be split, None where the path is not the feature's affair."""
 
-    draws: Callable[[Manifest, Mapping[str, Path], str], bool] = lambda manifest, files, path: False
-    """Draws a version into a file, by its files: draws(manifest, files, path). False where that is
-    not the feature's affair. Raises `InvalidArgument`."""
+    draws: Callable[[Manifest, Mapping[str, Path], str, Sequence[Mapping[str, Any]]], bool] = (
+        lambda manifest, files, path, statuses: False
+    )
+    """Draws a version into a file, by its files, with what statuses of nodes say of it:
+    draws(manifest, files, path, statuses). False where that is not the feature's affair. Raises
+    `InvalidArgument`."""
 
     describes: Callable[[Manifest], Iterable[str]] = lambda manifest: ()
     """Lines that tell people of a version."""

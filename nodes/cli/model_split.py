@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from rich.table import Table
 from nodes.cli.arrays import read_inputs
 from nodes.cli.codec_error import codecs_lines
 from nodes.cli.command import Named, option, seldom
-from nodes.cli.options import VERSION, Exemplified, Json
+from nodes.cli.options import VERSION, Exemplified, Json, OwnServers
 from nodes.console import err, out, print_json
 from nodes.event_loop import end_with_supervisor
 from nodes.feature import Given
@@ -163,16 +164,33 @@ def with_lighter_model(manifest: Manifest, options: Splitting) -> Manifest:
 
 async def inspect(
     folder: Folder,
-    json: Json = False,
-    plot: str = seldom("", "Draw the parts of a composition: an .svg file."),
+    target: OwnServers,
+    plot: str = seldom(
+        "", "Draw the parts of a composition: an .svg file; with --nats with their times."
+    ),
 ) -> None:
     """Show the shards of a split model: layers, times, bytes of each cut. Checks the files."""
     manifest, files = checked_files(folder)
     if plot and not plot.endswith(".svg"):
         raise InvalidArgument(f"--plot {plot}: it is an .svg file")
-    if plot and first(lambda feature: feature.draws(manifest, files, plot) or None) is None:
-        raise InvalidArgument(f"--plot draws compositions, and {manifest.model} is none")
-    show(manifest, json)
+    if plot:
+        told = await statuses_of(target) if target.nats else []
+        if not any(feature.draws(manifest, files, plot, told) for feature in features()):
+            raise InvalidArgument(f"--plot draws compositions, and {manifest.model} is none")
+    show(manifest, target.json)
+
+
+async def statuses_of(target: OwnServers) -> list[Mapping[str, Any]]:
+    """What the nodes of a mesh say. Raises `SwarmError`."""
+    from nodes.cli.with_mesh import client_of  # a split asks no mesh
+    from swarm.fleet.service import FleetWatch
+
+    async with (
+        client_of(target) as client,
+        FleetWatch(client.link, client.subjects, events=0) as watch,
+    ):
+        await watch.hear_all()
+        return [node.status for node in watch.view.nodes.values()]
 
 
 def checked_files(folder: str) -> tuple[Manifest, dict[str, Path]]:

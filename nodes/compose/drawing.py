@@ -3,9 +3,10 @@ reads, its outputs at the right."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from nodes.compose.telling import what_is
 from shards.compose.composition import (
@@ -32,26 +33,46 @@ viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" text-anch
 <rect width="100%" height="100%" fill="white"/>
 """
 
+NO_TIMES: Mapping[str, str] = {}
 Edge = tuple[str, str, str]  # from, to, what is said of it
 
 
-def draw(manifest: Manifest, files: Mapping[str, Path], path: str) -> bool:
-    """Draw a version into an .svg; False where it is no composition. Raises `InvalidArgument` where
+def draw(
+    manifest: Manifest,
+    files: Mapping[str, Path],
+    path: str,
+    statuses: Sequence[Mapping[str, Any]] = (),
+) -> bool:
+    """Draw a version into an .svg; False where it is no composition. statuses: of nodes, whose
+    longest time of each part is told. Raises `InvalidArgument` where
     the file cannot be written."""
     if PART.field not in manifest.parts:
         return False
     composition = from_json(files[FILE].read_bytes())
     try:
         Path(path).write_text(
-            picture(composition, f"{manifest.model}@{manifest.version}"), encoding="utf-8"
+            picture(
+                composition, f"{manifest.model}@{manifest.version}", _times(manifest, statuses)
+            ),
+            encoding="utf-8",
         )
     except OSError as error:
         raise InvalidArgument(f"--plot {path}: {error}") from None
     return True
 
 
-def picture(composition: Composition, title: str) -> str:
-    """As SVG."""
+def _times(manifest: Manifest, statuses: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The median of each part in words, on the node where it is longest."""
+    longest: dict[str, float] = {}
+    for row in (row for status in statuses for row in status.get("compositions", ())):
+        ms = row.get("ms", {}).get("p50", 0.0)
+        if (row["model"], row["version"]) == (manifest.model, manifest.version) and ms:
+            longest[row["part"]] = max(ms, longest.get(row["part"], 0.0))
+    return {part: f"{ms:.3g} ms" for part, ms in longest.items()}
+
+
+def picture(composition: Composition, title: str, times: Mapping[str, str] = NO_TIMES) -> str:
+    """As SVG. times: of parts, in words."""
     places = placed(composition)
     lowest = min(y for _, y in places.values())
     at = {
@@ -72,6 +93,7 @@ def picture(composition: Composition, title: str) -> str:
             lines.append(f'<text {where} font-size="10" fill="#555">{escape(said)}</text>')
     for name, (x, y) in at.items():
         colour, *texts = _box(composition, name)
+        texts[0] += f": {times[name]}" if name in times else ""
         place = f'x="{x - WIDTH / 2}" y="{y - HEIGHT / 2}" width="{WIDTH}" height="{HEIGHT}"'
         lines.append(f'<rect {place} rx="6" fill="{colour}" stroke="#444"/>')
         for line, text in enumerate(texts):

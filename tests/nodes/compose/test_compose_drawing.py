@@ -9,12 +9,12 @@ import pytest
 from support.commands import said
 from support.compositions import RICH, small
 
-from nodes.compose.drawing import INPUTS, OUTPUTS, edges_of, placed
+from nodes.compose.drawing import INPUTS, OUTPUTS, draw, edges_of, placed
 from nodes.compose.model import signature_of
 from shards.compose.build import version_of
 from shards.compose.check import check
 from shards.compose.composition import from_toml
-from shards.manifest import write_dir
+from shards.manifest import read_dir, write_dir
 from swarm.model import ModelInfo
 
 
@@ -49,6 +49,21 @@ def test_inspect_draws_a_composition(built: Path, tmp_path: Path) -> None:
     drawn = (tmp_path / "graph.svg").read_text(encoding="utf-8")
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
     assert all(f">{name}</text>" in drawn for name in from_toml(RICH).parts)
+
+
+def test_parts_are_drawn_with_the_longest_time_that_nodes_tell(built: Path, tmp_path: Path) -> None:
+    manifest, _ = read_dir(built)
+    row = {"model": "c", "version": "1", "part": "small"}
+    statuses = [
+        {"compositions": [row | {"ms": {"p50": 1.0}}, row | {"part": "label"}]},
+        {"compositions": [row | {"ms": {"p50": 2.5}}, row | {"version": "2", "ms": {"p50": 9.0}}]},
+        {"role": "gateway"},
+    ]
+    files = {name: built / name for name in manifest.files()}
+    assert draw(manifest, files, str(tmp_path / "graph.svg"), statuses)
+    drawn = (tmp_path / "graph.svg").read_text(encoding="utf-8")
+    assert ">small: 2.5 ms</text>" in drawn
+    assert drawn.count(" ms</text>") == 1
 
 
 @pytest.mark.parametrize(("file", "why"), [("g.svg", "is none"), ("g.txt", ".svg")])
