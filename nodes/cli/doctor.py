@@ -215,9 +215,6 @@ async def nodes_serve(client: swarm.Mesh) -> bool:
         return bool(stages_told(watch.view.living(time.monotonic())))
 
 
-HEARD = 2  # times that a fleet is listened to, until a stage without a node is believed
-
-
 async def lighter_flaws(client: swarm.Mesh, models: Iterable[str]) -> list[Flaw]:
     """The lighter models that versions name, and that could not answer now. Raises `SwarmError`."""
     named = [
@@ -246,18 +243,15 @@ async def lighter_flaws(client: swarm.Mesh, models: Iterable[str]) -> list[Flaw]
     if not served:
         return flaws
     async with FleetWatch(client.link, client.subjects, events=0) as watch:
-        for _ in range(HEARD):
-            await watch.hear_all()
-            now = time.monotonic()
-            nodes = list(watch.view.living(now))
-            missing = [
-                (title, name, each)
-                for title, name, lighter in served
-                for each in covered({(lighter.model, lighter.version): lighter.last}, nodes, now)
-                if not each.ready
-            ]
-            if not missing:
-                break
+        await watch.hear_all()
+        now = time.monotonic()
+        nodes = list(watch.view.living(now))
+    missing = [
+        (title, name, each)
+        for title, name, lighter in served
+        for each in covered({(lighter.model, lighter.version): lighter.last}, nodes, now)
+        if not each.ready
+    ]
     for title, name, stage in missing:
         start = f"swarm-node --role shard-{stage.stage} --model {name}"
         flaws.append(Flaw("", title, stage.line, start))

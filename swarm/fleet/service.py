@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from math import inf
 from types import TracebackType
 from typing import Any
 
@@ -57,6 +58,9 @@ ASK_EVERY = 30.0  # seconds; events that were lost are made good by it
 TEND_EVERY = 5 * BEAT  # seconds
 LISTEN = 0.5  # seconds, where it is not known how many nodes there are
 SPOKEN_WITHIN = 1.3  # seconds; by then every node has said its status
+LOOK_EVERY = 0.25  # seconds, for what time alone brings about
+TIMES_ASKED = 2  # until a node that does not speak is silent
+YOUNG = 5.0  # seconds of a node's life in which it may not have heard of all others
 LARGEST_SERVER_STATE, MOST_SERVERS = 64 << 10, 16  # bytes, servers
 
 
@@ -175,6 +179,7 @@ class FleetWatch:
         self._link = link
         self._subjects = subjects
         self._events = events
+        self._asked_all = 0.0  # when a large fleet was asked to speak
         self._sids: list[int] = []
         self._task: asyncio.Task[None] | None = None
         self._ask = asyncio.Event()
@@ -213,13 +218,14 @@ class FleetWatch:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def until(self, holds: Callable[[FleetView, float], bool], timeout: float) -> bool:
-        """Wait until `holds(view, now)`, looked at with each message; False after `timeout`
-        seconds."""
+        """Wait until `holds(view, now)`, looked at with each message and each `LOOK_EVERY`; False
+        after `timeout` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not holds(self.view, time.monotonic()):
                     self._news.clear()
-                    await self._news.wait()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._news.wait(), LOOK_EVERY)
                 return True
         return False
 
@@ -228,18 +234,31 @@ class FleetWatch:
         request_statuses(self._link, self._subjects, within)
 
     async def hear_all(self) -> None:
-        """Wait until each living node has said its status, as far as that is known; about a second
-        at most. A small fleet is asked to speak at once."""
+        """Have the nodes say their statuses, and wait until each one has that counts as living.
+
+        Who that is the page of one node tells, and the statuses that come: a node that began a
+        moment ago, or that hears late, knows too few or some that have ended. A node that stays
+        silent is asked twice, and is `silent` then, whatever the others believe. Takes a moment in
+        a small fleet, at most `LISTEN` where all who spoke have just begun, about a second in a
+        large one; twice that where a node is silent.
+        """
         if not self.answered:
             self.request_statuses(LISTEN / 2)
             await asyncio.sleep(LISTEN)
             return
-        if not speaks_seldom(self.view, time.monotonic()):  # a large one was asked at the beginning
-            self.request_statuses(0.0 if len(self.view.nodes) <= SMALL_FLEET else ANSWER_WITHIN)
-        await self.until(_all_spoke, SPOKEN_WITHIN)
+        large = speaks_seldom(self.view, time.monotonic())
+        since = self._asked_all if large else time.monotonic()
+        for _ in range(TIMES_ASKED):
+            if not large:  # it was asked at the beginning
+                small = len(self.view.nodes) <= SMALL_FLEET
+                self.request_statuses(0.0 if small else ANSWER_WITHIN)
+            if await self.until(lambda view, now: all_spoke(view, since, now), SPOKEN_WITHIN):
+                return
+        self.view.did_not_speak(since, time.monotonic())
 
     def _ask_a_large_fleet(self) -> None:
         if speaks_seldom(self.view, time.monotonic()):
+            self._asked_all = time.monotonic()
             self.request_statuses()
 
     async def _read_all(self) -> None:
@@ -295,8 +314,22 @@ class FleetWatch:
                 self._news.set()
 
 
-def _all_spoke(view: FleetView, now: float) -> bool:
-    return all(node.heard is not None for node in view.living(now))
+def all_spoke(view: FleetView, since: float, now: float) -> bool:
+    """Whether all nodes have said their statuses since they were asked, as far as those that spoke
+    know. since, now: seconds, of the clock of the view."""
+    living = view.living(now)
+    if not all(node.spoke(since) for node in living):
+        return False
+    known = [_known_living(node.status) for node in living]
+    if max(known, default=0) > len(living):
+        return False
+    are_young = all(node.status.get("uptime_s", inf) < YOUNG for node in living)
+    return not are_young or now - since >= LISTEN
+
+
+def _known_living(status: Mapping[str, Any]) -> int:
+    """The living nodes that a node's gossip knows, itself among them."""
+    return int(status.get("gossip", {}).get("peers", {}).get("alive", 0))
 
 
 ANSWER_TIMEOUT = 2.0  # seconds

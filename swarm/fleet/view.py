@@ -60,6 +60,7 @@ class FleetNode:
     status: Mapping[str, Any] = field(default_factory=dict)
     gossiped: Mapping[str, Any] = field(default_factory=dict)
     heard: float | None = None
+    unheard: float | None = None  # when it had not answered whoever asked it to speak
     known: float = 0.0
     rate: float | None = None
     offences: dict[str, Offence] = field(default_factory=dict)
@@ -95,6 +96,8 @@ class FleetNode:
             return "left"
         if self.gone and (self.heard is None or self.gone_at > self.heard):
             return self.gone
+        if self.unheard is not None and self.unheard > (self.heard or 0.0):
+            return "silent"
         if self.heard is None:
             if self.gossiped.get("state") == "suspect":
                 return "suspect"
@@ -104,6 +107,10 @@ class FleetNode:
     def marks(self, now: float) -> dict[str, str]:
         """Why this node is marked at present, by the kind of offence."""
         return {k: o.text for k, o in self.offences.items() if now - o.at < MARK_FOR}
+
+    def spoke(self, since: float) -> bool:
+        """Whether a status of it came at that moment or later."""
+        return self.heard is not None and self.heard >= since
 
     def is_gone(self, now: float) -> bool:
         """Whether it left, died, or is silent."""
@@ -215,6 +222,14 @@ class FleetView:
             else:
                 node.gone = ""
             self.changed.add(node.node)
+
+    def did_not_speak(self, since: float, now: float) -> None:
+        """All nodes were asked to speak, and had the time to: those that have not are silent until
+        they do, whatever others believe of them."""
+        for node in self.living(now):
+            if not node.spoke(since):
+                node.unheard = now
+                self.changed.add(node.node)
 
     def tend(self, now: float) -> None:
         """Call it about every second: forget nodes that are gone."""

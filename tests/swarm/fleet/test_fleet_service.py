@@ -139,6 +139,43 @@ async def test_a_small_fleet_is_asked_to_speak_and_heard_without_waiting_for_the
         assert watch.view.nodes["n000"].heard is not None
 
 
+PAGES = {  # nodes that a page has, those that speak with their age, and what the watch says then
+    "a page of long ago": ("ab", {"a": 60}, {"a": "ready", "b": "silent"}),
+    "a page of a node that has just begun": ("a", {"a": 1, "b": 60}, {"a": "ready", "b": "ready"}),
+    "all have just begun": ("a", {"a": 1, "b": 1}, {"a": "ready", "b": "ready"}),
+    "one that others count does not speak": ("a", {"a": 60}, {"a": "ready"}),
+}
+
+
+@pytest.mark.parametrize("case", PAGES)
+async def test_a_fleet_is_as_its_nodes_say_themselves_whatever_one_page_has(
+    server: EmbeddedServer, links: Links, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    paged, ages, expected = PAGES[case]
+    monkeypatch.setattr("swarm.fleet.service.SPOKEN_WITHIN", 0.2)
+    monkeypatch.setattr("swarm.fleet.service.LOOK_EVERY", 0.02)
+    node, reader = await links.connect(server.url), await links.connect(server.url)
+    view = {id_: PeerView(id_, "alive", 1, 1, VALUES) for id_ in paged}
+    FleetAnswers(node, SUBJECTS, "a", lambda: view).start()
+
+    def speak(_: LinkMessage) -> None:
+        for place, (id_, age) in enumerate(ages.items()):  # the page's node first, the others late
+            gossip = {"peers": {"alive": 1 if age < 5 else 2}, "refused": {}}
+            said = message(id_, uptime_s=age, gossip=gossip)
+            asyncio.get_running_loop().call_later(0.05 * place, node.publish, *said)
+
+    node.subscribe(SUBJECTS.status_request, speak)
+    await node.flush()
+    async with FleetWatch(reader, SUBJECTS, events=0) as watch:
+        await watch.hear_all()
+        now = asyncio.get_running_loop().time()
+        assert {id_: each.state(now) for id_, each in watch.view.nodes.items()} == expected
+        node.publish(*message("b"))  # whoever speaks late is there again
+        assert await watch.until(
+            lambda view, now: "b" in view.nodes and view.nodes["b"].state(now) == "ready", 5.0
+        )
+
+
 @pytest.mark.parametrize("count", [SMALL_FLEET + 1, 250])
 async def test_a_newcomer_has_all_nodes_of_a_large_fleet_speak_once_and_one_after_the_other(
     server: EmbeddedServer, links: Links, count: int
