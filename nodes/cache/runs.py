@@ -137,11 +137,10 @@ class CachedRuns(AroundRuns):
         known = request in self._leading or request in self._joined
         return not known and before.weights == weights and len(self._joined) < MOST_JOINED
 
-    def _job(self, delivery: Delivery, now: float) -> Job:
-        features, arrived = delivery.features, delivery.received / 1e9
-        ends = arrived + features.budget_us / 1e6 - (delivery.least_age or 0.0)
-        job = Job(delivery, features, ends, arrived, delivery.age, started=now)
-        job.is_whole_answer = True
+    @staticmethod
+    def _job(delivery: Delivery, now: float) -> Job:
+        job = Job.of(delivery)
+        job.started, job.is_whole_answer = now, True
         return job
 
     def _lead(self, request: str, key: bytes, weights: int, budget: float) -> None:
@@ -154,7 +153,7 @@ class CachedRuns(AroundRuns):
     def _join(self, delivery: Delivery, before: _Leading, now: float) -> None:
         job = self._job(delivery, now)
         delivery.release_credit()  # for requests that are computed
-        wait = max(0.0, (job.ends - now) * JOINED_SHARE)
+        wait = max(0.0, (job.expires - now) * JOINED_SHARE)
         before.joined[job] = self._loop.call_later(wait, self._alone, before, job)
         self._joined[job.features.id] = before, job
 

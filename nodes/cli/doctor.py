@@ -28,7 +28,7 @@ from shards.runtimes.offers import Offer, offers
 from swarm.addresses import without_credentials
 from swarm.errors import NotFound, Unavailable
 from swarm.fleet.coverage import covered, stages_told
-from swarm.fleet.service import FleetWatch
+from swarm.fleet.service import SPOKEN_WITHIN, FleetWatch
 from swarm.link import LinkOptions, jetstream
 from swarm.link.greetings import greetings_of, old_server
 from swarm.link.kept_stream import MISSING
@@ -243,7 +243,7 @@ async def lighter_flaws(client: swarm.Mesh, models: Iterable[str]) -> list[Flaw]
     if not served:
         return flaws
     async with FleetWatch(client.link, client.subjects, events=0) as watch:
-        await watch.hear_all()
+        await watch.hear_all(at_least=SPOKEN_WITHIN)
         now = time.monotonic()
         nodes = list(watch.view.living(now))
     missing = [

@@ -123,10 +123,12 @@ async def say_who_lacks(client: swarm.Mesh, result: Result, target: Target) -> N
     if lacks:
         where = f"--nats {','.join(map(without_credentials, target.nats.split(',')))}"
         where += f" --mesh {target.mesh}" if target.mesh != "default" else ""
+        _, found, of_lighter = result.message.partition("; its lighter model")
         result.status = Status.UNAVAILABLE
         result.message = (
             f"no node serves stage {', '.join(map(str, lacks))} of {info.model}@{info.version}: "
             f"start one for each, `swarm-node --role shard-{lacks[0]} --model {info.model} {where}`"
+            f"{found}{of_lighter}"
         )
 
 

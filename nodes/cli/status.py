@@ -16,7 +16,7 @@ from nodes.cli.with_mesh import client_of
 from nodes.console import out, print_json
 from nodes.noted import notes_of
 from swarm.fleet.coverage import out_of_service
-from swarm.fleet.service import FleetWatch
+from swarm.fleet.service import SPOKEN_WITHIN, FleetWatch
 from swarm.fleet.view import FleetNode
 from swarm.flow.objective import Objective
 from swarm.link.greetings import old_servers
@@ -120,10 +120,17 @@ async def status(
             await watch.hear_all()
             serving = ServingVersions(client.link, client.subjects, client.registry, watch.view)
             await serving.read()
+
+            def lacks() -> list[str]:
+                nodes, now = watch.view.nodes.values(), time.monotonic()
+                return out_of_service(serving.stages, serving.unlisted, nodes, now)
+
+            if lack := lacks():
+                await watch.hear_all(at_least=SPOKEN_WITHIN)
+                lack = lacks()
             now = time.monotonic()
             nodes = [document(node, now) for node in watch.view.nodes.values()]
             known = watch.view.nodes.values()
-            lack = out_of_service(serving.stages, serving.unlisted, known, now)
             notes = notes_of(node.status for node in known if node.state(now) not in GONE)
         servers = [server for server in watch.servers.values() if _is_server(server)]
         # A server alone would not have admitted this client.

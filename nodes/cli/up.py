@@ -25,7 +25,7 @@ from nodes.up.mesh import LocalMesh, check_embedded, local_mesh
 from nodes.up.splitting import split_into
 from nodes.up.version_choice import AUTO, FIRST, KnownVersions, chosen, known_versions
 from shards.manifest import Manifest, read_dir, rename_version
-from swarm.errors import BadKey
+from swarm.errors import BadKey, InvalidArgument
 from swarm.scratch import Scratch
 from swarm.security.identity import Identity
 from swarm.security.signed_entries import Verifier
@@ -34,6 +34,7 @@ from swarm.security.trusted_keys import TrustedKeys, own_key, own_trust_file
 OPEN = (
     "Open on loopback: every process of this machine may ask it, and change it; --secure closes it."
 )
+READY_WITHIN = 30.0  # seconds, for each model
 ONE_STAGE: dict[str, Any] = {"name": "", "stages": 1, "edge_layers": 0, "cuts": ""}
 CLOSED = "Closed: TLS, and credentials for each process; the keys end with this command."
 
@@ -42,8 +43,10 @@ CLOSED = "Closed: TLS, and credentials for each process; the keys end with this 
 class UpOptions(Splitting):
     """Of `swarm up`."""
 
-    model: str = option(
-        ..., "An ONNX file, a language model's folder, or `toy`, which comes with this package."
+    model: list[str] = option(
+        ...,
+        "An ONNX file, a language model's folder, or `toy`, which comes with this package. Several "
+        "times for several models, each with nodes of its own.",
     )
     version: Annotated[str, VERSION] = option(
         "auto",
@@ -73,37 +76,60 @@ async def up(options: UpOptions, target: OwnServers, given: Given) -> int:
 
     Without --nats it starts a server of its own."""
     set_up_logging(LogForm())
+    split = _one_by_one(options)
     companions = [companion for each in features() for companion in each.companions(given)]
+    if len(split) > 1 and any(each.serves for each in companions):
+        raise InvalidArgument("--auto shares the stages of one model: give one --model")
     check_embedded(target.nats, options.secure, options.servers, options.port)
     stop = stop_on_signals()
     with Scratch("up") as directory:
-        folder = directory / "model"
 
         async def split_whole(model: str) -> Path:
-            whole = replace(options, **ONE_STAGE, model=model)
+            whole = replace(options, **ONE_STAGE, model=[model])
             path = directory / f"whole-{model_name(model)}"
             await _split(whole, target, given, path)
             return path
 
-        with progress(f"splitting {options.model}", silent=target.json):
-            if not await unless(stop, _split(options, target, given, folder)):
+        folders = {name: directory / f"model-{name}" for name in split}
+        for name, each in split.items():
+            with progress(f"splitting {each.model[0]}", silent=target.json):
+                if not await unless(stop, _split(each, target, given, folders[name])):
+                    return 130
+        for companion in companions:
+            if not await unless(stop, companion.split(split_whole)):
                 return 130
-        for each in companions:
-            if not await unless(stop, each.split(split_whole)):
-                return 130
-        manifest, _ = read_dir(folder)
-        return await _serve(options, target, folder, manifest, companions, stop)
+        return await _serve(options, target, list(folders.values()), companions, stop)
+
+
+def _one_by_one(options: UpOptions) -> dict[str, UpOptions]:
+    """The options of each model alone, by its name. A lighter model among them has none itself, and
+    is the first, since a version is refused before its lighter model is there. Raises
+    `InvalidArgument`."""
+    if len(options.model) == 1:
+        return {options.name or model_name(options.model[0]): options}
+    for name in ("name", "cuts"):
+        if getattr(options, name):
+            raise InvalidArgument(f"--{name} is for one model: there are {len(options.model)}")
+    lighter = options.lighter_model.partition("@")[0]
+    found: dict[str, UpOptions] = {}
+    for model in options.model:
+        if (name := model_name(model)) in found:
+            raise InvalidArgument(f"--model {model}: another file makes the name {name!r} already")
+        found[name] = replace(options, model=[model])
+        if name == lighter:
+            found[name] = replace(found[name], lighter_model="", degrades=False)
+    return dict(sorted(found.items(), key=lambda each: each[0] != lighter))
 
 
 async def _serve(
     options: UpOptions,
     target: Target,
-    folder: Path,
-    manifest: Manifest,
+    folders: Sequence[Path],
     companions: Sequence[Companion],
     stop: asyncio.Event,
 ) -> int:
-    largest = max(sum(s.nbytes for s in shard.sends) for shard in manifest.shards)
+    manifests = [read_dir(folder)[0] for folder in folders]
+    largest = max(sum(s.nbytes for s in shard.sends) for each in manifests for shard in each.shards)
     # Room for a batch axis that requests may fill, up to the server's hard limit.
     payload = min(64 << 20, max(MAX_PAYLOAD, 2 * largest + (1 << 20)))
     async with local_mesh(
@@ -118,32 +144,42 @@ async def _serve(
         signer=_own_signer(),
     ) as local:
         # The files stay on the disk: the model is put back from there if the server loses it.
-        size = sum((folder / name).stat().st_size for name in manifest.files())
-        with progress(f"pushing {manifest.model}", total=size, silent=target.json) as sent:
-            await local.keep(folder, sent)
-        name, flags = manifest.model, ["--threads", str(options.threads)]
+        for folder, manifest in zip(folders, manifests, strict=True):
+            size = sum((folder / name).stat().st_size for name in manifest.files())
+            with progress(f"pushing {manifest.model}", total=size, silent=target.json) as sent:
+                await local.keep(folder, sent)
+        flags, last = ["--threads", str(options.threads)], manifests[-1]
         for each in companions:
             flags += await each.prepare(local)
-        stages = range(1, manifest.stages + 1)
-        for stage in () if any(each.serves for each in companions) else stages:
-            for _ in range(options.replicas):
-                local.start(f"shard-{stage}", name, *flags)
-        if options.fallback:
-            local.start("fallback", name, *flags)
-        for _ in range(options.standby_nodes):
-            local.start("standby", name, *flags)
+        for manifest in manifests:
+            _start(local, manifest, options, flags, any(each.serves for each in companions))
         for each in companions:
-            each.start(local, name, flags)
-        if not await unless(stop, local.ready()):
+            each.start(local, last.model, flags)
+        asked = next((made for each in companions if (made := each.asked()) is not None), last)
+        if not await unless(stop, local.ready(READY_WITHIN * len(manifests))):
             return 130
         for each in companions:
-            if not await unless(stop, each.opened(local, name)):
+            if not await unless(stop, each.opened(local, asked.model)):
                 return 130
-        _announce(local, manifest, target.json, companions)
+        _announce(local, asked, manifests, target.json, companions)
         await stop.wait()
         if not target.json:
             err.print("stopping: nodes drain …")
     return 0
+
+
+def _start(
+    local: LocalMesh, manifest: Manifest, options: UpOptions, flags: Sequence[str], served: bool
+) -> None:
+    """Start the nodes of one model. served: other ones serve its stages."""
+    name = manifest.model
+    for stage in () if served else range(1, manifest.stages + 1):
+        for _ in range(options.replicas):
+            local.start(f"shard-{stage}", name, *flags)
+    if options.fallback:
+        local.start("fallback", name, *flags)
+    for _ in range(options.standby_nodes):
+        local.start("standby", name, *flags)
 
 
 def _say(text: str) -> None:
@@ -164,8 +200,9 @@ def _own_signer() -> Identity | None:
 async def _split(options: UpOptions, target: Target, given: Given, folder: Path) -> None:
     """Split the model into a new folder, as the version that the mesh has of it, or will have.
     Raises `SwarmError`."""
-    check_source(options.model)
-    name, known = options.name or model_name(options.model), KnownVersions()
+    (model,) = options.model
+    check_source(model)
+    name, known = options.name or model_name(model), KnownVersions()
     if target.nats:  # else the mesh is new, and has nothing
         async with connect(
             target, verifier=Verifier(TrustedKeys.of(str(own_trust_file())))
@@ -180,7 +217,7 @@ async def _split(options: UpOptions, target: Target, given: Given, folder: Path)
             arguments += flags_of(more, kind)
     if like:
         arguments += ["--like", ",".join(str(each) for each in like)]
-    await split_into(folder, options.model, arguments)
+    await split_into(folder, model, arguments)
     choice = chosen(options.version, name, read_dir(folder)[0].to_json(), known)
     await asyncio.to_thread(rename_version, folder, choice.version)
     if choice.why:
@@ -188,8 +225,14 @@ async def _split(options: UpOptions, target: Target, given: Given, folder: Path)
 
 
 def _announce(
-    local: LocalMesh, manifest: Manifest, as_json: bool, companions: Sequence[Companion]
+    local: LocalMesh,
+    manifest: Manifest,
+    all_: Sequence[Manifest],
+    as_json: bool,
+    companions: Sequence[Companion],
 ) -> None:
+    """manifest: that people ask. all_: of the models that were given."""
+    names = list(dict.fromkeys([manifest.model, *(each.model for each in all_)]))
     nodes = []
     for process in local.supervisor.nodes:
         status = local.status_of(process)
@@ -202,15 +245,15 @@ def _announce(
         )
     secured: dict[str, Any] = {"secure": local.rights is not None}
     if as_json and local.rights is not None:
-        client = local.rights.access("client", "client", manifest.model)
+        client = local.rights.access("client", "client", *names)
         secured |= {"credentials": client.credentials, "tls_ca": client.tls_ca}
         secured |= {
             "auth": str(local.rights.authority.directory),
             "pid_file": local.pid_files,
         }
     if as_json:
-        for each in companions:
-            secured |= each.document(local)
+        for companion in companions:
+            secured |= companion.document(local)
         print_json(
             {
                 "event": "ready",
@@ -219,13 +262,15 @@ def _announce(
                 "model": manifest.model,
                 "version": manifest.version,
                 "stages": manifest.stages,
+                "models": [f"{each.model}@{each.version}" for each in all_],
                 "nodes": nodes,
                 "servers": [{"url": s.url, "pid": s.pid} for s in local.servers],
             }
             | secured
         )
         return
-    show(manifest, False)
+    for each in all_:
+        show(each, False)
     rights = local.rights
     if rights is None:
         how = how_to_ask(manifest, local.url, local.name)
@@ -235,8 +280,8 @@ def _announce(
             manifest,
             local.url,
             local.name,
-            asks=rights.access("client", "client", manifest.model),
-            reads=rights.access("requester", "requester", manifest.model),
+            asks=rights.access("client", "client", *names),
+            reads=rights.access("requester", "requester", *names),
         )
         open_or_not = CLOSED
     out.print(f"[bold green]ready[/] at {local.url}, mesh {local.name!r}", soft_wrap=True)

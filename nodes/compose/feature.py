@@ -46,5 +46,7 @@ FEATURE = Feature(
     draws=later("nodes.compose.drawing:draw"),
     figures="nodes.compose.figures",
     commands=COMMANDS,
+    options={"up": ["nodes.compose.up:UpComposeOptions"]},
+    companions=later("nodes.compose.up:companions"),
     extras={"usearch": "retrieval"},
 )

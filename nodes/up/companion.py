@@ -34,6 +34,10 @@ class Companion:
     def start(self, local: LocalMesh, model: str, flags: Sequence[str]) -> None:
         """Start nodes of its own. flags: of all nodes. Raises `OSError`."""
 
+    def asked(self) -> Manifest | None:
+        """What people ask in place of the model, once all is prepared; None: nothing else."""
+        return None
+
     async def opened(self, local: LocalMesh, model: str) -> None:
         """All nodes are ready: wait until people may use what was started. Raises `Unavailable`."""
 

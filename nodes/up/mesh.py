@@ -51,7 +51,8 @@ class LocalMesh:
 
     changed: set at each status. shm: see `local_mesh`. servers: those that are embedded. report:
     what people hear of them. rights: of users, where its servers are embedded and know any.
-    asked: the models that a model asks, by its name. access: of all its processes to another
+    asked: the models that a model asks, its lighter one among them, by its name. stood_in: those
+    that name a model as their lighter one, by its name. access: of all its processes to another
     server. trusted: what its nodes are given for --trust: the user's own file and, where a key was
     made for this mesh, one with that key. tasks: live as long as the mesh.
     """
@@ -70,6 +71,7 @@ class LocalMesh:
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     asked: dict[str, list[str]] = field(default_factory=dict)
+    stood_in: dict[str, list[str]] = field(default_factory=dict)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     @property
@@ -87,10 +89,15 @@ class LocalMesh:
         self.own(model.run(), f"keep {model.name}")
 
     def note_asked(self, manifest: bytes) -> None:
-        """Nodes of this version are given the rights to ask what it asks."""
+        """Nodes of this version are given the rights to ask what it asks, and its lighter model;
+        nodes of that one, those to answer in its place."""
         info = ModelInfo.from_manifest(manifest)
-        if info.asks:
-            self.asked[info.model] = sorted({name.partition("@")[0] for name in info.asks})
+        asks = {name.partition("@")[0] for name in info.asks}
+        if info.lighter is not None:
+            asks.add(info.lighter.model)
+            self.stood_in.setdefault(info.lighter.model, []).append(info.model)
+        if asks:
+            self.asked[info.model] = sorted(asks)
 
     def own(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run some work as long as the mesh runs; its failure is logged at once."""
@@ -114,7 +121,8 @@ class LocalMesh:
             # A gateway of no model answers for every one.
             name = model.partition("@")[0] or "*"
             asks = self.asked.get(name, ())
-            arguments += self.rights.issue(role, name, asks=asks).arguments()
+            beside = self.stood_in.get(name, ()) if role in ("shard-1", "fallback") else ()
+            arguments += self.rights.issue(role, name, *beside, asks=asks).arguments()
         else:
             arguments += self.access.arguments()
         if model:

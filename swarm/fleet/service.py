@@ -225,7 +225,8 @@ class FleetWatch:
                 while not holds(self.view, time.monotonic()):
                     self._news.clear()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._news.wait(), LOOK_EVERY)
+                        async with asyncio.timeout(LOOK_EVERY):
+                            await self._news.wait()
                 return True
         return False
 
@@ -233,18 +234,19 @@ class FleetWatch:
         """Have every node say its status: see `status_listener.request_statuses`."""
         request_statuses(self._link, self._subjects, within)
 
-    async def hear_all(self) -> None:
+    async def hear_all(self, at_least: float = 0.0) -> None:
         """Have the nodes say their statuses, and wait until each one has that counts as living.
 
         Who that is the page of one node tells, and the statuses that come: a node that began a
         moment ago, or that hears late, knows too few or some that have ended. A node that stays
         silent is asked twice, and is `silent` then, whatever the others believe. Takes a moment in
         a small fleet, at most `LISTEN` where all who spoke have just begun, about a second in a
-        large one; twice that where a node is silent.
+        large one; twice that where a node is silent. at_least: seconds to listen in any case, for
+        whoever misses a node: one that is new may be known to no other.
         """
         if not self.answered:
             self.request_statuses(LISTEN / 2)
-            await asyncio.sleep(LISTEN)
+            await asyncio.sleep(max(at_least, LISTEN))
             return
         large = speaks_seldom(self.view, time.monotonic())
         since = self._asked_all if large else time.monotonic()
@@ -252,7 +254,9 @@ class FleetWatch:
             if not large:  # it was asked at the beginning
                 small = len(self.view.nodes) <= SMALL_FLEET
                 self.request_statuses(0.0 if small else ANSWER_WITHIN)
-            if await self.until(lambda view, now: all_spoke(view, since, now), SPOKEN_WITHIN):
+            if await self.until(
+                lambda view, now: all_spoke(view, since, now, at_least), at_least + SPOKEN_WITHIN
+            ):
                 return
         self.view.did_not_speak(since, time.monotonic())
 
@@ -314,9 +318,9 @@ class FleetWatch:
                 self._news.set()
 
 
-def all_spoke(view: FleetView, since: float, now: float) -> bool:
+def all_spoke(view: FleetView, since: float, now: float, at_least: float = 0.0) -> bool:
     """Whether all nodes have said their statuses since they were asked, as far as those that spoke
-    know. since, now: seconds, of the clock of the view."""
+    know. since, now: seconds, of the clock of the view. at_least: seconds between the two."""
     living = view.living(now)
     if not all(node.spoke(since) for node in living):
         return False
@@ -324,7 +328,7 @@ def all_spoke(view: FleetView, since: float, now: float) -> bool:
     if max(known, default=0) > len(living):
         return False
     are_young = all(node.status.get("uptime_s", inf) < YOUNG for node in living)
-    return not are_young or now - since >= LISTEN
+    return now - since >= max(at_least, LISTEN if are_young else 0.0)
 
 
 def _known_living(status: Mapping[str, Any]) -> int:

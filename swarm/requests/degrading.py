@@ -12,11 +12,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from swarm.errors import InvalidArgument, Status, SwarmError
+from swarm.errors import InvalidArgument, PermissionDenied, Status, SwarmError
 from swarm.link import Link
 from swarm.model import ModelInfo, lighter_misfit
 from swarm.models.catalog import Catalog
-from swarm.requests.lighter import is_replaced, kept_free
+from swarm.requests.lighter import LIGHTER_ANSWERS, is_replaced, kept_free
 from swarm.requests.request import Ask
 from swarm.requests.requester import Requester
 from swarm.requests.stood_in import in_place_of
@@ -54,7 +54,7 @@ class Degrading:
         lighter, why = await self._found(info, request, agent, deadline)
         if lighter is None:
             result = await ask(deadline)
-            if why and is_replaced(result.status, deadline - now()):
+            if why and result.status in LIGHTER_ANSWERS:
                 result.message += f"; its lighter model cannot answer: {why}"
             return result
         latency = self._requester.admission(lighter).latency
@@ -106,6 +106,12 @@ class Degrading:
                     )
             except (SwarmError, TimeoutError) as error:
                 why = str(error) or f"{name} could not be looked up"
+                if isinstance(error, PermissionDenied):
+                    model = name.partition("@")[0]
+                    why = (
+                        f"{agent or 'this user'} may not ask {name}: `swarm auth add` with "
+                        f"--model {model} too; with --asks {model}, for who serves {info.model}"
+                    )
                 _bounded(self._lacking)[name] = why, now + LOOK_AGAIN
                 return None, why
         key = info.model, info.version, found.model, found.version
