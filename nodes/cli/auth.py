@@ -60,7 +60,9 @@ class OfRole:
         16, "Of a fallback's, a standby's or an auto node's models.", min=1, max=64
     )
     asks: Annotated[list[str] | None, Named("model")] = seldom(
-        None, "A model that its own asks, where that is a composition; several times for several."
+        None,
+        "A model that its own asks: a part of a composition, or its lighter model; several times "
+        "for several.",
     )
     json: Json = False
 
