@@ -211,7 +211,7 @@ class NodeConfig:
     quota: float = request(
         0.0, "Requests a second that one client may send to this node; 0: any number.", least=0
     )
-    nats_priority: str = request(
+    nats_priority: str = tuning(
         "high",
         "Most priority of requests that plain NATS clients send to this node; a higher one is "
         "refused. The gateway's callers have bounds of their own.",

@@ -16,6 +16,7 @@ from bench.feature import features
 from nodes.cli.bench import reach_benchmarks
 from nodes.cli.command import as_command, option
 from nodes.cli.options import Json
+from swarm.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from bench.report.frame import Benchmark, Plan
@@ -229,9 +230,9 @@ def attain(
 
 
 def overload(
-    seconds: float = option(30.0, "How long the overload lasts.", min=1),
+    seconds: float = option(30.0, "How long the overload lasts, without --high.", min=1),
     factor: float = option(3.0, "Offered load, in capacities.", min=1),
-    budget: str = option("100ms", "Time for a request."),
+    budget: str = option("100ms", "Time for a request, without --high."),
     high: float = option(
         0.0, "Percent of high priority, beside a quiet phase and one without.", min=0, max=50
     ),
@@ -245,7 +246,12 @@ def overload(
     if high:
         from bench.cost.priorities import PRIORITIES, PrioritiesPlan
 
-        each = tuple(float(run) / 1e3 for run in words_of(runs))
+        try:
+            each = tuple(float(run) / 1e3 for run in words_of(runs))
+        except ValueError:
+            each = ()
+        if not each or not all(0 < run < 1 for run in each):
+            raise InvalidArgument("--runs is milliseconds below 1000, with commas: 20,10,10")
         return PRIORITIES.run(PrioritiesPlan(high, factor, runs=each), json)
     return OVERLOAD.run(OverloadPlan(seconds, factor, duration(budget)), json)
 
