@@ -102,6 +102,8 @@ async def infer(
         show(results, options, said)
     failed = [r for r in results if r.status is not Status.OK]
     if failed and not target.json:
+        if options.explain and not answered:
+            explain_inside(failed[-1])
         where = f" (stage {failed[-1].stage}, {failed[-1].node})" if failed[-1].node else ""
         raise error_for(failed[-1].status, failed[-1].message + where)
     return 1 if failed else 0
@@ -204,6 +206,13 @@ def summary(results: list[Result], with_outputs: bool) -> dict[str, Any]:
     return doc
 
 
+def explain_inside(result: Result) -> None:
+    """The work inside the runs of its stages, also of one that failed."""
+    label = short_ids(nodes_of(result.hops))
+    for line in [line for hop in result.hops for line in inside_lines(hop, label)]:
+        out.print(line, markup=False, highlight=False)
+
+
 def show(results: list[Result], options: InferOptions, said: AnswerMeaning | None = None) -> None:
     """Print the outputs, or what they say, and where the time went."""
     last = next(r for r in reversed(results) if r.status is Status.OK)
@@ -221,10 +230,9 @@ def show(results: list[Result], options: InferOptions, said: AnswerMeaning | Non
     if last.way:
         out.print(f"way: {last.way} ({last.why})", markup=False, highlight=False)
     if options.explain:
-        label = short_ids(nodes_of(last.hops))
-        lines = bar_lines(parts_of(last.latency, last.hops), label)
-        for line in lines + [line for hop in last.hops for line in inside_lines(hop, label)]:
+        for line in bar_lines(parts_of(last.latency, last.hops), short_ids(nodes_of(last.hops))):
             out.print(line, markup=False, highlight=False)
+        explain_inside(last)
         return
     table = Table("stage", "node", "queue ms", "compute ms", "batch", "weights", "came as")
     for hop in last.hops:

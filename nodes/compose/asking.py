@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from nodes.stage.counters import histogram, latencies
 from shards.cache.answers import JOINED_SHARE
 from shards.compose.composition import AskPart, Composition, needed, parts_asked
 from shards.compose.run import AskModel, NotAnswered, PartRun, Tensors
-from swarm.errors import DeadlineExceeded, NotFound, SwarmError, Unavailable
+from swarm.errors import DeadlineExceeded, NotFound, Status, SwarmError, Unavailable
 from swarm.fleet.placement import Served
 from swarm.flow.latency import LatencyWindow
 from swarm.mesh import Mesh
@@ -25,11 +26,16 @@ from swarm.wire.messages import Features, Request, Result
 from swarm.wire.tensors import are_referred
 from swarm.wire.urgency import NAME_OF
 
+NO_NODE = "no node serves it"
 MOST_TOLD = 32  # parts in a status, which is bounded in bytes
 LEAST = 0.001  # seconds: what has less left is not asked
-# Seconds for which a model without a node is asked all the same: a killed node is started again,
-# or one of a version that has just begun to serve is heard of, within that time.
+# Seconds for which a model without a node is no trouble: a killed node is started again, or one
+# of a version that has just begun to serve is heard of, within that time.
 NOBODY_FOR = 10.0
+MOST_STALLED = 128  # requests that wait for a model without a node
+# Of the time that is left, and seconds at most: so much earlier a request that has waited in vain
+# for a model without a node ends, and its requester hears why.
+TO_SAY_WHY, MOST_TO_SAY_WHY = 0.1, 0.25
 
 
 class PartsAsked:
@@ -38,7 +44,9 @@ class PartsAsked:
     A part that is needed has all of the budget that is left, less the usual 99th percentile of what
     comes behind it. So an optional part ends in time for the rest to do without it.
 
-    A model that no node has served for `NOBODY_FOR` is not asked: its part fails at once.
+    A model that nobody serves is asked all the same: its lane keeps the request until a node comes,
+    as it keeps those of any client. A part that is optional is left out once no node has served its
+    model for `NOBODY_FOR`. on_stall: called when a run waits for such a model.
     """
 
     def __init__(
@@ -52,6 +60,8 @@ class PartsAsked:
         self._mesh = mesh
         self._models = models
         self._audit = audit
+        self.on_stall: Callable[[], None] = lambda: None
+        self._stalled: Counter[AskedParts] = Counter()  # how many requests of a run wait so
         self._nobody: dict[str, float] = {}  # since when nobody serves a part's model
         self._behind = dict(_behind(composition))
         self._referable = {} if audit is not None else referable(composition)
@@ -86,25 +96,35 @@ class PartsAsked:
             left = expires - now - (self._rest(part.name, now) if part.optional else 0.0)
             name = f"{part.model}@{part.version}"
             try:
-                if self._is_unserved(part.name, now):
-                    raise Unavailable("no node serves it")
+                if part.optional and self._is_unserved(part.name, now):
+                    raise Unavailable(NO_NODE)
                 if left < LEAST:
                     raise DeadlineExceeded(f"{left * 1e3:.1f} ms are left")
+                if is_stalled := part.name in self._nobody:
+                    self._stall(asked)
+                    left -= min(MOST_TO_SAY_WHY, TO_SAY_WHY * left)
                 header = asked.header(part.name)
-                result = await self._mesh.ask(
-                    name,
-                    tensors,
-                    left,
-                    features.session,
-                    traceparent=header,
-                    allow_degraded=False,  # its answer would not say so
-                    priority=NAME_OF[features.urgency],
-                    agent=features.agent,
-                    refer=refer,
-                )
+                try:
+                    result = await self._mesh.ask(
+                        name,
+                        tensors,
+                        left,
+                        features.session,
+                        traceparent=header,
+                        allow_degraded=False,  # its answer would not say so
+                        priority=NAME_OF[features.urgency],
+                        agent=features.agent,
+                        refer=refer,
+                    )
+                finally:
+                    if is_stalled:
+                        self._go_on(asked)
                 if self._audit is not None:
                     request = Request(tensors, result.id, agent=features.agent)
                     self._audit.asked(name, request, result)
+                late = result.status in (Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE)
+                if late and part.name in self._nobody:
+                    raise Unavailable(f"{NO_NODE} ({result.message})")
                 answer = answered(result)
             except SwarmError as error:
                 raise NotAnswered(f"part {part.name!r}, {name}: {error}") from error
@@ -146,6 +166,22 @@ class PartsAsked:
             for name, readers in referable.items()
             if pays(placement, of[part], [of[reader] for reader in readers])
         )
+
+    @property
+    def stalled(self) -> int:
+        """Runs that wait for a model without a node."""
+        return len(self._stalled)
+
+    def _stall(self, run: AskedParts) -> None:
+        if run not in self._stalled and len(self._stalled) >= MOST_STALLED:
+            raise Unavailable(f"{NO_NODE}, and {MOST_STALLED} requests wait for one already")
+        self._stalled[run] += 1
+        self.on_stall()
+
+    def _go_on(self, run: AskedParts) -> None:
+        self._stalled[run] -= 1
+        if not self._stalled[run]:
+            del self._stalled[run]
 
     def look(self, now: float) -> None:
         """Learn which models nobody serves at present."""

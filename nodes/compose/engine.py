@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from nodes.stage.counters import StageStats
 from nodes.stage.endless import OnLoop
 from nodes.stage.jobs import Job
 from shards.compose.errors import CompositionError
-from shards.compose.run import NotAnswered, WrongAnswer, run
+from shards.compose.run import NotAnswered, PartRun, WrongAnswer, run
 from shards.errors import InputError
 from swarm.errors import Status, SwarmError
 from swarm.flow.recent import RecentIds
@@ -48,6 +48,7 @@ class CompositionRuns:
         self.model = model
         self.on_loop = OnLoop()
         self._asked = asked
+        asked.on_stall = self._begin_what_may
         self._stats = stats
         self._outcomes = outcomes
         self._clock = clock
@@ -103,7 +104,7 @@ class CompositionRuns:
         self._begin_what_may()
 
     def _begin_what_may(self) -> None:
-        while self._queue and len(self._running) < MOST_RUNS:
+        while self._queue and len(self._running) - self._asked.stalled < MOST_RUNS:
             job = self._queue.popleft()
             if self._clock() >= job.expires:
                 self._too_late(job)
@@ -122,6 +123,7 @@ class CompositionRuns:
         features = job.features
         asked = AskedParts(features.traceparent, self._asked.sends_spans)
         referred = self._asked.referred()
+        parts: dict[str, PartRun] = {}
         try:
             async with asyncio.timeout(job.expires - self._clock()):
                 made = await run(
@@ -129,34 +131,48 @@ class CompositionRuns:
                     self.model.signatures,
                     job.inputs,
                     self._asked.of(features, job.expires, asked, referred),
+                    parts,
                 )
         except TimeoutError:
-            self._too_late(job)
-        except WrongAnswer as error:
-            self._outcomes.not_computed(job, Status.INTERNAL, str(error))
-        except NotAnswered as error:
-            cause = error.__cause__
-            status = cause.status if isinstance(cause, SwarmError) else Status.UNAVAILABLE
-            self._outcomes.not_computed(job, status, str(error))
-        except CompositionError as error:
-            self._outcomes.not_computed(job, Status.INVALID_ARGUMENT, str(error))
+            self._tell(job, asked, parts)
+            self._too_late(job, [name for name, part in parts.items() if not part.ended])
         except Exception as error:
-            log.exception("a run of %s failed", self.model.info.model)
-            self._outcomes.not_computed(job, Status.INTERNAL, repr(error))
+            self._tell(job, asked, parts)
+            job.is_own_fault = True  # others may need other parts, or ask for what can be done
+            self._outcomes.not_computed(job, self._status_of(error), str(error) or repr(error))
         else:
-            self._asked.learn(made.parts)
-            job.told, job.steps = told(made.parts) | asked.cached(), made.made
-            job.told |= asked.unfamiliar() | asked.weights()
-            if asked.is_traced:
-                job.told |= asked.told(self.model.composition, made.parts, job.started)
+            self._asked.learn(parts)
+            self._tell(job, asked, parts)
+            job.steps = made.made
             seconds = self._clock() - job.started
             self._outcomes.computed(job, made.outputs, seconds, 1, 0)
         finally:
             referred.end()
 
-    def _too_late(self, job: Job) -> None:
+    def _tell(self, job: Job, asked: AskedParts, parts: dict[str, PartRun]) -> None:
+        """What the hop says of the parts, of a run that failed too."""
+        job.told = told(parts) | asked.cached() | asked.unfamiliar() | asked.weights()
+        if asked.is_traced:
+            job.told |= asked.told(self.model.composition, parts, job.started)
+
+    def _status_of(self, error: Exception) -> Status:
+        match error:
+            case WrongAnswer():
+                return Status.INTERNAL
+            case NotAnswered():
+                cause = error.__cause__
+                return cause.status if isinstance(cause, SwarmError) else Status.UNAVAILABLE
+            case CompositionError():
+                return Status.INVALID_ARGUMENT
+        log.exception("a run of %s failed", self.model.info.model, exc_info=error)
+        return Status.INTERNAL
+
+    def _too_late(self, job: Job, unfinished: Sequence[str] = ()) -> None:
+        """unfinished: parts that had begun."""
         self._stats.counters.expired += 1
         text = f"the budget ended in composition {self.model.info.model}"
+        if unfinished:
+            text += f", in part {', '.join(map(repr, unfinished))}"
         self._outcomes.not_computed(job, Status.DEADLINE_EXCEEDED, text)
 
     def cancel(self, request_id: str, now: float) -> None:

@@ -29,8 +29,9 @@ LONGEST_REASON = 200  # characters of why a part was left out
 
 
 def told(parts: Mapping[str, PartRun]) -> dict[str, Any]:
-    """How many milliseconds each part took, and which were left out, and why."""
+    """How many milliseconds each part took, and which were left out, or failed, and why."""
     now = time.monotonic()
+    failed = {name: part.failed[:LONGEST_REASON] for name, part in parts.items() if part.failed}
     return {
         "parts": {
             name: round(((part.ended or now) - part.began) * 1e3, 3) for name, part in parts.items()
@@ -38,6 +39,7 @@ def told(parts: Mapping[str, PartRun]) -> dict[str, Any]:
         "left_out": {
             name: part.left_out[:LONGEST_REASON] for name, part in parts.items() if part.left_out
         },
+        **({"failed": failed} if failed else {}),
     }
 
 
@@ -166,6 +168,8 @@ class AskedParts:
             about["taken"] = run.taken
         if run.left_out:
             about["left_out"] = run.left_out
+        if run.failed:
+            about["failed"] = run.failed
         if not run.ended:
             about["cancelled"] = True
         asks = [

@@ -426,7 +426,7 @@ class StageServer:
         if self._audit is not None:
             self._audit.failed(job.features, status)
         if job.is_own_fault:
-            job.features.hops.append(self._idle_hop(job))
+            job.features.hops.append(self._idle_hop(job) | (job.told or {}))
         job.delivery.fail(status, reason, self.stage, self._node, retry_after)
 
     def _idle_hop(self, job: Job) -> dict[str, Any]:

@@ -55,13 +55,15 @@ class WrongAnswer(NotAnswered):
 class PartRun:
     """What became of a part. began, ended: `time.monotonic()`; ended: 0.0 where it was cancelled.
     rows: that a `map` was asked for. left_out: it was optional, or needs one that was left out.
-    taken: the part that one of `choose` or `first` has become."""
+    taken: the part that one of `choose` or `first` has become. failed: why, where
+    the run ended with it."""
 
     began: float
     ended: float = 0.0
     rows: int = 0
     left_out: str = ""
     taken: str = ""
+    failed: str = ""
 
 
 @dataclass(slots=True)
@@ -79,14 +81,16 @@ async def run(
     models: Mapping[str, ModelSignature],
     inputs: Mapping[str, np.ndarray],
     ask: AskModel,
+    parts: dict[str, PartRun] | None = None,
 ) -> Ran:
     """ask(part, tensors): what the part's model answers; raises NotAnswered. models: as for
-    `shards.compose.check`, which the composition has passed.
+    `shards.compose.check`, which the composition has passed. parts: an empty dict, which becomes
+    `Ran.parts`, also of a run that fails.
 
     Raises NotAnswered, of a part that is needed, and CompositionError for tensors that a part
     cannot take: more rows than it may be asked for, shapes that turn out not to fit.
     """
-    under_way = _Run(composition, models, dict(inputs), ask)
+    under_way = _Run(composition, models, dict(inputs), ask, {} if parts is None else parts)
     try:
         outputs = await under_way.outputs()
     finally:
@@ -101,13 +105,15 @@ class _Run:
         models: Mapping[str, ModelSignature],
         inputs: Tensors,
         ask: AskModel,
+        parts: dict[str, PartRun],
     ) -> None:
         self._composition = composition
         self._models = models
         self._inputs = inputs
         self._ask_model = ask
         self._tasks: dict[str, asyncio.Task[Tensors | None]] = {}
-        self.parts: dict[str, PartRun] = {}
+        self.parts = parts
+        self._failures: list[Exception] = []  # each of the part that it comes from
         self._bytes = 0  # of what the parts have made
 
     async def outputs(self) -> Tensors:
@@ -171,6 +177,15 @@ class _Run:
 
     async def _run(self, part: Part) -> Tensors | None:
         told = self.parts[part.name] = PartRun(time.monotonic())
+        try:
+            return await self._ran(part, told)
+        except Exception as error:
+            if error not in self._failures:  # else it comes from a part that this one reads
+                self._failures.append(error)
+                told.failed, told.ended = str(error), time.monotonic()
+            raise
+
+    async def _ran(self, part: Part, told: PartRun) -> Tensors | None:
         match part:
             case AskPart():
                 made = await self._asked(part, told)

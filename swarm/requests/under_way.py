@@ -528,6 +528,7 @@ class UnderWay:
         ok, silences = result.status is Status.OK, self._silences
         if not ok and result.attempt <= self.attempts.last:
             self._failed |= {result.attempt}
+            self._refusal = result
         if silences.troubled:
             silences.answered(self._shared.routes.clock(), ok)
         is_end = ok or (self._is_last and not self.may_be_answered)

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from support.commands import said
 from support.meshes import LOOPBACK, READY, add_model, all_ready, close, mesh_of
 
 import swarm
+from bench.asked import kind
+from bench.compose.chaos import NO_CHAOS, Chaos, under_chaos
 from bench.compose.far import FarLink
 from bench.compose.scenes import Scene, Tensors, cascade, faces, hop, views
 from bench.paced import paced
@@ -57,6 +60,7 @@ QUIET = 1.0  # seconds before a kill, while all nodes are ready
 # Requests a second of each way, while nodes die; and the share of the time that requests may take,
 # one after the other: where the nodes left are too few for the load, some are refused.
 MOST_RATE, BUSY = 20.0, 0.2
+CHAOS_RATE = 10.0  # requests a second of each way, under the faults of `swarm bench chaos`
 GRACE = 1.0  # seconds past its budget after which a request is lost
 ACCURACY = 0.975  # that the cascade's threshold is fitted for
 COMPOSED = "composed"  # the name of the composition in its mesh
@@ -73,6 +77,7 @@ class ComposePlan:
     delay: float = 0.005
     kills: int = 12
     ultraface: str = ""
+    chaos: Chaos = NO_CHAOS
 
 
 Ask = Callable[[Tensors, float], Awaitable[Tensors]]
@@ -110,7 +115,7 @@ async def measure(plan: ComposePlan, progress: Progress) -> dict[str, Any]:
             skipped[name] = str(error)
             continue
         scenes[name] = await _play(scene, plan, progress)
-        for key, each in scenes[name].pop("figures").items():
+        for key, each in scenes[name].pop("figures", {}).items():
             figures[f"{name}/{key}"] = each.as_doc()
     return {
         "requests": plan.requests,
@@ -134,12 +139,15 @@ async def _play(scene: Scene, plan: ComposePlan, progress: Progress) -> dict[str
             scene = cascade(document["fit"]["threshold"])
         await _compose(scene, local)
         document["accuracy"] = await _accuracy(scene, local.mesh)
+        if plan.chaos.seconds:
+            document["chaos"] = await _chaos(scene, plan.chaos, local, progress)
+            return document
         figures, places = await _timed(scene, plan, local, progress)
         document |= {"places": places, "figures": figures}
         if plan.kills:
             ms = sum(of["p50_ms"] for of in places[HOST].values())
             rate = min(MOST_RATE, BUSY * 1e3 / ms)
-            document["killed"] = await _killed(scene, plan.kills, rate, local, progress)
+            document["killed"] = await _killed(scene, plan, rate, local, progress)
     return document
 
 
@@ -311,14 +319,45 @@ async def _ask_all(ask: Ask, scene: Scene, start: int, count: int) -> list[float
 
 
 async def _killed(
-    scene: Scene, kills: int, rate: float, local: LocalMesh, progress: Progress
+    scene: Scene, plan: ComposePlan, rate: float, local: LocalMesh, progress: Progress
 ) -> dict[str, Any]:
     """What became of requests while nodes were killed, by way; each had a second one beside it."""
+    order = await _second_nodes(scene, local)
+    began = time.monotonic()
+    killing = asyncio.create_task(_kill(order, plan.kills, local, progress))
+    told = await _both_ways(scene, local, rate, BUDGET, killing)
+    seconds = round(time.monotonic() - began, 1)
+    return {"kills": plan.kills, "seconds": seconds, "per_s": round(rate, 1), **told}
+
+
+async def _chaos(
+    scene: Scene, chaos: Chaos, local: LocalMesh, progress: Progress
+) -> dict[str, Any]:
+    await _second_nodes(scene, local)
+    told: dict[str, Any] = {}
+
+    async def load(faults: Awaitable[Any]) -> None:
+        falling = asyncio.ensure_future(faults)
+        told.update(await _both_ways(scene, local, CHAOS_RATE, chaos.budget, falling))
+
+    progress(f"{scene.name}: faults for {chaos.seconds:g} s …")
+    return await under_chaos(chaos, local, load) | told
+
+
+async def _second_nodes(scene: Scene, local: LocalMesh) -> list[NodeProcess]:
+    """One more node of each model and of the composition; all of them, so that a node of each comes
+    first."""
     nodes = list(local.supervisor.nodes)
     for name in (*scene.models, COMPOSED):
         local.start("shard-1", name)
     await local.ready(READY)
-    order = [*nodes, *local.supervisor.nodes[len(nodes) :]]  # so that one of each two is there
+    return [*nodes, *local.supervisor.nodes[len(nodes) :]]
+
+
+async def _both_ways(
+    scene: Scene, local: LocalMesh, rate: float, budget: float, faults: asyncio.Future[Any]
+) -> dict[str, Any]:
+    """Ask by both ways at once until the faults have fallen; what became of the requests."""
     expected: dict[int, Tensors] = {}
     for place, inputs in enumerate(scene.inputs[:20]):
         expected[place] = await _asks(scene, HAND, local.mesh)(inputs, BUDGET)
@@ -331,28 +370,24 @@ async def _killed(
         outcomes[way].append(record)
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(BUDGET + GRACE):
-                answer = await asks[way](scene.inputs[place], BUDGET)
+            async with asyncio.timeout(budget + GRACE):
+                answer = await asks[way](scene.inputs[place], budget)
             wanted = expected[place][scene.judged]
             right = _same(answer[scene.judged], wanted)
             record["status"] = "answered" if right else "wrong"
         except SwarmError as error:
-            record["status"] = str(error.status)
+            record |= {"status": str(error.status), "message": kind(str(error))}
         except TimeoutError:
             pass
         record["ms"] = (time.perf_counter() - began) * 1e3
 
-    began = time.monotonic()
     async with asyncio.TaskGroup() as group:
-        killing = group.create_task(_kill(order, kills, local, progress))
         async for number, _ in paced(rate):
-            if killing.done():
+            if faults.done():
                 break
             for way in WAYS:
                 group.create_task(ask(way, number))
-    seconds = round(time.monotonic() - began, 1)
-    told = {"kills": kills, "seconds": seconds, "per_s": round(rate, 1)}
-    return {**told, **{way: _told(outcomes[way]) for way in WAYS}}
+    return {way: _told(outcomes[way]) for way in WAYS}
 
 
 async def _kill(
@@ -377,6 +412,7 @@ def _told(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "p50_ms": round(percentile(answered, 0.5), 2),
         "p99_ms": round(percentile(answered, 0.99), 2),
         "slowest_ms": round(max(answered, default=0.0), 1),
+        "errors": dict(Counter(r["message"] for r in records if "message" in r).most_common(4)),
     }
 
 
@@ -390,7 +426,8 @@ def show(document: dict[str, Any]) -> None:
         *("scene", "client", OURS, "p99", HAND, "p99", "ratio"),
         left=2,
     )
-    for name, scene in document["scenes"].items():
+    timed = {name: scene for name, scene in document["scenes"].items() if "places" in scene}
+    for name, scene in timed.items():
         for place in (HOST, SERVER, FAR):
             cells = []
             for way in WAYS:
@@ -398,12 +435,13 @@ def show(document: dict[str, Any]) -> None:
                 cells += [f"{of['p50_ms']:.3g}", f"{of['p99_ms']:.3g}"]
             ratio = Figure.from_doc(document["figures"][f"{name}/{place}/p50_over_by_hand"])
             table.add_row(name, place, *cells, str(ratio))
-    out.print(table)
+    if timed:
+        out.print(table)
     table = new_table(
         "bytes of a request through the client's connection; accuracy",
         *("scene", f"{OURS} sent", "received", f"{HAND} sent", "received", "accuracy", "differ"),
     )
-    for name, scene in document["scenes"].items():
+    for name, scene in timed.items():
         cells = []
         for way in WAYS:
             of = scene["places"]["bytes_a_request"][way]
@@ -411,7 +449,8 @@ def show(document: dict[str, Any]) -> None:
         accuracy = scene["accuracy"]
         alone = f" (one view {accuracy['one view']:.4f})" if "one view" in accuracy else ""
         table.add_row(name, *cells, f"{accuracy[OURS]:.4f}{alone}", str(accuracy["differ"]))
-    out.print(table)
+    if timed:
+        out.print(table)
     for name, scene in document["scenes"].items():
         if fit := scene.get("fit"):
             out.print(
@@ -422,6 +461,9 @@ def show(document: dict[str, Any]) -> None:
                 f"({fit['held_out'][1]:.3f}-{fit['held_out'][2]:.3f})",
                 markup=False,
             )
+        if chaos := scene.get("chaos"):
+            for key, value in chaos.items():
+                out.print(f"{name}, chaos, {key}: {value}", markup=False)
         if killed := scene.get("killed"):
             for way in WAYS:
                 out.print(f"{name}, {killed['kills']} kill -9, {way}: {killed[way]}", markup=False)
@@ -435,6 +477,16 @@ def misses(document: dict[str, Any]) -> list[str]:
     for name, scene in document["scenes"].items():
         if scene["accuracy"]["differ"]:
             found.append(f"{name}: {scene['accuracy']['differ']} answers are not those by hand")
+        if chaos := scene.get("chaos"):
+            ours = chaos[OURS]
+            if bad := ours.get("wrong", 0) + ours.get("lost", 0):
+                found.append(f"{name}: {bad} requests were lost or answered wrongly under chaos")
+            failed = ours["requests"] - ours.get("answered", 0)
+            most = max(chaos["longest_away_s"].values()) * 1e3
+            if failed and most < chaos["budget_ms"]:
+                found.append(
+                    f"{name}: {failed} requests failed though no model was away for their budget"
+                )
         killed = scene.get("killed", {}).get(OURS)
         if killed and (failed := killed["requests"] - killed.get("answered", 0)):
             found.append(f"{name}: {failed} requests were not answered rightly under kill -9")

@@ -189,7 +189,7 @@ async def play(plan: ChaosPlan, progress: Callable[[str], None]) -> dict[str, An
         progress(f"{len(faults)} faults in {plan.seconds:g} s …")
         async with swarm.connect(local.url, local.name) as mesh:
             await _warm_up(mesh, workload)
-            falling = asyncio.create_task(_fall(local, faults, victims, time.monotonic()))
+            falling = asyncio.create_task(fall(local, faults, victims, time.monotonic()))
             requests = await ask_steadily(mesh, workload, plan.rate, plan.seconds, plan.budget)
             played = await falling
         restarts = sum(node.restarts for node in local.supervisor.nodes)
@@ -215,7 +215,7 @@ async def _warm_up(mesh: swarm.Mesh, workload: Workload) -> None:
         await mesh.infer(workload.model.manifest.model, inputs, 5.0)
 
 
-async def _fall(
+async def fall(
     local: LocalMesh, faults: Sequence[Fault], victims: Sequence[str], began: float
 ) -> list[dict[str, Any]]:
     """Send each fault's signal when its moment has come; no process is left stopped."""

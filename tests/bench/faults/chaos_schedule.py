@@ -35,7 +35,9 @@ class Fault:
     stopped: float = 0.0
 
 
-def schedule(seed: int, seconds: float, every: float, victims: int) -> list[Fault]:
+def schedule(
+    seed: int, seconds: float, every: float, victims: int, kinds: Sequence[Kind] = tuple(Kind)
+) -> list[Fault]:
     """One fault each `every` seconds, for `seconds`: the kind, the victim out of `victims`
     processes, and the length of a stop are drawn evenly, each fault by itself.
 
@@ -46,17 +48,18 @@ def schedule(seed: int, seconds: float, every: float, victims: int) -> list[Faul
     rng = random.Random(seed)
     faults = []
     for number in range(1, int(seconds / every) + 1):
-        kind = rng.choice(tuple(Kind))
+        kind = rng.choice(kinds)
         victim = rng.randrange(victims)
         stopped = rng.uniform(SHORTEST_STOP, LONGEST_STOP)
         faults.append(Fault(number * every, kind, victim, stopped * (kind is Kind.STOP)))
     return faults
 
 
-def rule(every: float, victims: Sequence[str]) -> str:
+def rule(every: float, victims: Sequence[str], kinds: Sequence[Kind] = tuple(Kind)) -> str:
     """The rule of a run in words."""
+    stop = f" and {SHORTEST_STOP:g}-{LONGEST_STOP:g} s later SIGCONT"
+    signals = [f"{kind}{stop * (kind is Kind.STOP)}" for kind in kinds]
     return (
-        f"each {every:g} s one of {', '.join(victims)}, drawn evenly, gets SIGKILL, SIGTERM, or "
-        f"SIGSTOP and {SHORTEST_STOP:g}-{LONGEST_STOP:g} s later SIGCONT, drawn evenly; "
-        "a process that is away when its turn comes is passed over"
+        f"each {every:g} s one of {', '.join(victims)}, drawn evenly, gets {', '.join(signals)}, "
+        "drawn evenly; a process that is away when its turn comes is passed over"
     )

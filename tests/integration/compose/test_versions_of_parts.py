@@ -14,13 +14,13 @@ import pytest
 from composed import second, steady, summed
 from support.compositions import built
 from support.meshes import add_model, digits, mesh_of, split_digits
-from support.waiting import eventually
+from support.waiting import GENEROUS, eventually
 
 from nodes.up.mesh import LocalMesh, push
 from nodes.versions.versions import LINGERS
 from shards.split.split import SplitResult
 from swarm import Result, Status
-from swarm.errors import Unavailable
+from swarm.errors import SwarmError
 
 pytestmark = [pytest.mark.integration, pytest.mark.processes]
 
@@ -111,16 +111,17 @@ async def test_a_composition_says_which_part_nobody_serves_and_answers_once_it_i
         await local.ready(60.0)
         waits = "serving; composition sum@1 waits for second@1: no node serves it"
         await eventually(says(local, "sum", waits), "the node says what it waits for")
-        with pytest.raises(Unavailable, match="part 'small', second@1: no node serves it"):
+        with pytest.raises(SwarmError, match="part 'small', second@1: no node serves it"):
             await local.mesh.infer("sum", {"image": images[:1]}, 1.0)
-        # Of many at once few are asked again, as long as there are retries.
-        results = await asyncio.gather(
-            *(local.mesh.ask("sum", {"image": images[:1]}, 30.0) for _ in range(200))
-        )
-        others = [str(r.message) for r in results if r.status is not Status.UNAVAILABLE]
-        assert not others, (len(others), others[0])
-        assert max(result.latency for result in results) < 20.0
+        asked = [
+            asyncio.create_task(local.mesh.ask("sum", {"image": images[:1]}, GENEROUS))
+            for _ in range(100)
+        ]
+        await asyncio.sleep(1.0)  # they wait
         local.start("shard-1", "second")
+        results = await asyncio.gather(*asked)
+        others = [str(r.message) for r in results if r.status is not Status.OK]
+        assert not others, (len(others), others[0])
         await eventually(says(local, "sum", "serving"), "nothing is waited for")
         answer = await local.mesh.infer("sum", {"image": images[:1]}, 30.0)
         assert np.allclose(answer.outputs["logits"], logits[:1], rtol=1e-4, atol=1e-3)
