@@ -60,7 +60,7 @@ QUIET = 1.0  # seconds before a kill, while all nodes are ready
 # Requests a second of each way, while nodes die; and the share of the time that requests may take,
 # one after the other: where the nodes left are too few for the load, some are refused.
 MOST_RATE, BUSY = 20.0, 0.2
-CHAOS_RATE = 10.0  # requests a second of each way, under the faults of `swarm bench chaos`
+CHAOS_RATE = 10.0  # requests a second of each way, at most, under the faults of `swarm bench chaos`
 GRACE = 1.0  # seconds past its budget after which a request is lost
 ACCURACY = 0.975  # that the cascade's threshold is fitted for
 COMPOSED = "composed"  # the name of the composition in its mesh
@@ -334,11 +334,15 @@ async def _chaos(
     scene: Scene, chaos: Chaos, local: LocalMesh, progress: Progress
 ) -> dict[str, Any]:
     await _second_nodes(scene, local)
-    told: dict[str, Any] = {}
+    ms = 0.0
+    for way in WAYS:
+        ms += percentile(await _ask_all(_asks(scene, way, local.mesh), scene, 0, WARM_UP), 0.5)
+    rate = min(CHAOS_RATE, BUSY * 1e3 / ms)
+    told: dict[str, Any] = {"per_s": round(rate, 1)}
 
     async def load(faults: Awaitable[Any]) -> None:
         falling = asyncio.ensure_future(faults)
-        told.update(await _both_ways(scene, local, CHAOS_RATE, chaos.budget, falling))
+        told.update(await _both_ways(scene, local, rate, chaos.budget, falling))
 
     progress(f"{scene.name}: faults for {chaos.seconds:g} s …")
     return await under_chaos(chaos, local, load) | told
