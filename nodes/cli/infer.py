@@ -227,6 +227,8 @@ def show(results: list[Result], options: InferOptions, said: AnswerMeaning | Non
         times = f"{last.unfamiliarity:g} times as far from its calibration data as is usual at most"
         rows = f", row {last.unfamiliar_rows}" if last.unfamiliar_rows else ""
         out.print(f"unfamiliar to the model: {times}{rows}", markup=False, highlight=False)
+    for part, why in last.left_out.items():
+        out.print(f"left out: {part}: {why}", markup=False, highlight=False)
     if last.way:
         out.print(f"way: {last.way} ({last.why})", markup=False, highlight=False)
     if options.explain:

@@ -42,6 +42,7 @@ CACHED = "cached_ms"  # milliseconds: the age of an answer that the stage had ke
 # By step inside a run, the weight versions that answered it, where they were learned.
 WEIGHTS_OF = "weights_of"
 KEPT = "cached"  # by step, how many of its rows were answered by kept answers
+LEFT_OUT = "left_out"  # by step, why the answer does without it
 PRIORITIES = "priorities"  # of a stage that has seen some lately; a field without an attribute
 _KNOWN = _RECORDED | {WEIGHTS, CODEC}
 _unpack = partial(msgpack.unpackb, raw=False, strict_map_key=True, max_ext_len=0)

@@ -8,6 +8,7 @@ tensors' own memory among them: nothing is joined or copied here.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from swarm.errors import DecodeError, InvalidArgument, Status
 from swarm.subjects import may_answer
 from swarm.wire import unfamiliar
-from swarm.wire.hops import CACHED, Hop, hop_of, is_hop, unpack_hops
+from swarm.wire.hops import CACHED, LEFT_OUT, Hop, hop_of, is_hop, unpack_hops
 from swarm.wire.maps import pack_open_map, unpack_map
 from swarm.wire.tensors import (
     LIMITS,
@@ -257,6 +258,17 @@ class Result:
             if isinstance(age, int | float) and 0 <= age < inf:
                 return float(age)
         return None
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The parts of a composition that the answer does without, and why."""
+        told = [hop.extra.get(LEFT_OUT) for hop in self.hops]
+        return {
+            str(part): str(why)
+            for parts in told
+            if isinstance(parts, Mapping)
+            for part, why in parts.items()
+        }
 
     def parts(self) -> list[Part]:
         return result_parts(self, [hop.as_doc() for hop in self.hops])

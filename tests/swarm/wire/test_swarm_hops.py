@@ -12,6 +12,7 @@ from messages_strategies import documents
 
 from swarm.errors import DecodeError
 from swarm.wire.hops import DEEPEST, NAMED, Hop, is_hop, pack_hop, unpack_hops
+from swarm.wire.messages import Result
 
 HOP = {"stage": 1, "node": "n", "queue_us": 5, "compute_us": 7, "batch": 2}
 
@@ -158,3 +159,13 @@ def test_what_is_no_weight_version_counts_as_the_bases(value: Any) -> None:
     doc = HOP | {"weights": value}
     assert Hop.from_doc(doc).weights == 0
     assert unpack_hops(pack_hop(doc))[0].weights == 0
+
+
+@given(st.lists(documents | st.dictionaries(st.text(max_size=9), st.text(max_size=9)), max_size=3))
+def test_an_answer_names_the_parts_that_it_does_without_whatever_hops_say(said: list[Any]) -> None:
+    hops = [Hop.from_doc(HOP | {"left_out": each}) for each in said]
+    left_out = Result("1", hops=tuple(hops)).left_out
+    assert all(isinstance(each, str) for item in left_out.items() for each in item)
+    assert left_out.keys() == {
+        str(name) for each in said if isinstance(each, dict) for name in each
+    }
