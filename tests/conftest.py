@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sys
@@ -68,6 +69,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return _none_skipped((yield))
+
+
+@pytest.fixture(autouse=True)
+def levels_of_logs_end_with_a_test() -> Iterator[None]:
+    """What makes logs quiet means its own process; the next test of this one reads them."""
+    logs = [logging.getLogger(name) for name in (None, "swarm", "shards", "nodes")]
+    levels = [log.level for log in logs]
+    yield
+    for log, level in zip(logs, levels, strict=True):
+        log.setLevel(level)
 
 
 @pytest.fixture(autouse=True, scope="session")
