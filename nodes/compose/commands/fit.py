@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from nodes.cli.with_mesh import client_of
 from nodes.compose.commands.check import CompositionFile, checked_composition, read_composition
 from nodes.compose.model import signature_of
 from nodes.console import duration, err, out, print_json
+from nodes.extras import missing_extra
 from shards.compose.both_ways import both_ways, choice, judged_output
 from shards.compose.bound_text import with_bound
-from shards.compose.composition import AskPart, ChoosePart
+from shards.compose.composition import AskPart, ChoosePart, Composition
 from shards.compose.fit import (
     ChoiceScores,
     CurvePoint,
@@ -31,6 +32,7 @@ from shards.compose.fit import (
     set_aside,
     wilson,
 )
+from shards.compose.nearest import IndexAbout, NearestIndex
 from shards.compose.run import AskModel, NotAnswered, Tensors
 from shards.errors import ModelError
 from shards.samples import LABELS, Samples, read_samples
@@ -73,12 +75,13 @@ async def fit(file: CompositionFile, options: FitOptions, target: Target) -> Non
     text = await asyncio.to_thread(_text_to_change, file, options.output)
     async with client_of(target, signs=False) as client:
         found = await checked_composition(client, file)
-        part = choice(found.composition, options.part)
+        composition = _with_open_indexes(found.composition, Path(file).parent)
+        part = choice(composition, options.part)
         judged = judged_output(found.composition, options.judge)
         samples = _some(read_samples(options.samples, found.composition.inputs), options)
         with err.status("asking …", spinner="line") as status:
             scores = await both_ways(
-                found.composition,
+                composition,
                 {name: signature_of(info) for name, info in found.models.items()},
                 samples,
                 _asks(client, budget),
@@ -131,6 +134,18 @@ def _text_to_change(file: str, output: str) -> str:
         raise InvalidArgument(f"-o {output}: there is no such folder")
     read_composition(file)
     return Path(file).read_text(encoding="utf-8-sig")
+
+
+def _with_open_indexes(composition: Composition, folder: Path) -> Composition:
+    """Raises CompositionError for an index that is none, `MissingExtra` without its library."""
+    opened: dict[str, IndexAbout | NearestIndex] = {}
+    for name, about in composition.indexes.items():
+        assert isinstance(about, IndexAbout)
+        try:
+            opened[name] = NearestIndex(about, (folder / name).joinpath, name)
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, f"index {name!r}") or error from None
+    return replace(composition, indexes=opened)
 
 
 def _asks(client: swarm.Mesh, budget: float) -> AskModel:

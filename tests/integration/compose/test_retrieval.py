@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -124,3 +125,18 @@ async def test_a_node_without_the_library_says_which_extra_and_does_not_take_the
         assert answer.status is swarm.errors.Status.OK
     finally:
         await dismiss(local, [node])
+
+
+async def test_the_distance_from_which_the_large_model_is_asked_is_fitted(
+    local: LocalMesh, tmp_path: Path
+) -> None:
+    index = ("--metric", "l2sq", "-o", str(tmp_path / "gallery"))
+    await command("compose", "index", str(gallery(tmp_path, KNOWN)), *index)
+    file, samples = tmp_path / "retrieval.toml", tmp_path / "samples.npz"
+    file.write_text(cache_first("1e9"), encoding="utf-8")
+    np.savez(samples, image=IMAGES[:80], labels=LOGITS[:80].argmax(axis=1))
+    mesh = ("--nats", local.url, "--mesh", local.name, "--json")
+    asked = ("--samples", str(samples), "--judge", "logits", "--accuracy", "1")
+    told = json.loads(await command("compose", "fit", str(file), *asked, *mesh))
+    assert told["ways"]["stored"]["accuracy"] < 1 == told["chosen"]["accuracy"]
+    assert 0.4 < told["chosen"]["share"] < 1, "what is in the index is not asked anew"

@@ -42,7 +42,7 @@ async def served_accuracy(mesh: swarm.Mesh, count: int = 100) -> float:
     """Of held-out images that nobody was taught."""
     images, labels = digits_heldout()
     results = await asyncio.gather(
-        *(mesh.infer(MODEL, {"image": images[i : i + 1]}, 5.0) for i in range(count))
+        *(mesh.infer(MODEL, {"image": images[i : i + 1]}, 30.0) for i in range(count))
     )
     digits = [int(result.outputs["logits"].argmax()) for result in results]
     return float(np.mean(np.array(digits) == labels[:count]))
