@@ -58,6 +58,7 @@ CLUSTER_REPLICAS = 3  # copies where a cluster has so many servers: any one of t
 
 # Seconds for which a server may be behind, and between two reads of it.
 BEHIND, ASK_BEHIND = 0.5, 0.01
+APPEARS = 1.0  # seconds for which some server of a cluster may not yet know a stream that was made
 
 _SEQUENCE = re.compile(rb"Nats-Sequence: ([0-9]{1,18})")
 _STORED = re.compile(rb"Nats-Time-Stamp: ([0-9TZ:.+-]{20,40})")
@@ -408,16 +409,22 @@ async def _kv_read(
     link: Link, bucket: str, key: str, timeout: float
 ) -> tuple[bytes | None, int, bytes]:
     subject = kv_get_subject(bucket, key)
-    try:
-        message = await link.request(subject, b"", timeout, from_server=True)
-    except NoResponders:
-        # The bucket does not exist, or its server is away: a call that is always answered tells.
-        if await stream_exists(link, f"KV_{bucket}"):
-            raise Unavailable(f"the key store {bucket} does not answer") from None
-        return None, 0, b""
-    except TimeoutError:
-        raise Unavailable(f"the key store did not answer within {timeout} s") from None
-    return _stored_in(message)
+    until = time.monotonic() + (APPEARS if link.is_clustered else 0.0)
+    while True:
+        try:
+            message = await link.request(subject, b"", timeout, from_server=True)
+        except NoResponders:
+            # The bucket does not exist, or its server is away: a call that is always answered
+            # tells.
+            if not await stream_exists(link, f"KV_{bucket}"):
+                return None, 0, b""
+            if time.monotonic() >= until:
+                raise Unavailable(f"the key store {bucket} does not answer") from None
+            await asyncio.sleep(ASK_BEHIND)
+        except TimeoutError:
+            raise Unavailable(f"the key store did not answer within {timeout} s") from None
+        else:
+            return _stored_in(message)
 
 
 async def kv_before(
@@ -539,12 +546,17 @@ async def kv_put(
     if after is not None:
         lines.append(f"Nats-Expected-Last-Subject-Sequence: {after}")
     headers = "\r\n".join(("NATS/1.0", *lines, "", "")).encode() if lines else b""
-    try:
-        message = await link.request(
-            f"$KV.{bucket}.{key}", value, timeout, headers, from_server=True
-        )
-    except (NoResponders, TimeoutError):
-        raise Unavailable(f"the key store {bucket} did not take {key}") from None
+    subject = f"$KV.{bucket}.{key}"
+    until = time.monotonic() + (APPEARS if link.is_clustered else 0.0)
+    while True:
+        try:
+            message = await link.request(subject, value, timeout, headers, from_server=True)
+            break
+        except (NoResponders, TimeoutError) as error:
+            # Whether a request was stored that nobody answered in time is not known.
+            if isinstance(error, TimeoutError) or time.monotonic() >= until:
+                raise Unavailable(f"the key store {bucket} did not take {key}") from None
+            await asyncio.sleep(ASK_BEHIND)
     revision = stored_sequence(message.data)
     if link.is_clustered:
         link.revisions.heard(kv_get_subject(bucket, key), revision)

@@ -66,7 +66,8 @@ def kinds(command: Command) -> list[str]:
 
 def said_when_ready(command: Command) -> None:
     ready = command.ready_line()
-    fields = {"event", "nats", "mesh", "model", "version", "stages", "nodes", "servers", "secure"}
+    fields = {"event", "nats", "mesh", "model", "version", "stages", "models"}
+    fields |= {"nodes", "servers", "secure"}
     assert ready.keys() == fields
     assert ready["event"] == "ready"
     assert ready["secure"] is False, "without --secure"

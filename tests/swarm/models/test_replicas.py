@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from real_server import Links
 
 from nodes.up.embedded_cluster import EmbeddedCluster, elected
 from nodes.up.embedded_server import EmbeddedServer
-from swarm.errors import ApiError, InvalidArgument, NoLeader
+from swarm.errors import ApiError, InvalidArgument, NoLeader, NoResponders, Unavailable
 from swarm.link import Link, LinkOptions, jetstream
 from swarm.models.registry import Registry
 from swarm.models.replicas import raise_all_replicas
@@ -62,3 +63,35 @@ async def test_a_server_alone_keeps_one_copy_and_refuses_three_with_the_remedy(
     link = await links.connect(server.url)
     await Registry(link, SUBJECTS).prepare()
     assert await copies(link, KEYS) == 1
+
+
+@pytest.mark.integration
+async def test_a_store_that_a_server_does_not_know_yet_is_read_and_written_a_little_later(
+    links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with EmbeddedCluster(3) as cluster:
+        urls = cluster.url.split(",")
+        await elected(LinkOptions(servers=urls))
+        link = await links.connect(*urls)
+        await jetstream.ensure_bucket(link, "new", "news")
+        request, unknown = link.request, [0]
+
+        async def of_a_server_behind(subject: str, *given: Any, **more: Any) -> Any:
+            if "$KV.new." in subject:
+                unknown[0] -= 1
+                if unknown[0] >= 0:
+                    raise NoResponders(subject)
+            return await request(subject, *given, **more)
+
+        monkeypatch.setattr(link, "request", of_a_server_behind)
+        for _ in range(3):
+            unknown[0] = 5
+            assert await jetstream.kv_get(link, "new", "key") in (None, b"1")
+            unknown[0] = 5
+            await jetstream.kv_put(link, "new", "key", b"1")
+        unknown[0] = 10_000
+        with pytest.raises(Unavailable):
+            await jetstream.kv_get(link, "new", "key")
+        with pytest.raises(Unavailable):
+            await jetstream.kv_put(link, "new", "key", b"1")
+        await links.close()
