@@ -409,22 +409,30 @@ async def _kv_read(
     link: Link, bucket: str, key: str, timeout: float
 ) -> tuple[bytes | None, int, bytes]:
     subject = kv_get_subject(bucket, key)
+    try:
+        message = await _of_bucket(link, bucket, subject, b"", timeout)
+    except NoResponders:
+        # The bucket does not exist, or its server is away: a call that is always answered tells.
+        if await stream_exists(link, f"KV_{bucket}"):
+            raise Unavailable(f"the key store {bucket} does not answer") from None
+        return None, 0, b""
+    except TimeoutError:
+        raise Unavailable(f"the key store did not answer within {timeout} s") from None
+    return _stored_in(message)
+
+
+async def _of_bucket(
+    link: Link, bucket: str, subject: str, data: bytes, timeout: float, headers: bytes = b""
+) -> LinkMessage:
+    """As `Link.request`. A server of a cluster that does not know the bucket yet is asked again."""
     until = time.monotonic() + (APPEARS if link.is_clustered else 0.0)
     while True:
         try:
-            message = await link.request(subject, b"", timeout, from_server=True)
+            return await link.request(subject, data, timeout, headers, from_server=True)
         except NoResponders:
-            # The bucket does not exist, or its server is away: a call that is always answered
-            # tells.
-            if not await stream_exists(link, f"KV_{bucket}"):
-                return None, 0, b""
-            if time.monotonic() >= until:
-                raise Unavailable(f"the key store {bucket} does not answer") from None
-            await asyncio.sleep(ASK_BEHIND)
-        except TimeoutError:
-            raise Unavailable(f"the key store did not answer within {timeout} s") from None
-        else:
-            return _stored_in(message)
+            if time.monotonic() >= until or not await stream_exists(link, f"KV_{bucket}"):
+                raise
+        await asyncio.sleep(ASK_BEHIND)
 
 
 async def kv_before(
@@ -546,17 +554,10 @@ async def kv_put(
     if after is not None:
         lines.append(f"Nats-Expected-Last-Subject-Sequence: {after}")
     headers = "\r\n".join(("NATS/1.0", *lines, "", "")).encode() if lines else b""
-    subject = f"$KV.{bucket}.{key}"
-    until = time.monotonic() + (APPEARS if link.is_clustered else 0.0)
-    while True:
-        try:
-            message = await link.request(subject, value, timeout, headers, from_server=True)
-            break
-        except (NoResponders, TimeoutError) as error:
-            # Whether a request was stored that nobody answered in time is not known.
-            if isinstance(error, TimeoutError) or time.monotonic() >= until:
-                raise Unavailable(f"the key store {bucket} did not take {key}") from None
-            await asyncio.sleep(ASK_BEHIND)
+    try:
+        message = await _of_bucket(link, bucket, f"$KV.{bucket}.{key}", value, timeout, headers)
+    except (NoResponders, TimeoutError):
+        raise Unavailable(f"the key store {bucket} did not take {key}") from None
     revision = stored_sequence(message.data)
     if link.is_clustered:
         link.revisions.heard(kv_get_subject(bucket, key), revision)

@@ -23,7 +23,7 @@ import numpy as np
 
 from swarm.errors import DecodeError
 from swarm.subjects import OTHER, TOKEN, as_token
-from swarm.wire.hops import CACHED, KEPT, WEIGHTS_OF, Hop
+from swarm.wire.hops import CACHED, KEPT, MOST_WEIGHTS, WEIGHTS_OF, Hop
 from swarm.wire.tensors import datatype_of, memory_of, plain
 
 VERSION = 1
@@ -36,7 +36,7 @@ OPERATOR = "operator"  # the agent of what is done by commands
 NOBODY = "-"  # the subject's token for an agent without a name
 MOST_BYTES = 64 << 10  # of a record that is read
 MOST_HOPS, MOST_STEPS = 64, 64  # in a record; of a hop
-MOST_WEIGHTS = 8  # versions of a step
+MOST_VERSIONS = 8  # of the weights of a step
 
 
 def digest_of(tensors: Mapping[str, np.ndarray]) -> str:
@@ -115,7 +115,7 @@ def _weights_of(told: object) -> Iterator[tuple[str, list[int]]]:
     """As `_steps`; a step that asked several times may have been answered by several."""
     for name, numbers in [*told.items()][:MOST_STEPS] if isinstance(told, dict) else ():
         if isinstance(name, str) and isinstance(numbers, list):
-            found = [n for n in numbers[:MOST_WEIGHTS] if type(n) is int and 0 <= n < 1 << 53]
+            found = [n for n in numbers[:MOST_VERSIONS] if type(n) is int and 0 <= n < MOST_WEIGHTS]
             if len(found) == len(numbers):
                 yield as_token(name), found
 
